@@ -2,5 +2,5 @@
 
 FORMATS = (
     *("png", "jpeg", "gif", "bmp", "wav", "npy", "tfrecord", "protos", "csv"),
-    *("models", "weights", "manifests", "bundles", "elements", "events", "tars"),
+    *("models", "weights", "manifests", "bundles", "elements", "events", "tars", "graphs"),
 )

@@ -326,7 +326,7 @@ def test_without_flatbuffers_the_extra_is_named(monkeypatch):
     traced = programs.traced_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
     monkeypatch.setattr(jax.export.Exported, "serialize", _no_flatbuffers)
     with pytest.raises(ImportError, match=r"meshflow\[export\]"):
-        programs.exported(traced)
+        programs.serialized(programs.exported(traced))
 
 
 def _no_flatbuffers(*args, **kwargs):
@@ -369,7 +369,7 @@ def test_sizes_of_programs_for_any_size():
         return again + tf.zeros(tf.shape(x)), tf.size(x), x / tf.cast(rows, x.dtype)
 
     traced = programs.traced_for_export(function, (tf.TensorSpec([None, 3]),), {})
-    program = programs.loaded(programs.exported(traced))
+    program = programs.loaded(programs.serialized(programs.exported(traced)))
     x = np.arange(12, dtype="float32").reshape(4, 3)
     same, count, shared = program.call(x)
     np.testing.assert_array_equal(same, x)

@@ -158,6 +158,7 @@ class Checkpoint(Awaited):
         _refuse_traces()
         return self._write(text(file_prefix), options, lambda _: None)
 
+    @inside(CHECKPOINT, "write")
     def _write(
         self, path: str, options: CheckpointOptions | None, note: Callable[[str], None]
     ) -> str:

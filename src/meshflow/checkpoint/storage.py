@@ -12,6 +12,7 @@ several processes hold parts, all of them write, into one folder that all can re
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -26,6 +27,8 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
 from jax.experimental import multihost_utils
 
+from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint.bundle_writer import write_bundle
 from meshflow.checkpoint.strings import packed, unpacked
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -47,11 +50,38 @@ from meshflow.files.replacing import (
 MANIFEST = "manifest.json"
 _FORMAT = "meshflow-arrays"
 _LONGEST = 8192
+# Names in a SavedModel: its graph, and both the bundle and the folder of it.
+GRAPH_FILE, VARIABLES = "saved_model.pb", "variables"
+_SAVED_MODEL = (
+    GRAPH_FILE,
+    VARIABLES,
+    "assets",
+    "assets.extra",
+    "keras_metadata.pb",
+    "fingerprint.pb",
+)
 _FILE = re.compile(r"(\w*_)?\d{5}\.npy")
 
 
+@dataclasses.dataclass
+class Bundled:
+    """Arrays of a folder that lie in TensorFlow's bundle.
+
+    Attributes:
+      keys: their keys there, by the names of the files that they would have.
+      more: what else the bundle holds.
+    """
+
+    keys: dict[str, str]
+    more: dict[str, np.ndarray]
+
+
 def write_folder(
-    path: Any, arrays: dict[str, tuple[str, Any]], extra: dict[str, Any] | None = None
+    path: Any,
+    arrays: dict[str, tuple[str, Any]],
+    extra: dict[str, Any] | None = None,
+    bundled: Bundled | None = None,
+    files: dict[str, bytes] | None = None,
 ) -> None:
     """Writes arrays and a manifest to a folder, completely or not at all.
 
@@ -59,6 +89,8 @@ def write_folder(
       path: the folder; arrays that are there are replaced, other files stay.
       arrays: name in the manifest and value, by file name without `.npy`.
       extra: further entries of the manifest, plain JSON values.
+      bundled: which arrays lie in TensorFlow's bundle instead, for those that one process holds.
+      files: further files by name.
 
     Raises:
       UnimplementedError: for a store and arrays that are split over several processes.
@@ -69,7 +101,15 @@ def write_folder(
     if not any(_is_split(v) and not v.is_fully_addressable for _, v in arrays.values()):
         # Without parts to bring together every process of a job writes by itself, maybe to one place.
         with replacing_folder(target, MANIFEST, own_files) as part:
-            entries = {key: _written(part, key, *pair) for key, pair in arrays.items()}
+            apart = bundled.keys if bundled is not None else {}
+            entries = {
+                key: _written(part, key, *pair) for key, pair in arrays.items() if key not in apart
+            }
+            if bundled is not None:
+                entries |= _write_bundled(part, arrays, bundled)
+            for name, data in (files or {}).items():
+                with writing(gfile.join(part, name)) as file:
+                    file.write(data)
             _write_manifest(part, entries, extra)
         return
     if is_remote(target):
@@ -78,6 +118,23 @@ def write_folder(
             "writes its parts into one file: save to a folder that all processes share."
         )
     _write_together(target, arrays, extra)
+
+
+def _write_bundled(
+    part: str, arrays: dict[str, tuple[str, Any]], bundled: Bundled
+) -> dict[str, Any]:
+    """Writes arrays into TensorFlow's bundle; gives their entries of the manifest."""
+    values: dict[str, Any] = dict(bundled.more)
+    entries = {}
+    for key, place in bundled.keys.items():
+        name, value = arrays[key]
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+        values[place] = array
+        dtype = "string" if array.dtype.hasobject else str(array.dtype)
+        entries[key] = {"name": name, "dtype": dtype, "shape": list(array.shape), "bundled": place}
+    gfile.makedirs(gfile.join(part, VARIABLES))
+    write_bundle(gfile.join(part, VARIABLES, VARIABLES), values)
+    return entries
 
 
 def _write_together(
@@ -138,7 +195,10 @@ def own_files(folder: str) -> Iterable[str]:
       FailedPreconditionError: when another program's file has the manifest's name.
     """
     manifest = gfile.join(folder, MANIFEST)
-    found = {name for name in gfile.listdir(folder) if _FILE.fullmatch(name)}
+    present = {name.rstrip("/") for name in gfile.listdir(folder)}
+    found = {name for name in present if _FILE.fullmatch(name)}
+    if GRAPH_FILE in present:
+        found |= present.intersection(_SAVED_MODEL)
     if gfile.exists(manifest):
         found.add(MANIFEST)
         with contextlib.suppress(ValueError, AttributeError, KeyError):
@@ -228,6 +288,7 @@ class Folder:
 
     def __init__(self, path: Any) -> None:
         self.path = existing_folder(path, MANIFEST)
+        self._bundle: Bundle | None = None
         manifest = gfile.join(self.path, MANIFEST)
         try:
             with gfile.GFile(manifest, "rb") as file:
@@ -286,6 +347,8 @@ class Folder:
         if os.path.basename(key) != key:
             raise DataLossError(f"{self.path}/{MANIFEST} is damaged: {key!r} is no name of a file.")
         entry, file = self.manifest["arrays"][key], gfile.join(self.path, f"{key}.npy")
+        if "bundled" in entry:
+            return self._from_bundle(entry)
         strings = entry["dtype"] == "string"
         try:
             raw = _loaded(file, mode)
@@ -302,6 +365,16 @@ class Folder:
                 f"{file} (weight {entry['name']}) is damaged: its checksum does not match the manifest's."
             )
         return array
+
+    def _from_bundle(self, entry: dict[str, Any]) -> np.ndarray:
+        if self._bundle is None:
+            self._bundle = Bundle(gfile.join(self.path, VARIABLES, VARIABLES))
+        try:
+            return self._bundle.read(entry["bundled"])
+        except NotFoundError as error:
+            raise DataLossError(
+                f"{self.path} (weight {entry['name']}) is damaged: {error}"
+            ) from error
 
 
 def _loaded(path: str, mode: Any) -> np.ndarray:

@@ -345,7 +345,7 @@ def _emptied(folder: str, last: str, own: Own | None) -> None:
     """Deletes a folder, or what an earlier writer put there; first the file that makes it whole."""
     if not gfile.isdir(folder):
         return
-    present = set(gfile.listdir(folder))
+    present = {name.rstrip("/") for name in gfile.listdir(folder)}
     names = present if own is None else present & set(own(folder))
     if last in names:
         gfile.remove(gfile.join(folder, last))
@@ -353,7 +353,8 @@ def _emptied(folder: str, last: str, own: Own | None) -> None:
         gfile.rmtree(folder) if gfile.isdir(folder) else None
         return
     for name in sorted(names - {last}):
-        gfile.remove(gfile.join(folder, name))
+        found = gfile.join(folder, name)
+        gfile.rmtree(found) if gfile.isdir(found) else gfile.remove(found)
     store = remote(folder)
     if gfile.isdir(folder) and not gfile.listdir(folder):
         os.rmdir(folder) if store is None else store.rmdir(folder)

@@ -1,7 +1,7 @@
 """`tf.saved_model`: objects with their variables and functions in a folder, to be used without their code.
 
-Functions are stored as StableHLO by `jax.export`, so they run on CPUs, GPUs and TPUs and have gradients; TensorFlow's own
-SavedModels cannot be read, nor these by TensorFlow.
+Functions are stored as StableHLO by `jax.export`, so they run on CPUs, GPUs and TPUs and have gradients. TensorFlow
+loads what is saved here, and what it saved is read by `graph/`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ TPU = "tpu"
 
 
 class SaveOptions:
-    """Accepted for compatibility: files are written by this process, for every platform.
+    """How a SavedModel is written.
 
     Args:
-      **options: TensorFlow's options.
+      experimental_custom_gradients: whether functions have gradients in TensorFlow.
+      **options: TensorFlow's others, which change nothing: files are written by this process, for every platform.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, experimental_custom_gradients: bool = True, **options: Any) -> None:
+        self.experimental_custom_gradients = experimental_custom_gradients
         self.experimental_io_device = options.get("experimental_io_device")
         self.function_aliases = options.get("function_aliases")
 

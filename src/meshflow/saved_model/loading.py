@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from meshflow.checkpoint.storage import Folder, is_checkpoint
-from meshflow.core.functions.concrete_function import Signed
+from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
 from meshflow.core.functions.function import function
 from meshflow.core.runtime.errors import DataLossError, NotFoundError
-from meshflow.core.tracing.trace import Slot, Traced
-from meshflow.core.values import nest
-from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.files import gfile
 from meshflow.files.paths import text
-from meshflow.saved_model.programs import loaded, program_for
+from meshflow.saved_model.functions import Alternative, Choice, Signature, StableProgram
+from meshflow.saved_model.programs import loaded
+from meshflow.saved_model.restored import Restored, own_name, put_child
 from meshflow.saved_model.structures import unpacked
+from meshflow.saved_model.text import TextProgram
 
-__all__ = ["Restored", "contains_saved_model", "load"]
-
-
-class Restored(Module):
-    """An object that was saved: its attributes are those that were variables, objects or functions.
-
-    Attributes:
-      signatures: functions by name, which take tensors by name and return a dictionary of tensors.
-    """
-
-    _ordered: tuple[Variable, ...] | None = None
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """The variables of the saved object, in its order."""
-        return super().variables if self._ordered is None else self._ordered
-
-    @property
-    def trainable_variables(self) -> tuple[Variable, ...]:
-        """Those that are trained."""
-        return tuple(v for v in self.variables if v.trainable)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the saved object's `__call__`."""
-        own = self.__dict__.get("_call")
-        if own is None:
-            raise TypeError(
-                "This saved object is not callable: it was saved without a function `__call__`."
-            )
-        return own(*args, **kwargs)
+__all__ = ["contains_saved_model", "is_tensorflows", "load"]
 
 
 def contains_saved_model(export_dir: Any) -> bool:
@@ -70,15 +36,29 @@ def contains_saved_model(export_dir: Any) -> bool:
       (False, True)
     """
     path = text(export_dir)
-    return is_checkpoint(path) and "saved_model" in Folder(path).manifest
+    if is_checkpoint(path):
+        return "saved_model" in Folder(path).manifest
+    return is_tensorflows(path)
+
+
+def is_tensorflows(path: str) -> bool:
+    """Whether a folder holds a SavedModel that is not Meshflow's.
+
+    Args:
+      path: the folder.
+    """
+    return not is_checkpoint(path) and gfile.exists(gfile.join(path, GRAPH_FILE))
 
 
 def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
-    """Loads what `tf.saved_model.save` wrote; the Python code of it is not needed.
+    """Loads what `tf.saved_model.save` wrote, here or in TensorFlow; the Python code of it is not needed.
+
+    What TensorFlow wrote is its graph, of which the ops of inference are known here: a function that needs another
+    one says so when it is called.
 
     Args:
       export_dir: the folder.
-      tags: ignored.
+      tags: of the graph, in a folder of TensorFlow's; default the one for serving.
       options: a `LoadOptions`; accepted.
 
     Returns:
@@ -87,6 +67,7 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
     Raises:
       OSError: when nothing was saved there.
       DataLossError: when a file is damaged, naming it.
+      ImportError: for a folder of TensorFlow's without the package protobuf.
 
     Example:
       >>> import tempfile
@@ -98,6 +79,10 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
       array([1., 2.], dtype=float32)
     """
     path = text(export_dir)
+    if is_tensorflows(path):
+        from meshflow.saved_model.graph import loading  # noqa: PLC0415 - it needs an optional package
+
+        return loading.load(path, tags)
     try:
         folder = Folder(path)
     except NotFoundError:
@@ -105,19 +90,12 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
     if folder is None or "saved_model" not in folder.manifest:
         raise OSError(
             f"SavedModel file does not exist at: {path}. Expected a folder written by tf.saved_model.save or "
-            "Model.save here; models saved by TensorFlow itself cannot be read."
+            "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
     try:
         return _Reader(folder).root()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
-
-
-def _own_name(name: str) -> str:
-    """The name of an attribute, none of those that Python itself uses."""
-    if name.startswith("__"):
-        raise KeyError(name)
-    return name
 
 
 class _Reader:
@@ -146,16 +124,11 @@ class _Reader:
                 child = self._items[place]
                 if child is None:
                     continue
-                if isinstance(item, dict):
-                    item[name] = child
-                elif isinstance(item, list):
-                    item.append(child)
-                elif not hasattr(type(item), _own_name(name)):
-                    setattr(item, name, child)
+                put_child(item, name, child)
         for saved in self._content["functions"]:
             owner, name = self._items[saved["owner"]], saved["name"]
             restored = self._function(name, saved["parameters"], saved["alternatives"])
-            setattr(owner, "_call" if name == "__call__" else _own_name(name), restored)
+            setattr(owner, "_call" if name == "__call__" else own_name(name), restored)
         signatures = {
             name: Signature(name, self._alternative(name, saved))
             for name, saved in self._content["signatures"].items()
@@ -168,19 +141,21 @@ class _Reader:
         return root
 
     def _function(self, name: str, parameters: list[Any], alternatives: list[Any]) -> Any:
-        choose = _Choice(name, parameters, [self._alternative(name, a) for a in alternatives])
+        choose = Choice(name, parameters, [self._alternative(name, a) for a in alternatives])
         return function(choose, autograph=False)
 
     def _alternative(self, name: str, saved: dict[str, Any]) -> Alternative:
-        return Alternative(
+        structure = unpacked(saved["results"])
+        program = StableProgram(
             name,
-            unpacked(saved["arguments"]),
-            unpacked(saved["results"]),
+            structure,
             saved["count"],
             loaded(self._folder.read_file(saved["program"]).tobytes()),
             [self._capture(c) for c in saved["captures"]],
             [self._capture(w) for w in saved["writes"]],
         )
+        whole = TextProgram(saved["text"], program) if "text" in saved else program
+        return Alternative(unpacked(saved["arguments"]), structure, whole)
 
     def _capture(self, saved: dict[str, Any]) -> Any:
         if "node" in saved:
@@ -189,157 +164,3 @@ class _Reader:
         if key not in self._constants:
             self._constants[key] = Tensor(self._folder.read_file(key))
         return self._constants[key]
-
-
-class Alternative:
-    """A saved function for one of its signatures.
-
-    Attributes:
-      arguments: (args, kwargs) with `TensorSpec`s for tensors.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        arguments: Any,
-        structure: Any,
-        count: int,
-        program: Any,
-        captures: list[Any],
-        writes: list[Any],
-    ) -> None:
-        self.arguments = arguments
-        self._name, self._structure, self._count = name, structure, count
-        self._program, self._captures, self._writes = program, captures, writes
-        self._sized: dict[Any, Traced] = {}
-
-    @property
-    def out_specs(self) -> list[TensorSpec]:
-        """Specs of the results; sizes that depend on the arguments' are None."""
-        avals = self._program.out_avals[: self._count]
-        return [TensorSpec([_known(d) for d in a.shape], a.dtype) for a in avals]
-
-    def tensors_of(self, args: Any, kwargs: Any) -> list[Tensor] | None:
-        """The tensors among the arguments of a call, or None when it does not fit."""
-        try:
-            parts = nest.flatten_up_to(self.arguments, (args, kwargs))
-        except (TypeError, ValueError):
-            return None
-        tensors = []
-        for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
-            if not isinstance(spec, TensorSpec):
-                if isinstance(value, (Tensor, np.ndarray)) or value != spec:
-                    return None
-                continue
-            try:
-                tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
-            except (TypeError, ValueError):
-                return None
-            if not spec.is_compatible_with(tensor):
-                return None
-            tensors.append(tensor)
-        return tensors
-
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it; variables that it wrote when it was saved are written."""
-        key = tuple(tuple(t.shape.as_list()) for t in tensors)
-        traced = self._sized.get(key)
-        if traced is None:
-            captures = [c._value for c in self._captures]
-            closed = program_for(self._program, [t._value for t in tensors], captures)
-            traced = Traced(
-                self._name, closed, self._captures, self._writes, self._structure, self._count
-            )
-            self._sized[key] = traced
-        return traced.call(tensors)
-
-
-class _Choice:
-    """Calls the alternative that fits."""
-
-    def __init__(self, name: str, parameters: list[Any], alternatives: list[Alternative]) -> None:
-        self.__name__ = name
-        self._parameters = parameters
-        self._alternatives = alternatives
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for positional, named in self._forms(args, kwargs):
-            for alternative in self._alternatives:
-                tensors = alternative.tensors_of(positional, named)
-                if tensors is not None:
-                    return alternative.call(tensors)
-        options = "\n".join(
-            f"  Option {i}: {a.arguments[0]}, {a.arguments[1]}"
-            for i, a in enumerate(self._alternatives, 1)
-        )
-        raise ValueError(
-            f"Could not find matching concrete function to call loaded from the SavedModel: {self.__name__} got "
-            f"{args}, {kwargs}. Expected one of {len(self._alternatives)} option(s):\n{options}"
-        )
-
-    def _forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call as it is, and with defaults and keywords in their places."""
-        yield args, kwargs
-        left, full = dict(kwargs), list(args)
-        for name, *default in self._parameters[len(args) :]:
-            if name in left:
-                full.append(left.pop(name))
-            elif default:
-                full.append(unpacked(default[0]))
-            else:
-                break
-        yield tuple(full), left
-        # Defaults that the trace was not told of.
-        yield tuple(full[: max(len(args), len(full) - 1)]), left
-
-
-class Signature(Signed):
-    """A signature of a saved object: takes tensors by name and returns a dictionary of them.
-
-    Attributes:
-      name: its name.
-      structured_input_signature: ((), specs by name).
-    """
-
-    def __init__(self, name: str, alternative: Alternative) -> None:
-        self.name = name
-        self._alternative = alternative
-        self.structured_input_signature = ((), alternative.arguments[1])
-        self._run: Callable[..., Any] = function(
-            lambda *tensors: alternative.call(tensors), autograph=False
-        )
-
-    @property
-    def structured_outputs(self) -> dict[str, TensorSpec]:
-        """Specs of the results by name."""
-        specs = self._alternative.out_specs
-        structure = self._alternative._structure
-        return nest.map_structure(lambda s: specs[s.index] if isinstance(s, Slot) else s, structure)
-
-    @property
-    def captured_inputs(self) -> list[Any]:
-        """Variables and constants that it uses."""
-        return list(self._alternative._captures)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Runs it.
-
-        Raises:
-          TypeError: when a tensor is missing, unknown, or has another dtype or shape.
-        """
-        specs = self.structured_input_signature[1]
-        if args and len(args) == len(specs) == 1:
-            kwargs, args = {next(iter(specs)): args[0]}, ()
-        if args or set(kwargs) != set(specs):
-            raise TypeError(
-                f"signature {self.name} takes the tensors {sorted(specs)} by name, got "
-                f"{len(args)} without a name and {sorted(kwargs)}."
-            )
-        tensors = self._alternative.tensors_of((), {name: kwargs[name] for name in specs})
-        if tensors is None:
-            raise TypeError(f"signature {self.name} takes {specs}, got {kwargs}.")
-        return self._run(*tensors)
-
-
-def _known(size: Any) -> int | None:
-    return size if isinstance(size, int) else None

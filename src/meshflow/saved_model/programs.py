@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,12 +15,22 @@ import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
-from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.tracing.trace import Slot, Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
 
-__all__ = ["exported", "loaded", "program_for", "traced_for_export"]
+__all__ = [
+    "Program",
+    "exported",
+    "for_platforms",
+    "is_differentiable",
+    "known_sizes",
+    "loaded",
+    "program_for",
+    "serialized",
+    "traced_for_export",
+]
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -29,7 +41,65 @@ _KNOWN_CALLS = re.compile(
     r"|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|ApproxTopK|mhlo\.(erf|topk)"
     r"|stablehlo\.dynamic_[a-z_]+"
 )
+# Native code of JAX's own wheels, which TensorFlow does not have.
+_UNKNOWN_THERE = re.compile(r'custom_call\s+@"?(lapack_\w+)')
 _CALLED = re.compile(r'(?:stablehlo|mhlo)\.custom_call\s+@(?:"([^"]*)"|([\w.$]+))')
+
+
+@dataclasses.dataclass
+class Program:
+    """A function that was traced for one signature.
+
+    Attributes:
+      name: of the function.
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      traced: what it does.
+      exported: it as StableHLO.
+      steps: places of strings among the arguments, with what is done to each; the program takes what they give first,
+        then the other arguments.
+    """
+
+    name: str
+    arguments: Any
+    traced: Traced
+    exported: Any
+    steps: list[tuple[int, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Specs of the arguments that are tensors, in TensorFlow's order."""
+        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+
+    @property
+    def results(self) -> list[int]:
+        """Which results of the program are returned, in TensorFlow's order."""
+        return [s.index for s in nest.flatten(self.traced.structure) if isinstance(s, Slot)]
+
+    @property
+    def returned(self) -> Any:
+        """The nested result with `TensorSpec`s for tensors."""
+        avals = self.exported.out_avals
+
+        def spec(leaf: Any) -> Any:
+            if not isinstance(leaf, Slot):
+                return leaf
+            return TensorSpec(known_sizes(avals[leaf.index].shape), avals[leaf.index].dtype)
+
+        return nest.map_structure(spec, self.traced.structure)
+
+    def why_not(self) -> str | None:
+        """What of it TensorFlow cannot run, or None."""
+        found = _UNKNOWN_THERE.search(self.exported.mlir_module())
+        return f"it calls {found[1]}, which is JAX's own code" if found else None
+
+
+def known_sizes(sizes: Any) -> list[int | None]:
+    """Sizes of a shape, with None for symbols.
+
+    Args:
+      sizes: of `jax.export`.
+    """
+    return [size if isinstance(size, int) else None for size in sizes]
 
 
 def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
@@ -84,42 +154,88 @@ def _traced(function: Callable[..., Any], args: Any, kwargs: Any, shared: bool) 
         context.exporting = saved
 
 
-def exported(traced: Traced) -> bytes:
-    """A traced function's program, with what its gradient needs.
+def exported(traced: Traced) -> Any:
+    """A traced function's program.
 
     Args:
       traced: the function; its captures are inputs after the arguments.
 
     Raises:
       UnimplementedError: when it calls Python while it runs.
-      ImportError: without the package flatbuffers.
+
+    Returns:
+      A `jax.export.Exported`.
     """
     if traced.closed.effects or traced.iterator_captures or traced.infeeds:
         raise UnimplementedError(
             f"{traced.name} calls Python while it runs (py_function, print, an assertion, a table, or an "
             "iterator), which cannot be saved."
         )
-    run = jax.jit(jex_core.jaxpr_as_fun(traced.closed))
-    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in traced.closed.in_avals]
+    return for_platforms(
+        jex_core.jaxpr_as_fun(traced.closed), [_spec(a) for a in traced.closed.in_avals]
+    )
+
+
+def _spec(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def for_platforms(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    """A function of arrays as StableHLO, for all kinds of devices where that is possible.
+
+    Args:
+      function: the function.
+      specs: of its arguments.
+
+    Returns:
+      A `jax.export.Exported`.
+    """
+    run = jax.jit(function)
+    with _without_places():
+        try:
+            return jax.export.export(run, platforms=_PLATFORMS)(*specs)
+        except NotImplementedError:
+            # Some ops exist for one kind of device only.
+            return jax.export.export(run)(*specs)
+
+
+@contextlib.contextmanager
+def _without_places() -> Iterator[None]:
+    """While programs are made that do not say which lines of whose files they come from."""
+    limit = "jax_traceback_in_locations_limit"
+    before = getattr(jax.config, limit)
+    jax.config.update(limit, 0)
     try:
-        program = jax.export.export(run, platforms=_PLATFORMS)(*specs)
-    except NotImplementedError:
-        # Some ops exist for one kind of device only.
-        program = jax.export.export(run)(*specs)
+        yield
+    finally:
+        jax.config.update(limit, before)
+
+
+def serialized(program: Any) -> bytes:
+    """A program with what its gradient needs.
+
+    Args:
+      program: what `exported` gave.
+
+    Raises:
+      ImportError: without the package flatbuffers.
+    """
     try:
-        return bytes(program.serialize(vjp_order=_differentiable(specs)))
+        with _without_places():
+            return bytes(program.serialize(vjp_order=int(is_differentiable(program.in_avals))))
     except ImportError:
         raise ImportError(
             "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
         ) from None
 
 
-def _differentiable(specs: Sequence[Any]) -> int:
-    return int(any(jax.numpy.issubdtype(s.dtype, np.inexact) for s in specs))
+def is_differentiable(avals: Sequence[Any]) -> bool:
+    """Whether one of some arrays has gradients."""
+    return any(jax.numpy.issubdtype(a.dtype, np.inexact) for a in avals)
 
 
 def loaded(data: bytes) -> Any:
-    """The program that `exported` wrote.
+    """The program that `serialized` wrote.
 
     Args:
       data: its result.

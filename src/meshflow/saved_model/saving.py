@@ -7,31 +7,48 @@ signature it was traced for, or for its `input_signature`. An object can name fu
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, stored
-from meshflow.checkpoint.storage import write_folder
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, stored
+from meshflow.checkpoint.graph_message import GRAPH
+from meshflow.checkpoint.storage import GRAPH_FILE, Bundled, write_folder
+from meshflow.checkpoint.wire import Attribute, Node, write_graph
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import any_symbolic
-from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
-from meshflow.saved_model.programs import exported, traced_for_export
+from meshflow.saved_model.calls import (
+    argument_names,
+    as_dictionary,
+    call_of,
+    calls_of,
+    fits,
+    for_any_batch,
+    functions_of,
+    is_for_any_size,
+    is_symbolic,
+    parameters_of,
+    specs_of,
+    with_rank,
+)
+from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
 from meshflow.saved_model.structures import Unsaved, packed
+from meshflow.saved_model.text import TextCall
 
 __all__ = ["SERVING", "content", "save"]
 
 SERVING = "serving_default"
+# Those that functions of tensors of unknown rank are saved for.
+_RANKS = (1, 2, 3, 4, 5, 0)
 _log = logging.getLogger("meshflow")
 
 
@@ -66,19 +83,63 @@ def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None)
       >>> tf.saved_model.load(folder)([1.0, 2.0]).numpy()
       array([2., 4.], dtype=float32)
     """
-    arrays, manifest = content(obj, signatures)
-    write_folder(text(export_dir), arrays, manifest)
+    write(export_dir, content(obj, signatures, options=options))
+
+
+@dataclasses.dataclass
+class Content:
+    """What is written into a folder.
+
+    Attributes:
+      arrays: name and value by the array's key in the manifest.
+      manifest: further entries of the manifest.
+      keys: where arrays lie in TensorFlow's bundle, by their keys in the manifest; those that are missing go by those.
+      nodes: the graph of objects that TensorFlow restores the bundle by.
+      graph: TensorFlow's description of all, or None where it is not written.
+    """
+
+    arrays: dict[str, tuple[str, Any]]
+    manifest: dict[str, Any]
+    keys: dict[str, str] = dataclasses.field(default_factory=dict)
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    graph: bytes | None = None
+
+
+def write(path: Any, what: Content) -> None:
+    """Writes a SavedModel, completely or not at all.
+
+    Args:
+      path: the folder; one that is there is replaced.
+      what: what `content` gave.
+    """
+    apart = any(
+        isinstance(v, jax.Array) and not v.is_fully_addressable for _, v in what.arrays.values()
+    )
+    if what.graph is None or apart:
+        write_folder(text(path), what.arrays, what.manifest)
+        return
+    programs = {key for key in what.arrays if key.startswith("program_")}
+    bundle = {key: what.keys.get(key, key) for key in what.arrays if key not in programs}
+    graph = np.array(write_graph(what.nodes), object)
+    write_folder(
+        text(path),
+        what.arrays,
+        what.manifest,
+        Bundled(bundle, {GRAPH: graph}),
+        {GRAPH_FILE: what.graph},
+    )
 
 
 def content(
-    obj: Any, signatures: Any = None, files: Mapping[int, str] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `save` writes: arrays by file name, and entries of the manifest.
+    obj: Any, signatures: Any = None, files: Mapping[int, str] | None = None, options: Any = None
+) -> Content:
+    """What `save` writes.
 
     Args:
       obj: the object.
       signatures: as in `save`.
-      files: files of variables that somebody else writes into the same folder, by the variables' identities.
+      files: keys of variables that somebody else writes into the same folder, by the variables' identities.
+      options: a `SaveOptions`, or None.
     """
     if isinstance(obj, (Function, Signed)) or not hasattr(obj, "__dict__"):
         raise ValueError(
@@ -88,15 +149,23 @@ def content(
     writer = _Writer(obj, files or {})
     writer.functions_of_objects()
     writer.signatures(signatures)
-    return writer.arrays, {"saved_model": writer.manifest}
+    made = Content(writer.arrays, {"saved_model": writer.manifest})
+    writer.for_tensorflow(made, getattr(options, "experimental_custom_gradients", True))
+    return made
 
 
 class _Writer:
     def __init__(self, root: Any, files: Mapping[int, str]) -> None:
         self._root, self._files = root, files
         self._graph = ObjectGraph(root)
+        # Variables that no object owns.
+        self._others: list[Variable] = []
         self._places = {id(item): i for i, item in enumerate(self._graph.objects)}
-        self._constants: dict[int, str] = {}
+        self._constants: dict[int, tuple[str, Any]] = {}
+        # What is saved, for TensorFlow: functions with their owners, names and parameters; signatures by name.
+        self._functions: list[tuple[int, str, list[Any], list[Program]]] = []
+        self._signatures: dict[str, Program] = {}
+        self._made: dict[int, Program] = {}
         self.arrays: dict[str, tuple[str, Any]] = {}
         nodes = [
             {"children": node["children"], **self._describe(item, number)}
@@ -142,7 +211,7 @@ class _Writer:
     def functions_of_objects(self) -> None:
         """Saves the functions of all objects; those that cannot be saved are left out, which is logged."""
         for number, item in enumerate(list(self._graph.objects)):
-            for name, function in _functions(item):
+            for name, function in functions_of(item):
                 self._add_function(number, name, function)
             if number == 0 and hasattr(item, "_saved_functions"):
                 for name, calls in item._saved_functions().items():
@@ -150,9 +219,9 @@ class _Writer:
 
     def _add_function(self, owner: int, name: str, function: Any, calls: Any = None) -> None:
         alternatives: list[Any] = []
-        for call, args, kwargs in _calls(function) if calls is None else calls:
+        for call, args, kwargs in calls_of(function) if calls is None else calls:
             try:
-                alternatives.append(self._program(name, call, args, kwargs))
+                alternatives += self._programs(name, call, args, kwargs)
             except (UnimplementedError, Unsaved) as error:
                 found = self._for_sizes_met(name, function, call, (args, kwargs))
                 alternatives.extend(found)
@@ -160,21 +229,42 @@ class _Writer:
                 _log.warning("tf.saved_model.save: function %s is %s: %s", name, what, error)
         if alternatives:
             python = getattr(function, "python_function", function)
+            parameters = parameters_of(python)
             self.manifest["functions"].append(
                 {
                     "owner": owner,
                     "name": name,
-                    "parameters": _parameters(python),
+                    "parameters": [[p, *map(packed, default)] for p, *default in parameters],
                     "alternatives": alternatives,
                 }
             )
+            programs = [self._made[id(entry)] for entry in alternatives]
+            self._functions.append((owner, name, parameters, programs))
+
+    def _programs(self, name: str, call: Any, args: Any, kwargs: Any) -> list[dict[str, Any]]:
+        """The program of a signature; of one without ranks, a program for each rank that the function takes."""
+        if all(s.shape.rank is not None for s in specs_of(args, kwargs)):
+            return [self._program(name, call, args, kwargs)]
+        found, why = [], None
+        for rank in _RANKS:
+            try:
+                found.append(
+                    self._program(name, call, *nest.map_structure(with_rank(rank), (args, kwargs)))
+                )
+            except Unsaved:
+                raise
+            except Exception as error:  # of any kind: the function may not be made for the rank
+                why = error
+        if not found:
+            raise UnimplementedError(f"{name} can be traced for no rank: {why}") from why
+        return found
 
     def _for_sizes_met(self, name: str, function: Any, call: Any, general: Any) -> list[Any]:
         """Programs for the sizes of earlier calls: for any batch where that is possible."""
         found, seen = [], []
         for concrete in function._cache.values() if isinstance(function, Function) else ():
             signature = concrete.structured_input_signature
-            if _is_symbolic(signature) or not _fits(concrete, general):
+            if is_symbolic(signature) or not fits(concrete, general):
                 continue
             for sizes in (nest.map_structure(for_any_batch, signature), signature):
                 if sizes in seen:
@@ -189,23 +279,28 @@ class _Writer:
 
     def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         structure = packed((args, kwargs))
+        steps = call.steps if isinstance(call, TextCall) else []
         try:
-            traced = traced_for_export(call, args, kwargs)
-            data = exported(traced)
+            if isinstance(call, TextCall):
+                rest = nest.map_structure(_without_text, (args, kwargs))
+                traced = traced_for_export(call.rest, (call.specs, *rest[0]), rest[1])
+            else:
+                traced = traced_for_export(call, args, kwargs)
+            program = exported(traced)
         except (UnimplementedError, ImportError):
             raise
         except Exception as error:
-            if not _any_size(args, kwargs):
+            if not is_for_any_size(args, kwargs):
                 raise
             raise UnimplementedError(
-                f"{name} cannot be traced for any size of {_specs(args, kwargs)}, as it asks for a size while "
+                f"{name} cannot be traced for any size of {specs_of(args, kwargs)}, as it asks for a size while "
                 f"it is traced ({type(error).__name__}: {str(error).splitlines()[0]}). Use the tensor's "
                 "`shape` instead of tf.shape, or give all sizes."
             ) from error
         number = len([k for k in self.arrays if k.startswith("program_")])
         key = f"program_{number:05d}"
-        self.arrays[key] = (key, np.frombuffer(data, np.uint8))
-        return {
+        self.arrays[key] = (key, np.frombuffer(serialized(program), np.uint8))
+        entry = {
             "arguments": structure,
             "results": packed(traced.structure),
             "count": traced.count,
@@ -213,23 +308,74 @@ class _Writer:
             "captures": [self._capture(c) for c in traced.captures],
             "writes": [self._capture(v) for v in traced.writes],
         }
+        if steps:
+            entry["text"] = steps
+        self._made[id(entry)] = Program(name, (args, kwargs), traced, program, steps)
+        return entry
 
     def _capture(self, capture: Any) -> Any:
         if isinstance(capture, Variable):
             return {"node": self._variable(capture)}
-        key = self._constants.get(id(capture))
-        if key is None:
-            key = self._constants[id(capture)] = f"constant_{len(self._constants):05d}"
+        if id(capture) not in self._constants:
+            key = f"constant_{len(self._constants):05d}"
+            self._constants[id(capture)] = key, capture
             self.arrays[key] = (key, np.asarray(capture._value))
-        return {"constant": key}
+        return {"constant": self._constants[id(capture)][0]}
 
     def _variable(self, variable: Variable) -> int:
         """Its number among the nodes; variables that no object owns (of random numbers) get one too."""
         place = self._places.get(id(variable))
         if place is None:
             place = self._places[id(variable)] = len(self.manifest["nodes"])
+            self._others.append(variable)
             self.manifest["nodes"].append({"children": {}, **self._describe(variable, place)})
         return place
+
+    # ---- TensorFlow's part -----------------------------------------------------------------
+
+    def for_tensorflow(self, made: Content, gradients: bool) -> None:
+        """Adds what TensorFlow needs to load it."""
+        try:
+            from meshflow.saved_model.graph.writer import GraphWriter  # noqa: PLC0415 - it needs an optional package
+        except ImportError as error:
+            _log.info("tf.saved_model.save: TensorFlow cannot load what is saved: %s", error)
+            return
+        nodes, objects = self._all_nodes()
+        keys = {}
+        for number, node in enumerate(nodes):
+            path = self._graph.nodes[number]["path"] if number < len(self._graph.nodes) else ""
+            made.nodes.append(Node(dict(node["children"])))
+            if node["kind"] != "variable":
+                continue
+            key = f"{path or node['file']}/.ATTRIBUTES/{VARIABLE}"
+            if getattr(objects[number], "save_as_bf16", False):
+                # TensorFlow restores it as what it is.
+                made.arrays[node["file"]] = (node["name"], objects[number]._value)
+            keys[number] = made.keys[node["file"]] = key
+            made.nodes[-1].attributes.append(Attribute(VARIABLE, node["name"], key))
+        writer = GraphWriter(nodes, objects, keys, gradients)
+        for function in self._functions:
+            writer.add_function(*function)
+        for name, program in self._signatures.items():
+            writer.add_signature(name, program)
+        made.graph = writer.finish()
+
+    def _all_nodes(self) -> tuple[list[dict[str, Any]], list[Any]]:
+        """The objects, with those that only functions know: constants are variables that nobody trains."""
+        nodes = [dict(node) for node in self.manifest["nodes"]]
+        objects = [*self._graph.objects, *self._others]
+        hidden = list(range(len(self._graph.objects), len(nodes)))
+        for key, constant in self._constants.values():
+            hidden.append(len(nodes))
+            objects.append(constant)
+            about = {"kind": "variable", "file": key, "name": key, "trainable": False}
+            nodes.append({"children": {}, **about})
+        if hidden:
+            nodes[0]["children"] = {**nodes[0]["children"], "_captures": len(nodes)}
+            named = {str(i): number for i, number in enumerate(hidden)}
+            nodes.append({"children": named, "kind": "object"})
+            objects.append(None)
+        return nodes, objects
 
     # ---- signatures ------------------------------------------------------------------------
 
@@ -238,29 +384,33 @@ class _Writer:
         if given is None:
             for name, function in self._default_signatures().items():
                 try:
-                    self.manifest["signatures"][name] = self._signature(name, function)
+                    self._add_signature(name, function)
                 except UnimplementedError as error:
                     _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
             return
         if not isinstance(given, Mapping):
             given = {SERVING: given}
         for name, function in given.items():
-            self.manifest["signatures"][name] = self._signature(name, function)
+            self._add_signature(name, function)
+
+    def _add_signature(self, name: str, function: Any) -> None:
+        entry = self.manifest["signatures"][name] = self._signature(name, function)
+        self._signatures[name] = self._made[id(entry)]
 
     def _default_signatures(self) -> dict[str, Any]:
         if hasattr(self._root, "_saved_signatures"):
             return self._root._saved_signatures()
-        own = [f for _, f in _functions(self._root) if len(list(_calls(f))) == 1]
+        own = [f for _, f in functions_of(self._root) if len(list(calls_of(f))) == 1]
         saved = [f for f in self.manifest["functions"] if f["owner"] == 0]
         if len(own) != 1 or len(saved) != 1:
             return {}
-        arguments = [s for s in nest.flatten(next(_calls(own[0]))[1:]) if s is not None]
+        arguments = [s for s in nest.flatten(next(calls_of(own[0]))[1:]) if s is not None]
         return {SERVING: own[0]} if all(isinstance(s, TensorSpec) for s in arguments) else {}
 
     def _signature(self, name: str, function: Any) -> dict[str, Any]:
-        calls = list(_calls(function)) if hasattr(function, "get_concrete_function") else []
+        calls = list(calls_of(function)) if hasattr(function, "get_concrete_function") else []
         if isinstance(function, Signed):
-            calls = [_call_of(function)]
+            calls = [call_of(function)]
         if isinstance(function, tuple):
             calls = [function]
         if len(calls) != 1:
@@ -274,155 +424,38 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {specs}."
             )
-        names = _argument_names(specs, function)
+        names = argument_names(specs, function)
 
         def by_name(**tensors: Any) -> Any:
             ordered = [tensors[n] for n in names]
             positional, named = nest.pack_sequence_as((args, kwargs), ordered)
-            return _as_dictionary(name, call(*positional, **named))
+            return as_dictionary(name, call(*positional, **named))
 
         named_specs = {
             n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
         }
+        named_call: Any = by_name
+        if isinstance(call, TextCall):
+            named_call = _with_names(name, call, names, (args, kwargs))
         try:
-            return self._program(name, by_name, (), named_specs)
+            return self._program(name, named_call, (), named_specs)
         except Unsaved as error:
             raise ValueError(
                 f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
             ) from None
 
 
-def _functions(item: Any) -> Iterator[tuple[str, Any]]:
-    """The functions made by `tf.function` that are an object's attributes or methods."""
-    names: dict[str, None] = {}
-    for kind in reversed(type(item).__mro__):
-        names |= dict.fromkeys(k for k, v in vars(kind).items() if isinstance(v, Function))
-    own = getattr(item, "__dict__", {})
-    names |= dict.fromkeys(k for k, v in own.items() if isinstance(v, Function))
-    for name in names:
-        yield name, getattr(item, name)
+def _without_text(leaf: Any) -> Any:
+    return None if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string" else leaf
 
 
-def _calls(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
-    """Python functions with the arguments they are to be traced for: those of their signatures."""
-    if not isinstance(function, Function):
-        return
-    if function.input_signature is not None:
-        yield _python_of(function), function.input_signature, {}
-        return
-    later = list(function._later.values())
-    known = [
-        c
-        for c in function._cache.values()
-        if not _is_symbolic(c.structured_input_signature)
-        and not any(_fits(c, s.structured_input_signature) for s in later)
-    ]
-    seen = []
-    for signed in [*later, *known]:
-        call = _call_of(signed)
-        if call[1:] not in seen:
-            seen.append(call[1:])
-            yield call
+def _with_names(name: str, call: TextCall, names: list[str], structure: Any) -> TextCall:
+    """A function of strings that takes its tensors by name, and gives them so."""
+    order = sorted(names)
 
+    def rest(results: Any, **tensors: Any) -> Any:
+        positional, named = nest.pack_sequence_as(structure, [tensors[n] for n in names])
+        return as_dictionary(name, call.rest(results, *positional, **named))
 
-def _is_symbolic(signature: Any) -> bool:
-    """Whether a function was traced while another one was saved for any size."""
-    return any(s.shape.rank and any_symbolic(s.shape) for s in _specs(*signature))
-
-
-def for_any_batch(spec: Any, name: str | None = None) -> Any:
-    """A spec whose first size is open, under another name if one is given; what is no `TensorSpec` as it is."""
-    if not isinstance(spec, TensorSpec):
-        return spec
-    sizes = spec.shape.as_list()
-    return TensorSpec([None, *sizes[1:]] if sizes else sizes, spec.dtype, name or spec.name)
-
-
-def _fits(concrete: Any, general: Any) -> bool:
-    """Whether a function was traced as a case of a signature with unknown sizes."""
-    specs, wider = (nest.flatten(s) for s in (concrete.structured_input_signature, general))
-    return len(specs) == len(wider) and all(
-        w.is_compatible_with(s)
-        if isinstance(w, TensorSpec) and isinstance(s, TensorSpec)
-        else w == s
-        for s, w in zip(specs, wider, strict=True)
-    )
-
-
-def _call_of(signed: Signed) -> tuple[Callable[..., Any], Any, Any]:
-    args, kwargs = signed.structured_input_signature
-    function = getattr(signed, "_function", None)
-    if function is not None:
-        return _python_of(function), args, kwargs
-    traced: Traced = signed.traced  # type: ignore[attr-defined]
-    return _Replayed(traced), args, kwargs
-
-
-class _Replayed:
-    """A traced function as a Python function of the same arguments."""
-
-    def __init__(self, traced: Traced) -> None:
-        self._traced = traced
-        self.__name__ = traced.name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._traced.call([t for t in nest.flatten((args, kwargs)) if isinstance(t, Tensor)])
-
-
-def _python_of(function: Function) -> Callable[..., Any]:
-    converted = function._converted()
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function._call_python(converted, args, kwargs)
-
-    call.__name__ = function._name
-    return call
-
-
-def _parameters(python: Any) -> list[Any]:
-    """Names and defaults of the parameters that may be given by position."""
-    try:
-        signature = inspect.signature(python)
-    except (TypeError, ValueError):
-        return []
-    found: list[Any] = []
-    for name, parameter in signature.parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            continue
-        if name == "self" and not found:
-            continue
-        try:
-            default = [] if parameter.default is parameter.empty else [packed(parameter.default)]
-        except Unsaved:
-            default = []
-        found.append([name, *default])
-    return found
-
-
-def _argument_names(specs: list[TensorSpec], function: Any) -> list[str]:
-    parameters = _parameters(getattr(function, "python_function", None) or (lambda: None))
-    names = []
-    for place, spec in enumerate(specs):
-        known = parameters[place][0] if place < len(parameters) else f"args_{place}"
-        name = spec.name or known
-        names.append(name if name not in names else f"{name}_{place}")
-    return names
-
-
-def _as_dictionary(name: str, result: Any) -> dict[str, Any]:
-    if isinstance(result, Mapping):
-        return dict(result)
-    flat = nest.flatten(result)
-    if not all(isinstance(t, Tensor) for t in flat):
-        raise ValueError(
-            f"tf.saved_model.save: signature {name!r} must return tensors, got {result!r}."
-        )
-    return {f"output_{i}": tensor for i, tensor in enumerate(flat)}
-
-
-def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:
-    return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
-
-
-def _any_size(args: Any, kwargs: Any) -> bool:
-    return any(not s.shape.is_fully_defined() for s in _specs(args, kwargs))
+    steps = [(order.index(names[at]), steps) for at, steps in call.steps]
+    return TextCall(steps, call.specs, rest, rest)

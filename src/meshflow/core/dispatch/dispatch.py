@@ -44,7 +44,7 @@ from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.runtime.forks import Fork, after_fork
 from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
 from meshflow.core.values.dtypes import string
-from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.symbolic_sizes import any_symbolic, computed
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,6 +111,8 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
     """Runs an op as a part of the function that is being traced."""
     outputs = wrap(op.call(values, static))
+    if context.exporting:
+        computed(op.name, operands, static, outputs)
     if op.constant and all_determined(operands):
         remember(outputs, op, operands, static)
     return outputs

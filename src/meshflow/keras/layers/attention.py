@@ -137,6 +137,12 @@ class MultiHeadAttention(Layer):
                 self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
             )
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The layer of a configuration, ours or Keras', which has the shapes that the layer was built for, too."""
+        known = ("query_shape", "key_shape", "value_shape", "softmax_robust_masking")
+        return super().from_config({k: v for k, v in config.items() if k not in known})
+
     def _projection(
         self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]
     ) -> _Projection:

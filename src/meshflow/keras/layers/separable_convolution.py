@@ -80,7 +80,7 @@ class DepthwiseConv2D(Conv):
             padding,
             data_format,
             dilation_rate,
-            1,
+            kwargs.pop("groups", 1),  # Keras' configurations have it
             activation,
             use_bias,
             bias_initializer=bias_initializer,

@@ -23,8 +23,10 @@ from meshflow.keras.engine.saving.configuration import (
 )
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+from meshflow.keras.saving import tensorflow_models
 from meshflow.keras.saving.restored import RestoredModel
 from meshflow.keras.weight_values import set_weights
+from meshflow.saved_model.loading import is_tensorflows
 
 __all__ = ["load_model", "model_from_config", "model_from_json"]
 
@@ -39,7 +41,7 @@ def load_model(
     safe_mode: bool = True,
     **kwargs: Any,
 ) -> Model:
-    """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`.
+    """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`, or as a SavedModel of TensorFlow's.
 
     Args:
       filepath: the path.
@@ -127,11 +129,13 @@ def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
 
 
 def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
+    if is_tensorflows(path):
+        return tensorflow_models.load(path, custom_objects, compile)
     content = Folder(path).manifest if is_checkpoint(path) else {}
     meta = content.get("model") or {"model_config": None}
     if meta["model_config"] is None and "saved_model" not in content:
         raise ValueError(
-            f"{path} holds no model; TensorFlow SavedModels cannot be read: save the model as .h5 or .keras there."
+            f"{path} holds no model: neither a saved_model.pb of TensorFlow's nor a model that Meshflow saved."
         )
     if meta["model_config"] is None:
         return _restored(path, meta, custom_objects, compile)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras.engine.models.model import Model
 
@@ -24,8 +25,21 @@ class RestoredModel(Model):
         self.built = True
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Calls the saved model's function."""
-        return self.restored(inputs, training=bool(training))
+        """Calls the saved model's function, or its signature where it has no other one."""
+        function = self.restored.__dict__.get("_call")
+        if function is not None:
+            takes = {name for name, *_ in function.python_function.parameters}
+            more = {"training": bool(training)} if "training" in takes else {}
+            return function(inputs, **more)
+        signature = self.signatures["serving_default"]
+        names = list(signature.structured_input_signature[1])
+        given = (
+            inputs
+            if isinstance(inputs, dict)
+            else dict(zip(names, nest.flatten(inputs), strict=True))
+        )
+        outputs = signature(**given)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     @property
     def weights(self) -> list[Any]:

@@ -18,6 +18,7 @@ from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements, Stream
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.symbolic_sizes import symbols_of
 from meshflow.core.values.tensor import Tensor
 
 _item = Op(
@@ -60,6 +61,10 @@ class StagedRange(Staged):
         return Elements(count, lambda i: apply(_range_item, (self.start, i, self.delta)))
 
     def _as_tensor(self) -> Tensor:
+        bounds = [symbols_of(t) for t in (self.start, self.limit, self.delta)]
+        if all(b is not None and b.ndim == 0 for b in bounds):
+            start, limit, delta = (b.item() for b in bounds)
+            return Tensor(jnp.arange(start, limit, delta, dtype=self.start.dtype.dtype))
         raise ValueNeededError(
             f"{self} cannot be a tensor: how many numbers it has is only known when the traced function runs."
         )

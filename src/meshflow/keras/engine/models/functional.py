@@ -230,10 +230,25 @@ def _single(structure: Any) -> Any:
     return structure[0] if isinstance(structure, list) and len(structure) == 1 else structure
 
 
+_CONSTANT = "_CONSTANT_VALUE"
+
+
 def _modern_call(call: Any) -> dict[str, Any]:
-    """A call in our form; Keras 2 files have lists of [layer, node, tensor, kwargs]."""
+    """A call in our form; Keras 2 files have lists of [layer, node, tensor, kwargs], or one of these."""
     if isinstance(call, dict):
         return call
-    tensors = [{"keras_tensor": list(c[:3])} for c in call]
-    kwargs = dict(call[0][3]) if call and len(call[0]) > 3 else {}
+    if call and isinstance(call[0], str):
+        call = [call]
+    tensors = [c[2] if c[0] == _CONSTANT else {"keras_tensor": list(c[:3])} for c in call]
+    given = dict(call[0][3] or {}) if call and len(call[0]) > 3 else {}
+    kwargs = {key: _modern_argument(value) for key, value in given.items()}
     return {"args": [tensors[0] if len(tensors) == 1 else {"list": tensors}], "kwargs": kwargs}
+
+
+def _modern_argument(value: Any) -> Any:
+    """An argument of a call; tensors are [layer, node, tensor]."""
+    if isinstance(value, list):
+        if len(value) == 3 and isinstance(value[0], str) and all(type(v) is int for v in value[1:]):
+            return {"keras_tensor": value}
+        return {"list": [_modern_argument(v) for v in value]}
+    return value

@@ -9,7 +9,6 @@ import time
 import zipfile
 from typing import IO, Any
 
-from meshflow.checkpoint.storage import write_folder
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.files import gfile
 from meshflow.files.paths import text
@@ -25,7 +24,7 @@ from meshflow.keras.engine.saving.configuration import (
     training_config,
 )
 from meshflow.keras.engine.saving.serving_signatures import input_specs
-from meshflow.saved_model.saving import content as saved_model_content
+from meshflow.saved_model import saving as saved_model
 
 _log = logging.getLogger("meshflow")
 
@@ -110,16 +109,19 @@ def _write_folder(
     weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
     arrays = {key: (f"{w._shared_name}:0", w.numpy()) for key, w in weights.items()}
     manifest = json.loads(to_json({"model": meta}))
+    what = saved_model.Content(arrays, manifest)
     if options.get("save_traces", True):
         files = {id(w): key for key, w in weights.items()}
         try:
-            more, functions = saved_model_content(model, options.get("signatures"), files)
-            arrays, manifest = arrays | more, manifest | functions
+            what = saved_model.content(
+                model, options.get("signatures"), files, options.get("options")
+            )
+            what.arrays, what.manifest = arrays | what.arrays, manifest | what.manifest
         except ImportError as error:
             if not meta["model_config"]:
                 raise
             _log.info("%s is saved without its functions: %s", model.name, error)
-    write_folder(path, arrays, manifest)
+    saved_model.write(path, what)
 
 
 def _built_shape(model: Any) -> Any:

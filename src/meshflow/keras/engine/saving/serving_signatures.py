@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.layer import shape_inference
-from meshflow.saved_model.saving import for_any_batch
+from meshflow.keras.engine.training.host_preprocessing import HostPart
+from meshflow.saved_model.calls import for_any_batch
+from meshflow.saved_model.text import TextCall
+
+_log = logging.getLogger("meshflow")
 
 __all__ = ["input_specs", "saved_functions", "saved_signatures"]
 
@@ -49,7 +57,8 @@ def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any,
     def call(inputs: Any, training: bool = False) -> Any:
         return model(inputs, training=training)
 
-    return {"__call__": [(call, (specs, training), {}) for training in (False, True)]}
+    saved = _divided(model, call)
+    return {"__call__": [(saved, (specs, training), {}) for training in (False, True)]}
 
 
 def saved_signatures(model: Any) -> dict[str, Any]:
@@ -66,4 +75,53 @@ def saved_signatures(model: Any) -> dict[str, Any]:
         names = model.output_names or [f"output_{i}" for i in range(1, len(flat) + 1)]
         return dict(zip(names, flat, strict=True))
 
-    return {"serving_default": (predict, (specs,), {})}
+    return {"serving_default": (_divided(model, predict), (specs,), {})}
+
+
+def _divided(model: Any, function: Callable[..., Any]) -> Any:
+    """A model's call, or where it begins with layers of strings, these as steps and the rest."""
+    graph = model._current_graph()
+    if graph is None or all(t.dtype is not string for t in graph.flat_inputs):
+        return function
+    part = HostPart.of(graph)
+    try:
+        steps = [] if part is None else [_steps_to(t, graph) for t in part.cut]
+    except NotImplementedError as error:
+        _log.warning("%s cannot be saved as a function: %s", model.name, error)
+        return function
+    if part is None or not steps:
+        return function
+
+    def rest(results: Any, inputs: Any, *training: Any) -> Any:
+        flat = iter(graph.flat_inputs)
+        given = nest.map_structure(lambda t: _blank(next(flat)) if t is None else t, inputs)
+        with part.given(results):
+            return function(given, *training)
+
+    specs = [TensorSpec([None, *t.shape[1:]], t.dtype) for t in part.cut]
+    return TextCall(steps, specs, rest, function)
+
+
+def _steps_to(tensor: Any, graph: Any) -> tuple[int, list[list[Any]]]:
+    """The input that a symbolic tensor is made of, with what is done to it.
+
+    Raises:
+      NotImplementedError: for layers whose steps files cannot hold, naming the layer.
+    """
+    steps: list[list[Any]] = []
+    inputs = [id(t) for t in graph.flat_inputs]
+    while id(tensor) not in inputs:
+        layer, given = tensor.node.layer, tensor.node.keras_inputs
+        if len(given) != 1 or not hasattr(layer, "exported_steps"):
+            kind = type(layer).__name__
+            raise NotImplementedError(f"layer {layer.name} ({kind}) runs on the host")
+        (tensor,) = given
+        steps = [*layer.exported_steps(len(tensor.shape)), *steps]
+    return inputs.index(id(tensor)), steps
+
+
+def _blank(tensor: Any) -> Tensor:
+    """Strings in place of an input that is not looked at."""
+    blank: np.ndarray = np.empty([1 if n is None else n for n in tensor.shape], object)
+    blank.fill(b"")
+    return Tensor(blank)

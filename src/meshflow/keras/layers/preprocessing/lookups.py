@@ -120,6 +120,22 @@ class StringLookup(IndexLookup):
         ]
         return Tensor(found)
 
+    def exported_steps(self, rank: int) -> list[list[Any]]:
+        """What it does, as steps that files can hold (`saved_model/text.py`).
+
+        Args:
+          rank: ignored.
+
+        Raises:
+          NotImplementedError: where they cannot hold it.
+        """
+        if self.invert or self.output_mode != "int" or self.num_oov_indices != 1:
+            raise NotImplementedError(
+                f"layer {self.name} (StringLookup) is saved with output_mode='int' and num_oov_indices=1 only"
+            )
+        words = [key.decode("latin-1") for key in self._numbers]
+        return [["look", words, list(self._numbers.values()), self._masks]]
+
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {**super().get_config(), "encoding": self.encoding}

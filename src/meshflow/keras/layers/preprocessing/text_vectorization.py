@@ -178,6 +178,30 @@ class TextVectorization(EncodingLayer):
         """Sets what `get_weights` gave."""
         self._lookup.set_weights(weights)
 
+    def exported_steps(self, rank: int) -> list[list[Any]]:
+        """What it does, as steps that files can hold (`saved_model/text.py`).
+
+        Args:
+          rank: how many dimensions the texts have.
+
+        Raises:
+          NotImplementedError: where they cannot hold it.
+        """
+        standard = self.standardize or ""
+        plain = isinstance(standard, str) and self.split == "whitespace" and self._widths is None
+        if not plain or self.output_mode != "int" or self._lookup.num_oov_indices != 1:
+            raise NotImplementedError(
+                f"layer {self.name} (TextVectorization) is saved with its own standards, split at whitespace and "
+                "output_mode='int' only"
+            )
+        steps: list[list[Any]] = [["flat"]] if rank > 1 else []
+        if standard.startswith("lower"):
+            steps.append(["lower"])
+        if standard.endswith("strip_punctuation"):
+            steps.append(["remove", _PUNCTUATION.decode()])
+        look = self._lookup.exported_steps(rank)
+        return [*steps, ["split"], *look, ["pad", self.output_sequence_length]]
+
     # ---- calling ---------------------------------------------------------------------------
 
     def _rows(self, inputs: Any) -> tuple[list[list[bytes]], tuple[int, ...]]:

@@ -1,0 +1,206 @@
+"""Saved functions: the alternative that fits a call's arguments, and signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.function import function
+from meshflow.core.tracing.trace import Slot, Traced
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.saved_model.programs import known_sizes, program_for
+from meshflow.saved_model.structures import unpacked
+
+__all__ = ["Alternative", "Choice", "Program", "Signature", "StableProgram"]
+
+
+class Program(Protocol):
+    """What an alternative runs."""
+
+    @property
+    def out_specs(self) -> list[TensorSpec]:
+        """Specs of the results; sizes that depend on the arguments' are None."""
+
+    @property
+    def captures(self) -> list[Any]:
+        """Variables and constants that it uses."""
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs it; variables that it wrote when it was saved are written."""
+
+
+class StableProgram:
+    """A program that was exported.
+
+    Args:
+      name: the function's name.
+      structure: the nested result with `Slot`s.
+      count: how many of the outputs are results.
+      exported: the program.
+      captures: variables and constants that it uses.
+      writes: variables that it writes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        structure: Any,
+        count: int,
+        exported: Any,
+        captures: list[Any],
+        writes: list[Any],
+    ) -> None:
+        self.captures = captures
+        self._name, self._structure, self._count = name, structure, count
+        self._exported, self._writes = exported, writes
+        self._sized: dict[Any, Traced] = {}
+
+    @property
+    def out_specs(self) -> list[TensorSpec]:
+        """Specs of the results; sizes that depend on the arguments' are None."""
+        avals = self._exported.out_avals[: self._count]
+        return [TensorSpec(known_sizes(a.shape), a.dtype) for a in avals]
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs it; variables that it wrote when it was saved are written."""
+        key = tuple(tuple(t.shape.as_list()) for t in tensors)
+        traced = self._sized.get(key)
+        if traced is None:
+            captures = [c._value for c in self.captures]
+            closed = program_for(self._exported, [t._value for t in tensors], captures)
+            traced = Traced(
+                self._name, closed, self.captures, self._writes, self._structure, self._count
+            )
+            self._sized[key] = traced
+        return traced.call(tensors)
+
+
+class Alternative:
+    """A saved function for one of its signatures.
+
+    Args:
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      structure: the nested result with `Slot`s.
+      program: what it does.
+    """
+
+    def __init__(self, arguments: Any, structure: Any, program: Program) -> None:
+        self.arguments, self.structure, self.program = arguments, structure, program
+
+    def tensors_of(self, args: Any, kwargs: Any) -> list[Tensor] | None:
+        """The tensors among the arguments of a call, or None when it does not fit."""
+        try:
+            parts = nest.flatten_up_to(self.arguments, (args, kwargs))
+        except (TypeError, ValueError):
+            return None
+        tensors = []
+        for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
+            if not isinstance(spec, TensorSpec):
+                if isinstance(value, (Tensor, np.ndarray)) or value != spec:
+                    return None
+                continue
+            try:
+                tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+            except (TypeError, ValueError):
+                return None
+            if not spec.is_compatible_with(tensor):
+                return None
+            tensors.append(tensor)
+        return tensors
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs it."""
+        return self.program.call(tensors)
+
+
+class Choice:
+    """Calls the alternative that fits."""
+
+    def __init__(self, name: str, parameters: list[Any], alternatives: list[Alternative]) -> None:
+        self.__name__ = name
+        self.parameters = parameters
+        self._alternatives = alternatives
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for positional, named in self._forms(args, kwargs):
+            for alternative in self._alternatives:
+                tensors = alternative.tensors_of(positional, named)
+                if tensors is not None:
+                    return alternative.call(tensors)
+        options = "\n".join(
+            f"  Option {i}: {a.arguments[0]}, {a.arguments[1]}"
+            for i, a in enumerate(self._alternatives, 1)
+        )
+        raise ValueError(
+            f"Could not find matching concrete function to call loaded from the SavedModel: {self.__name__} got "
+            f"{args}, {kwargs}. Expected one of {len(self._alternatives)} option(s):\n{options}"
+        )
+
+    def _forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call as it is, and with defaults and keywords in their places."""
+        yield args, kwargs
+        left, full = dict(kwargs), list(args)
+        for name, *default in self.parameters[len(args) :]:
+            if name in left:
+                full.append(left.pop(name))
+            elif default:
+                full.append(unpacked(default[0]))
+            else:
+                break
+        yield tuple(full), left
+        # Defaults that the trace was not told of.
+        yield tuple(full[: max(len(args), len(full) - 1)]), left
+
+
+class Signature(Signed):
+    """A signature of a saved object: takes tensors by name and returns a dictionary of them.
+
+    Attributes:
+      name: its name.
+      structured_input_signature: ((), specs by name).
+    """
+
+    def __init__(self, name: str, alternative: Alternative) -> None:
+        self.name = name
+        self._alternative = alternative
+        self.structured_input_signature = ((), alternative.arguments[1])
+        self._run: Callable[..., Any] = function(
+            lambda *tensors: alternative.call(tensors), autograph=False
+        )
+
+    @property
+    def structured_outputs(self) -> dict[str, TensorSpec]:
+        """Specs of the results by name."""
+        specs = self._alternative.program.out_specs
+        structure = self._alternative.structure
+        return nest.map_structure(lambda s: specs[s.index] if isinstance(s, Slot) else s, structure)
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """Variables and constants that it uses."""
+        return list(self._alternative.program.captures)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Runs it.
+
+        Raises:
+          TypeError: when a tensor is missing, unknown, or has another dtype or shape.
+        """
+        specs = self.structured_input_signature[1]
+        if args and len(args) == len(specs) == 1:
+            kwargs, args = {next(iter(specs)): args[0]}, ()
+        if args or set(kwargs) != set(specs):
+            raise TypeError(
+                f"signature {self.name} takes the tensors {sorted(specs)} by name, got "
+                f"{len(args)} without a name and {sorted(kwargs)}."
+            )
+        tensors = self._alternative.tensors_of((), {name: kwargs[name] for name in specs})
+        if tensors is None:
+            raise TypeError(f"signature {self.name} takes {specs}, got {kwargs}.")
+        return self._run(*tensors)

@@ -1,0 +1,186 @@
+"""A node of a graph that is read: its attributes, with the defaults that files leave out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.io.tensors import make_ndarray
+
+__all__ = ["Node", "is_known", "numbers"]
+
+# Attributes that have the same default wherever an op has them.
+_DEFAULTS: dict[str, Any] = {
+    "T_threshold": 0,
+    "adj_x": False,
+    "adj_y": False,
+    "align_corners": False,
+    "alpha": 0.2,
+    "approximate": False,
+    "axis": 0,
+    "batch_dim": 0,
+    "batch_dims": 0,
+    "begin_mask": 0,
+    "binary_output": False,
+    "data_format": b"NHWC",
+    "default_value": b"",
+    "delimiter": b"\t",
+    "dilations": [1, 1, 1, 1, 1],
+    "ellipsis_mask": 0,
+    "encoding": b"",
+    "end_mask": 0,
+    "epsilon": 1e-4,
+    "exclusive": False,
+    "explicit_paddings": [],
+    "exponential_avg_factor": 1.0,
+    "half_pixel_centers": False,
+    "is_training": True,
+    "keep_dims": False,
+    "lower": True,
+    "maxsplit": -1,
+    "new_axis_mask": 0,
+    "num_bits": 8,
+    "narrow_range": False,
+    "out_type": 3,
+    "output_type": 9,
+    "replace_global": True,
+    "reverse": False,
+    "separator": b"",
+    "shared_name": b"",
+    "shrink_axis_mask": 0,
+    "skip_empty": True,
+    "sorted": True,
+    "squeeze_dims": [],
+    "transpose_a": False,
+    "transpose_b": False,
+    "unit": b"BYTE",
+    "validate_shape": False,
+    "vocab_size": -1,
+}
+# Those of single ops that differ.
+_OWN: dict[tuple[str, str], Any] = {
+    ("OneHot", "axis"): -1,
+    ("StringFormat", "placeholder"): b"%s",
+    ("Conv3D", "data_format"): b"NDHWC",
+    ("MaxPool3D", "data_format"): b"NDHWC",
+    ("AvgPool3D", "data_format"): b"NDHWC",
+    ("Conv3DBackpropInputV2", "data_format"): b"NDHWC",
+    ("Bucketize", "boundaries"): [],
+    ("Where", "T"): 1,
+}
+
+
+class Node:
+    """A node of a graph.
+
+    Args:
+      proto: its `NodeDef`.
+
+    Attributes:
+      name, op: its name and TensorFlow's op.
+      inputs: (node, output, index) of the tensors that it takes.
+      before: names of nodes that run before it.
+    """
+
+    def __init__(self, proto: Any) -> None:
+        self.name, self.op = proto.name, proto.op
+        self._proto = proto
+        self._attributes: dict[str, Any] = {}
+        self.inputs = [reference(i) for i in proto.input if not i.startswith("^")]
+        self.before = [i[1:] for i in proto.input if i.startswith("^")]
+
+    def __getitem__(self, key: str) -> Any:
+        """An attribute: a number, bytes, a list, an array, or the name of a function."""
+        if key not in self._attributes:
+            if key in self._proto.attr:
+                value = _plain(self._proto.attr[key])
+            elif (self.op, key) in _OWN:
+                value = _OWN[self.op, key]
+            elif key in _DEFAULTS:
+                value = _DEFAULTS[key]
+            else:
+                raise DataLossError(f"node {self.name} of op {self.op} has no attribute {key}.")
+            self._attributes[key] = value
+        return self._attributes[key]
+
+    def dtype(self, key: str) -> np.dtype:
+        """A data type among the attributes.
+
+        Args:
+          key: the attribute.
+        """
+        return numpy_type(self[key])
+
+    def text(self, key: str) -> str:
+        """Text among the attributes.
+
+        Args:
+          key: the attribute.
+        """
+        return self[key].decode()
+
+
+def numpy_type(number: int) -> np.dtype:
+    """NumPy's dtype of a data type; that of objects for strings.
+
+    Args:
+      number: TensorFlow's number of it.
+    """
+    kind = as_dtype(number)
+    return np.dtype(object) if kind.name == "string" else np.dtype(kind.as_numpy_dtype)
+
+
+def reference(text: str) -> tuple[str, str, int]:
+    """Node, name of the output, and index in it, of an input: `node`, `node:1`, or `node:output:0`."""
+    name, *rest = text.split(":")
+    if len(rest) == 2:
+        return name, rest[0], int(rest[1])
+    return name, "", int(rest[0]) if rest else 0
+
+
+def _plain(attr: Any) -> Any:
+    kind = attr.WhichOneof("kind")
+    if kind == "list":
+        for field in ("s", "i", "f", "b", "type"):
+            values = getattr(attr.list, field)
+            if len(values):
+                return list(values)
+        if attr.list.func:
+            return [f.name for f in attr.list.func]
+        return [sizes(s) for s in attr.list.shape]
+    if kind == "func":
+        return attr.func.name
+    if kind == "shape":
+        return sizes(attr.shape)
+    if kind == "tensor":
+        return make_ndarray(attr.tensor)
+    return getattr(attr, kind) if kind else None
+
+
+def sizes(proto: Any) -> list[int | None] | None:
+    """Sizes of a `TensorShapeProto`, None for what is unknown.
+
+    Args:
+      proto: the message.
+    """
+    return None if proto.unknown_rank else [None if d.size < 0 else d.size for d in proto.dim]
+
+
+def is_known(*values: Any) -> bool:
+    """Whether all are arrays of NumPy, which stay known while a program is traced."""
+    return all(isinstance(v, (np.ndarray, np.generic)) for v in values)
+
+
+def numbers(value: Any) -> list[int]:
+    """Integers that must be known while a program is written: sizes, axes.
+
+    Args:
+      value: an array.
+
+    Raises:
+      TypeError: when they depend on what the program computes.
+    """
+    return [int(v) for v in np.asarray(value).reshape(-1)]

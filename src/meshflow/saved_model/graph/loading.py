@@ -1,0 +1,360 @@
+"""SavedModels that TensorFlow wrote: their variables, objects, functions and signatures."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.bundle import Bundle, is_bundle
+from meshflow.checkpoint.graph import VARIABLE
+from meshflow.checkpoint.graph_message import GRAPH
+from meshflow.checkpoint.storage import GRAPH_FILE, VARIABLES
+from meshflow.checkpoint.wire import read_graph
+from meshflow.core.functions.function import function
+from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.files import gfile
+from meshflow.saved_model.functions import Alternative, Choice, Signature
+from meshflow.saved_model.graph.attributes import Node, reference, sizes
+from meshflow.saved_model.graph.interpreter import Library, Run
+from meshflow.saved_model.graph.messages import DecodeError, SavedModel
+from meshflow.saved_model.graph.ops.text import AssetFile, Table
+from meshflow.saved_model.graph.programs import GraphProgram, known, slots_of
+from meshflow.saved_model.graph.structured import taken
+from meshflow.saved_model.restored import Restored, own_name, put_child
+from meshflow.saved_model.structures import packed
+
+__all__ = ["load", "meta_graph"]
+
+_log = logging.getLogger("meshflow")
+_CONTAINERS: dict[str, Callable[[], Any]] = {
+    "trackable_list_wrapper": list,
+    "trackable_tuple_wrapper": list,
+    "trackable_dict_wrapper": dict,
+}
+# What may run while a model is loaded: what makes tables and fills them.
+_FILLING = frozenset(
+    ("Const", "Identity", "NoOp", "Cast", "AddV2", "PartitionedCall", "StatefulPartitionedCall")
+    + ("HashTableV2", "MutableHashTableV2", "LookupTableImportV2", "InitializeTableV2")
+    + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
+)
+_INIT = "__saved_model_init_op"
+
+
+def meta_graph(path: str, tags: Any = None) -> Any:
+    """The graph of a SavedModel.
+
+    Args:
+      path: its folder.
+      tags: those that the graph must have, or None for the one for serving, or the only one.
+
+    Raises:
+      DataLossError: when the file is damaged, naming it.
+      ValueError: when no graph has the tags.
+    """
+    file = gfile.join(path, GRAPH_FILE)
+    with gfile.GFile(file, "rb") as opened:
+        data = opened.read()
+    try:
+        graphs = list(SavedModel.FromString(data).meta_graphs)
+    except DecodeError as error:
+        raise DataLossError(f"{file} is damaged: {error}.") from None
+    if not graphs:
+        raise DataLossError(f"{file} is damaged: it holds no graph.")
+    wanted = {tags} if isinstance(tags, str) else set(tags or ("serve",))
+    fitting = [g for g in graphs if wanted <= set(g.meta_info_def.tags)]
+    if not fitting and (tags or len(graphs) > 1):
+        have = [sorted(g.meta_info_def.tags) for g in graphs]
+        raise ValueError(
+            f"{file} has graphs with the tags {have}, none with all of {sorted(wanted)}."
+        )
+    return (fitting or graphs)[0]
+
+
+def load(path: str, tags: Any = None) -> Any:
+    """Loads a SavedModel that TensorFlow wrote.
+
+    Args:
+      path: its folder.
+      tags: as for `meta_graph`.
+
+    Returns:
+      An object with the saved one's variables, objects and functions as attributes, and `signatures`.
+
+    Raises:
+      DataLossError: when a file is damaged, naming it.
+      UnimplementedError: when its variables are of a kind that is not known.
+    """
+    meta = meta_graph(path, tags)
+    try:
+        reader = (
+            _Reader(path, meta) if meta.object_graph_def.nodes else _SignatureReader(path, meta)
+        )
+        return reader.root()
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        if isinstance(error, (DataLossError, UnimplementedError, NotFoundError)):
+            raise
+        raise DataLossError(f"{path}/{GRAPH_FILE} is damaged: {error!r}.") from error
+
+
+class _SignatureReader:
+    """What all SavedModels have: a graph with signatures, and variables by name."""
+
+    def __init__(self, path: str, meta: Any) -> None:
+        self._path, self._meta = path, meta
+        prefix = gfile.join(path, VARIABLES, VARIABLES)
+        self._bundle = Bundle(prefix) if is_bundle(prefix) else None
+        self._library = Library(meta.graph_def.library.function)
+        self._nodes = {n.name: Node(n) for n in meta.graph_def.node}
+        self._variables: dict[str, Variable] = {}
+
+    def root(self) -> Restored:
+        """The object."""
+        root = Restored(name=None)
+        root.signatures = {
+            name: self._main_signature(name, definition)
+            for name, definition in self._meta.signature_def.items()
+            if name != _INIT and definition.outputs
+        }
+        root.graph_variables = list(self._variables.values())
+        return root
+
+    def _main_signature(self, name: str, definition: Any) -> Signature:
+        """A signature as nodes of the main graph."""
+        names = sorted(definition.inputs)
+        specs = {n: _spec(definition.inputs[n], n) for n in names}
+        outs = {n: _spec(definition.outputs[n], n) for n in sorted(definition.outputs)}
+        fed = [reference(definition.inputs[n].name)[0] for n in names]
+        wanted = [reference(definition.outputs[n].name) for n in outs]
+        handles = self._handles(wanted, set(fed))
+        captured = [self._named_variable(self._nodes[h]) for h in handles]
+
+        def body(run: Run, values: list[Any]) -> list[Any]:
+            found: dict[str, Any] = {n: [v] for n, v in zip([*fed, *handles], values, strict=True)}
+            for handle in handles:
+                if self._nodes[handle].op != "VarHandleOp":
+                    found[handle] = [run.read(found[handle][0])]
+            run.evaluate(self._nodes, found, [n for n, _, _ in wanted], f"signature {name}")
+            return [found[n][index] for n, _, index in wanted]
+
+        program = GraphProgram(
+            name, self._library, body, captured, slots_of(outs), list(outs.values())
+        )
+        return Signature(name, Alternative(((), specs), slots_of(outs), program))
+
+    def _handles(self, wanted: Any, fed: set[str]) -> list[str]:
+        """Variables among the nodes that some need."""
+        waiting, seen, found = [n for n, _, _ in wanted], set(fed), []
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            node = self._nodes[name]
+            if node.op in ("VarHandleOp", "VariableV2", "Variable"):
+                found.append(name)
+            waiting += [n for n, _, _ in node.inputs]
+        return found
+
+    def _named_variable(self, node: Node) -> Variable:
+        name = node.text("shared_name") or node.name
+        if name not in self._variables:
+            self._variables[name] = Variable(self._value(name), name=name)
+        return self._variables[name]
+
+    def _value(self, key: str) -> np.ndarray:
+        if self._bundle is None or key not in self._bundle:
+            raise DataLossError(f"{self._path}/{VARIABLES} has no value of the variable {key}.")
+        return self._bundle.read(key)
+
+
+class _Reader(_SignatureReader):
+    """What TensorFlow 2 writes: objects, too."""
+
+    def __init__(self, path: str, meta: Any) -> None:
+        super().__init__(path, meta)
+        self._objects = meta.object_graph_def
+        self._keys = self._keys_of_nodes()
+        self._items: list[Any] = [None] * len(self._objects.nodes)
+        for number, proto in enumerate(self._objects.nodes):
+            self._items[number] = self._make(number, proto)
+        for number, proto in enumerate(self._objects.nodes):
+            if proto.WhichOneof("kind") == "resource":
+                self._fill_table(number, proto)
+
+    def _keys_of_nodes(self) -> dict[int, dict[str, str]]:
+        """Keys of the values of objects in the bundle, along the names that lead to both."""
+        if self._bundle is None or GRAPH not in self._bundle:
+            return {}
+        stored = read_graph(self._bundle.read(GRAPH).item())
+        found: dict[int, dict[str, str]] = {}
+        places, queue = {0: 0}, deque([0])
+        while queue:
+            number = queue.popleft()
+            node = stored[places[number]]
+            found[number] = {a.name: a.key for a in node.attributes}
+            proto = self._objects.nodes[number]
+            for child in proto.children:
+                if child.local_name in node.children and child.node_id not in places:
+                    places[child.node_id] = node.children[child.local_name]
+                    queue.append(child.node_id)
+            slots = {(s.variable, s.name): s.node for s in node.slots}
+            for slot in proto.slot_variables:
+                at = slots.get((places.get(slot.original_variable_node_id, -1), slot.slot_name))
+                if at is not None and slot.slot_variable_node_id not in places:
+                    places[slot.slot_variable_node_id] = at
+                    queue.append(slot.slot_variable_node_id)
+        return found
+
+    # ---- objects ---------------------------------------------------------------------------
+
+    def _make(self, number: int, proto: Any) -> Any:
+        kind = proto.WhichOneof("kind")
+        if kind == "variable":
+            return self._variable(number, proto.variable)
+        if kind == "constant":
+            return Tensor(self._nodes[proto.constant.operation]["value"])
+        if kind == "asset":
+            asset = self._meta.asset_file_def[proto.asset.asset_file_def_index]
+            if os.path.basename(asset.filename) != asset.filename:
+                raise DataLossError(f"{self._path}: {asset.filename!r} is no file of the model.")
+            file = gfile.join(self._path, "assets", asset.filename)
+            return Tensor(_object(AssetFile(file.encode())))
+        if kind == "resource":
+            return self._new_resource(proto)
+        if kind in ("function", "bare_concrete_function", "captured_tensor"):
+            return None
+        maker = _CONTAINERS.get(proto.user_object.identifier)
+        return maker() if maker else Restored(name=None)
+
+    def _variable(self, number: int, about: Any) -> Variable:
+        key = self._keys.get(number, {}).get(VARIABLE)
+        if key is None:
+            key = about.name
+        value = self._value(key)
+        if as_dtype(about.dtype).as_numpy_dtype != value.dtype and not value.dtype.hasobject:
+            raise DataLossError(
+                f"{self._path}: variable {about.name} is of {as_dtype(about.dtype).name}, its value of {value.dtype}."
+            )
+        name = about.name or f"variable_{number}"
+        return Variable(value, trainable=about.trainable, name=name)
+
+    def _child(self, proto: Any, name: str) -> Any:
+        for child in proto.children:
+            if child.local_name == name:
+                return self._objects.nodes[child.node_id]
+        return None
+
+    def _new_resource(self, proto: Any) -> Any:
+        create = self._child(proto, "_create_resource")
+        results = self._run_once(create) if create is not None else []
+        return results[0] if results else None
+
+    def _fill_table(self, number: int, proto: Any) -> None:
+        fill = self._child(proto, "_initialize")
+        if fill is not None:
+            self._run_once(fill)
+        table, keys = self._items[number], self._keys.get(number, {})
+        stored = [k for k in keys.values() if k.endswith("-keys")]
+        if isinstance(table, Table) and stored and self._bundle is not None:
+            values = self._bundle.read(f"{stored[0].removesuffix('-keys')}-values")
+            table.insert(self._bundle.read(stored[0]), values)
+
+    def _run_once(self, proto: Any) -> list[Any]:
+        """Runs a function without arguments that makes or fills a table."""
+        name = proto.bare_concrete_function.concrete_function_name or next(
+            iter(proto.function.concrete_functions), ""
+        )
+        function_ = self._library[name]
+        captured = [self._captured(n) for n in self._objects.concrete_functions[name].bound_inputs]
+        return Run(self._library, [], host=True, only=_FILLING).call(function_, captured)
+
+    def _captured(self, number: int) -> Any:
+        item = self._items[number]
+        return known(item) if isinstance(item, Tensor) else item
+
+    def root(self) -> Restored:
+        """The root object with all that it has."""
+        for number, proto in enumerate(self._objects.nodes):
+            item = self._items[number]
+            if item is None or isinstance(item, (Variable, Tensor, Table)):
+                continue
+            for child in proto.children:
+                self._put(number, item, child.local_name, child.node_id)
+        root = self._items[0]
+        root.signatures = {}
+        signatures = self._child(self._objects.nodes[0], "signatures")
+        for child in signatures.children if signatures is not None else ():
+            proto = self._objects.nodes[child.node_id].bare_concrete_function
+            found = self._alternative(child.local_name, proto.concrete_function_name)
+            if found is not None:
+                root.signatures[child.local_name] = Signature(child.local_name, found)
+        return root
+
+    def _put(self, owner: int, item: Any, name: str, number: int) -> None:
+        proto = self._objects.nodes[number]
+        if proto.WhichOneof("kind") == "function":
+            made = self._function(name, proto.function)
+            if made is not None and isinstance(item, Restored):
+                setattr(item, "_call" if name == "__call__" else own_name(name), made)
+            return
+        child = self._items[number]
+        if child is not None and name != "signatures":
+            put_child(item, name, child)
+
+    # ---- functions -------------------------------------------------------------------------
+
+    def _function(self, name: str, proto: Any) -> Any:
+        found = [self._alternative(name, n) for n in proto.concrete_functions]
+        alternatives = [a for a in found if a is not None]
+        if not alternatives:
+            return None
+        fields = proto.function_spec.fullargspec.named_tuple_value.values
+        spec = {pair.key: taken(pair.value) for pair in fields}
+        names, defaults = list(spec.get("args") or ()), list(spec.get("defaults") or ())
+        parameters: list[Any] = [[n] for n in names]
+        for parameter, default in zip(reversed(parameters), reversed(defaults), strict=False):
+            parameter.append(packed(default))
+        if proto.function_spec.is_method or names[:1] == ["self"]:
+            parameters = parameters[1:]
+        return function(Choice(name, parameters, alternatives), autograph=False)
+
+    def _alternative(self, name: str, concrete: str) -> Alternative | None:
+        about = self._objects.concrete_functions[concrete]
+        try:
+            arguments = taken(about.canonicalized_input_signature)
+            result = taken(about.output_signature)
+        except DataLossError as error:
+            _log.warning("%s: function %s is left out: %s", self._path, name, error)
+            return None
+        captured = [self._captured(n) for n in about.bound_inputs]
+        library = self._library
+
+        def body(run: Run, values: list[Any]) -> list[Any]:
+            return run.call(library[concrete], values)
+
+        slots = slots_of(result)
+        specs = [leaf for leaf in nest.flatten(result) if isinstance(leaf, TensorSpec)]
+        return Alternative(
+            arguments, slots, GraphProgram(name, library, body, captured, slots, specs)
+        )
+
+
+def _object(value: Any) -> np.ndarray:
+    """An object as it is, in an array."""
+    made = np.empty((), object)
+    made[()] = value
+    return made
+
+
+def _spec(info: Any, name: str) -> TensorSpec:
+    return TensorSpec(sizes(info.tensor_shape), as_dtype(info.dtype), name)

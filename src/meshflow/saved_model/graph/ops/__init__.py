@@ -1,0 +1,1 @@
+"""What TensorFlow's graph ops compute, by JAX and NumPy: one table."""

@@ -1,0 +1,446 @@
+"""Arithmetic, shapes and indexing. What is known to NumPy stays known, so that shapes are numbers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.saved_model.graph.attributes import Node, is_known, numbers
+
+__all__ = ["ARRAYS"]
+
+
+def _by(known: Callable[..., Any] | None, traced: Callable[..., Any]) -> Callable[..., Any]:
+    """An elementwise op: NumPy's for known arrays, JAX's for others."""
+
+    def run(node: Node, *values: Any) -> Any:
+        if known is not None and is_known(*values):
+            return np.asarray(known(*values))
+        return traced(*values)
+
+    return run
+
+
+def _same(node: Node, value: Any, *_: Any) -> Any:
+    return value
+
+
+def _divided(x: Any, y: Any) -> Any:
+    return lax.div(*jnp.broadcast_arrays(x, y)) if _whole(x) else jnp.divide(x, y)
+
+
+def _known_divided(x: Any, y: Any) -> Any:
+    return np.trunc(np.divide(x, y)).astype(x.dtype) if _whole(x) else np.divide(x, y)
+
+
+def _whole(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, np.integer))
+
+
+def _without_nan(x: Any, y: Any) -> Any:
+    safe = jnp.where(y == 0, jnp.ones_like(y), y)
+    return jnp.where(y == 0, jnp.zeros_like(safe), x / safe)
+
+
+def _product_without_nan(x: Any, y: Any) -> Any:
+    return jnp.where(y == 0, jnp.zeros_like(y), x * y)
+
+
+def _power(x: Any, y: Any) -> Any:
+    return jnp.power(x, y).astype(x.dtype)
+
+
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    **{name: _by(operator.add, jnp.add) for name in ("Add", "AddV2")},
+    "Sub": _by(operator.sub, jnp.subtract),
+    "Mul": _by(operator.mul, jnp.multiply),
+    "RealDiv": _by(operator.truediv, jnp.divide),
+    "Div": _by(_known_divided, _divided),
+    "TruncateDiv": _by(_known_divided, _divided),
+    "DivNoNan": _by(None, _without_nan),
+    "MulNoNan": _by(None, _product_without_nan),
+    "FloorDiv": _by(operator.floordiv, jnp.floor_divide),
+    "FloorMod": _by(operator.mod, jnp.mod),
+    "Mod": _by(np.fmod, jnp.fmod),
+    "Pow": _by(None, _power),
+    "Maximum": _by(np.maximum, jnp.maximum),
+    "Minimum": _by(np.minimum, jnp.minimum),
+    "SquaredDifference": _by(lambda x, y: (x - y) ** 2, lambda x, y: jnp.square(x - y)),
+    "Neg": _by(operator.neg, jnp.negative),
+    "Abs": _by(np.abs, jnp.abs),
+    "Sign": _by(np.sign, jnp.sign),
+    "Square": _by(np.square, jnp.square),
+    "Sqrt": _by(np.sqrt, jnp.sqrt),
+    "Rsqrt": _by(None, lax.rsqrt),
+    "Reciprocal": _by(None, jnp.reciprocal),
+    "Inv": _by(None, jnp.reciprocal),
+    "Exp": _by(None, jnp.exp),
+    "Expm1": _by(None, jnp.expm1),
+    "Log": _by(None, jnp.log),
+    "Log1p": _by(None, jnp.log1p),
+    "Sin": _by(None, jnp.sin),
+    "Cos": _by(None, jnp.cos),
+    "Tan": _by(None, jnp.tan),
+    "Asin": _by(None, jnp.arcsin),
+    "Acos": _by(None, jnp.arccos),
+    "Atan": _by(None, jnp.arctan),
+    "Atan2": _by(None, jnp.arctan2),
+    "Sinh": _by(None, jnp.sinh),
+    "Cosh": _by(None, jnp.cosh),
+    "Erf": _by(None, jax.scipy.special.erf),
+    "Erfc": _by(None, jax.scipy.special.erfc),
+    "Erfinv": _by(None, jax.scipy.special.erfinv),
+    "Lgamma": _by(None, jax.scipy.special.gammaln),
+    "Digamma": _by(None, jax.scipy.special.digamma),
+    "Floor": _by(np.floor, jnp.floor),
+    "Ceil": _by(np.ceil, jnp.ceil),
+    "Round": _by(np.round, jnp.round),
+    "Rint": _by(np.rint, jnp.rint),
+    "IsNan": _by(np.isnan, jnp.isnan),
+    "IsInf": _by(np.isinf, jnp.isinf),
+    "IsFinite": _by(np.isfinite, jnp.isfinite),
+    "Less": _by(operator.lt, jnp.less),
+    "LessEqual": _by(operator.le, jnp.less_equal),
+    "Greater": _by(operator.gt, jnp.greater),
+    "GreaterEqual": _by(operator.ge, jnp.greater_equal),
+    "Equal": _by(operator.eq, jnp.equal),
+    "NotEqual": _by(operator.ne, jnp.not_equal),
+    "LogicalAnd": _by(np.logical_and, jnp.logical_and),
+    "LogicalOr": _by(np.logical_or, jnp.logical_or),
+    "LogicalNot": _by(np.logical_not, jnp.logical_not),
+    "BitwiseAnd": _by(operator.and_, jnp.bitwise_and),
+    "BitwiseOr": _by(operator.or_, jnp.bitwise_or),
+    "BitwiseXor": _by(operator.xor, jnp.bitwise_xor),
+    "LeftShift": _by(operator.lshift, jnp.left_shift),
+    "RightShift": _by(operator.rshift, jnp.right_shift),
+    "SelectV2": _by(np.where, jnp.where),
+    "ClipByValue": _by(np.clip, jnp.clip),
+    "AddN": _by(lambda *x: sum(x[1:], x[0]), lambda *x: sum(x[1:], x[0])),
+    "ZerosLike": _by(np.zeros_like, jnp.zeros_like),
+    "OnesLike": _by(np.ones_like, jnp.ones_like),
+}
+
+
+def _select(node: Node, condition: Any, x: Any, y: Any) -> Any:
+    # The older op takes a row of conditions for rows of values.
+    missing = np.ndim(x) - np.ndim(condition)
+    condition = jnp.reshape(condition, (*np.shape(condition), *[1] * missing))
+    return jnp.where(condition, x, y)
+
+
+def _cast(node: Node, x: Any) -> Any:
+    dtype = node.dtype("DstT")
+    if is_known(x):
+        return np.asarray(x).astype(dtype)
+    if dtype.kind == "b":
+        return x != 0
+    return x.astype(dtype)
+
+
+def _reduced(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    def run(node: Node, x: Any, axes: Any) -> Any:
+        axis = tuple(numbers(axes))
+        if is_known(x):
+            return np.asarray(known(x, axis=axis, keepdims=node["keep_dims"])).astype(x.dtype)
+        return traced(x, axis=axis, keepdims=node["keep_dims"]).astype(x.dtype)
+
+    return run
+
+
+def _found(find: Callable[..., Any]) -> Callable[..., Any]:
+    def run(node: Node, x: Any, axis: Any) -> Any:
+        return find(x, axis=int(axis)).astype(node.dtype("output_type"))
+
+    return run
+
+
+def _cumulated(run_on: Callable[..., Any], start: int) -> Callable[..., Any]:
+    def run(node: Node, x: Any, axis: Any) -> Any:
+        place = int(axis) % np.ndim(x)
+        x = jnp.flip(x, place) if node["reverse"] else x
+        if node["exclusive"]:
+            first = jnp.full_like(lax.slice_in_dim(x, 0, 1, axis=place), start)
+            x = jnp.concatenate([first, lax.slice_in_dim(x, 0, -1, axis=place)], place)
+        x = run_on(x, axis=place).astype(x.dtype)
+        return jnp.flip(x, place) if node["reverse"] else x
+
+    return run
+
+
+def _shape(node: Node, x: Any) -> Any:
+    return np.array(np.shape(x), node.dtype("out_type"))
+
+
+def _strided(node: Node, x: Any, begin: Any, end: Any, strides: Any) -> Any:
+    index: list[Any] = []
+    starts, ends, steps = begin, end, numbers(strides)
+    for i, step in enumerate(steps):
+        if node["ellipsis_mask"] >> i & 1:
+            index.append(Ellipsis)
+        elif node["new_axis_mask"] >> i & 1:
+            index.append(None)
+        elif node["shrink_axis_mask"] >> i & 1:
+            index.append(starts[i] if not is_known(starts) else int(starts[i]))
+        else:
+            first = None if node["begin_mask"] >> i & 1 else int(np.asarray(starts[i]))
+            last = None if node["end_mask"] >> i & 1 else int(np.asarray(ends[i]))
+            index.append(slice(first, last, step))
+    _check_places(x, index)
+    return np.asarray(x[tuple(index)]) if is_known(x) else x[tuple(index)]
+
+
+def _check_places(x: Any, index: list[Any]) -> None:
+    """JAX reads the last element instead of one that is not there."""
+    if Ellipsis in index:
+        return
+    sizes = iter(np.shape(x))
+    for part in index:
+        size = 0 if part is None else next(sizes)
+        if isinstance(part, int) and not -size <= part < size:
+            raise InvalidArgumentError(f"index {part} is out of bounds of {np.shape(x)}")
+
+
+def _sliced(node: Node, x: Any, begin: Any, size: Any) -> Any:
+    lengths = [
+        n if n >= 0 else total - first
+        for n, total, first in zip(
+            numbers(size),
+            np.shape(x),
+            begin if not is_known(begin) else numbers(begin),
+            strict=True,
+        )
+    ]
+    if is_known(x, begin):
+        return x[tuple(slice(b, b + n) for b, n in zip(numbers(begin), lengths, strict=True))]
+    return lax.dynamic_slice(x, list(begin), lengths)
+
+
+def _joined(join: str) -> Callable[..., Any]:
+    def run(values: Any, axis: int) -> Any:
+        return getattr(np if is_known(*values) else jnp, join)(values, axis)
+
+    return run
+
+
+_concatenate, _stack = _joined("concatenate"), _joined("stack")
+
+
+def _gather(node: Node, x: Any, indices: Any, axis: Any = 0) -> Any:
+    axis, batch = int(axis), node["batch_dims"]
+    if batch:
+        axis = axis % np.ndim(x)
+
+        def take(a: Any, i: Any) -> Any:
+            return jnp.take(a, i, axis=axis - batch)
+
+        for _ in range(batch):
+            take = jax.vmap(take)
+        return take(x, indices)
+    if is_known(x, indices):
+        return np.asarray(np.take(x, indices, axis=axis))
+    # As TensorFlow on accelerators: what is out of bounds reads zeros.
+    return jnp.take(x, indices, axis=axis, mode="fill", fill_value=0)
+
+
+def _gather_nd(node: Node, x: Any, indices: Any) -> Any:
+    return x[tuple(jnp.moveaxis(indices, -1, 0))]
+
+
+def _scatter_nd(node: Node, indices: Any, updates: Any, shape: Any) -> Any:
+    zeros = jnp.zeros(numbers(shape), updates.dtype)
+    return zeros.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
+
+
+def _updated(how: str) -> Callable[..., Any]:
+    def run(node: Node, x: Any, indices: Any, updates: Any) -> Any:
+        return getattr(jnp.asarray(x).at[tuple(jnp.moveaxis(indices, -1, 0))], how)(updates)
+
+    return run
+
+
+def _squeezed(node: Node, x: Any) -> Any:
+    return x.reshape(
+        [
+            n
+            for i, n in enumerate(np.shape(x))
+            if not (
+                i in [a % np.ndim(x) for a in node["squeeze_dims"]]
+                if node["squeeze_dims"]
+                else n == 1
+            )
+        ]
+    )
+
+
+def _split(node: Node, axis: Any, x: Any) -> Any:
+    return (np if is_known(x) else jnp).split(x, node["num_split"], int(axis))
+
+
+def _split_sizes(node: Node, x: Any, lengths: Any, axis: Any) -> Any:
+    given, total = numbers(lengths), np.shape(x)[int(axis)]
+    given = [n if n >= 0 else total - sum(m for m in given if m >= 0) for n in given]
+    return jnp.split(x, np.cumsum(given)[:-1].tolist(), int(axis))
+
+
+def _unpacked(node: Node, x: Any) -> Any:
+    return list((np if is_known(x) else jnp).moveaxis(x, node["axis"], 0))
+
+
+def _filled(node: Node, shape: Any, value: Any) -> Any:
+    return (np if is_known(value) else jnp).full(numbers(shape), value, value.dtype)
+
+
+def _padded(node: Node, x: Any, widths: Any, value: Any = None) -> Any:
+    given = np.asarray(widths).tolist()
+    return jnp.pad(x, given, constant_values=0 if value is None else value)
+
+
+def _mirrored(node: Node, x: Any, widths: Any) -> Any:
+    mode = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[node.text("mode")]
+    return jnp.pad(x, np.asarray(widths).tolist(), mode=mode)
+
+
+def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
+    first, last, by = (np.asarray(v).item() for v in (start, limit, step))
+    return np.arange(first, last, by).astype(start.dtype)
+
+
+def _linspace(node: Node, start: Any, stop: Any, count: Any) -> Any:
+    return jnp.linspace(start, stop, int(count), dtype=start.dtype)
+
+
+def _one_hot(node: Node, indices: Any, depth: Any, on: Any, off: Any) -> Any:
+    hot = jax.nn.one_hot(indices, int(depth), axis=node["axis"], dtype=bool)
+    return jnp.where(hot, on, off)
+
+
+def _expanded(node: Node, x: Any, axis: Any) -> Any:
+    return (np if is_known(x) else jnp).expand_dims(x, int(axis))
+
+
+def _broadcast_to(node: Node, x: Any, shape: Any) -> Any:
+    return (np if is_known(x) else jnp).broadcast_to(x, numbers(shape))
+
+
+def _reshaped(node: Node, x: Any, shape: Any) -> Any:
+    return x.reshape(numbers(shape))
+
+
+def _tiled(node: Node, x: Any, times: Any) -> Any:
+    return (np if is_known(x) else jnp).tile(x, numbers(times))
+
+
+def _transposed(node: Node, x: Any, order: Any) -> Any:
+    return x.transpose(numbers(order))
+
+
+def _top(node: Node, x: Any, k: Any) -> Any:
+    values, places = lax.top_k(x, int(k))
+    return values, places.astype(np.int32)
+
+
+def _where(node: Node, condition: Any) -> Any:
+    if not is_known(condition):
+        condition = np.asarray(condition)
+    return np.argwhere(condition).astype(np.int64)
+
+
+def _unique(node: Node, x: Any) -> Any:
+    values, first, inverse = np.unique(np.asarray(x), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    kind = np.int32 if node["out_idx"] == 3 else np.int64
+    return values[order], rank[inverse.reshape(-1)].astype(kind)
+
+
+def _reversed_sequences(node: Node, x: Any, lengths: Any) -> Any:
+    axis, batch = node["seq_dim"], node["batch_dim"]
+    moved = jnp.moveaxis(x, (batch, axis), (0, 1))
+    steps = jnp.arange(moved.shape[1])
+    ends = lengths[:, None]
+    order = jnp.where(steps < ends, ends - 1 - steps, steps)
+    rows = jax.vmap(lambda row, places: row[places])(moved, order)
+    return jnp.moveaxis(rows, (0, 1), (batch, axis))
+
+
+def _banded(node: Node, x: Any, lower: Any, upper: Any) -> Any:
+    rows, columns = jnp.arange(x.shape[-2])[:, None], jnp.arange(x.shape[-1])
+    below, above = int(lower), int(upper)
+    keep = jnp.ones((x.shape[-2], x.shape[-1]), bool)
+    keep &= (rows - columns <= below) if below >= 0 else keep
+    keep &= (columns - rows <= above) if above >= 0 else keep
+    return jnp.where(keep, x, jnp.zeros_like(x))
+
+
+ARRAYS: dict[str, Callable[..., Any]] = {
+    **_ELEMENTWISE,
+    **dict.fromkeys(
+        ("Identity", "Snapshot", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics")
+        + ("PlaceholderWithDefault", "CheckNumericsV2", "OptimizationBarrier", "Bitcast"),
+        _same,
+    ),
+    "IdentityN": lambda node, *values: list(values),
+    "Select": _select,
+    "Cast": _cast,
+    "Sum": _reduced(np.sum, jnp.sum),
+    "Mean": _reduced(np.mean, jnp.mean),
+    "Max": _reduced(np.max, jnp.max),
+    "Min": _reduced(np.min, jnp.min),
+    "Prod": _reduced(np.prod, jnp.prod),
+    "All": _reduced(np.all, jnp.all),
+    "Any": _reduced(np.any, jnp.any),
+    "ArgMax": _found(jnp.argmax),
+    "ArgMin": _found(jnp.argmin),
+    "Cumsum": _cumulated(jnp.cumsum, 0),
+    "Cumprod": _cumulated(jnp.cumprod, 1),
+    "Shape": _shape,
+    "ShapeN": lambda node, *xs: [_shape(node, x) for x in xs],
+    "Rank": lambda node, x: np.array(np.ndim(x), np.int32),
+    "Size": lambda node, x: np.array(np.size(x), node.dtype("out_type")),
+    "StridedSlice": _strided,
+    "Slice": _sliced,
+    "Pack": lambda node, *xs: _stack(xs, node["axis"]),
+    "Unpack": _unpacked,
+    "ConcatV2": lambda node, *xs: _concatenate(xs[:-1], int(xs[-1])),
+    "Concat": lambda node, axis, *xs: _concatenate(xs, int(axis)),
+    "GatherV2": _gather,
+    "Gather": _gather,
+    "GatherNd": _gather_nd,
+    "ScatterNd": _scatter_nd,
+    "TensorScatterUpdate": _updated("set"),
+    "TensorScatterAdd": _updated("add"),
+    "Squeeze": _squeezed,
+    "ExpandDims": _expanded,
+    "Reshape": _reshaped,
+    "Split": _split,
+    "SplitV": _split_sizes,
+    "Fill": _filled,
+    "Pad": _padded,
+    "PadV2": _padded,
+    "MirrorPad": _mirrored,
+    "Range": _range,
+    "LinSpace": _linspace,
+    "OneHot": _one_hot,
+    "BroadcastTo": _broadcast_to,
+    "BroadcastArgs": lambda node, a, b: np.array(
+        np.broadcast_shapes(numbers(a), numbers(b)), a.dtype
+    ),
+    "Tile": _tiled,
+    "Transpose": _transposed,
+    "ReverseV2": lambda node, x, axes: (np if is_known(x) else jnp).flip(x, numbers(axes)),
+    "Roll": lambda node, x, shift, axis: jnp.roll(x, numbers(shift), numbers(axis)),
+    "TopKV2": _top,
+    "Where": _where,
+    "Unique": _unique,
+    "ReverseSequence": _reversed_sequences,
+    "MatrixBandPart": _banded,
+    "InvertPermutation": lambda node, x: np.argsort(np.asarray(x)).astype(x.dtype),
+}

@@ -1,0 +1,300 @@
+"""Products, convolutions, pooling, normalization and activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.values.tensor import Tensor
+from meshflow.ops.image import geometry
+from meshflow.saved_model.graph.attributes import Node, is_known, numbers
+
+__all__ = ["NETWORKS"]
+
+
+def _product(node: Node, a: Any, b: Any) -> Any:
+    a = a.T if node["transpose_a"] else a
+    return jnp.matmul(a, b.T if node["transpose_b"] else b)
+
+
+def _products(node: Node, a: Any, b: Any) -> Any:
+    a = jnp.swapaxes(a, -1, -2) if node["adj_x"] else a
+    return jnp.matmul(a, jnp.swapaxes(b, -1, -2) if node["adj_y"] else b)
+
+
+def _biased(node: Node, x: Any, bias: Any) -> Any:
+    if node["data_format"] == b"NCHW":
+        bias = bias.reshape([-1, *[1] * (np.ndim(x) - 2)])
+    return x + bias
+
+
+class _Layout:
+    """Where batch, positions and channels are in what a convolution or pooling takes."""
+
+    def __init__(self, node: Node) -> None:
+        name = node.text("data_format")
+        self.channels = name.index("C")
+        self.places = [i for i in range(len(name)) if i not in (0, self.channels)]
+        letters = "DHW"[-len(self.places) :]
+        self.numbers = (name, f"{letters}IO", name)
+
+    def of(self, values: Any) -> list[int]:
+        """The values for positions among those for all dimensions."""
+        return [values[i] for i in self.places]
+
+    def padding(self, node: Node) -> Any:
+        """Padding of positions."""
+        kind = node.text("padding")
+        if kind != "EXPLICIT":
+            return kind
+        given = node["explicit_paddings"]
+        return [(given[2 * i], given[2 * i + 1]) for i in self.places]
+
+
+def _convolved(node: Node, x: Any, kernel: Any) -> Any:
+    layout = _Layout(node)
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        layout.of(node["strides"]),
+        layout.padding(node),
+        rhs_dilation=layout.of(node["dilations"]),
+        dimension_numbers=layout.numbers,
+        feature_group_count=x.shape[layout.channels] // kernel.shape[-2],
+    )
+
+
+def _convolved_by_channel(node: Node, x: Any, kernel: Any) -> Any:
+    layout = _Layout(node)
+    height, width, channels, times = kernel.shape
+    return lax.conv_general_dilated(
+        x,
+        kernel.reshape(height, width, 1, channels * times),
+        layout.of(node["strides"]),
+        layout.padding(node),
+        rhs_dilation=layout.of(node["dilations"]),
+        dimension_numbers=layout.numbers,
+        feature_group_count=channels,
+    )
+
+
+def _convolved_back(node: Node, shape: Any, kernel: Any, y: Any) -> Any:
+    """The gradient of a convolution, which transposed convolutions are."""
+    layout = _Layout(node)
+
+    def forward(x: Any) -> Any:
+        return _convolved(node, x, kernel)
+
+    sizes = numbers(shape)
+    if len(sizes) == len(layout.places):
+        sizes = [y.shape[0], *sizes, kernel.shape[-2]]
+    return jax.linear_transpose(forward, jax.ShapeDtypeStruct(tuple(sizes), y.dtype))(y)[0]
+
+
+def _pooled(kind: str) -> Callable[..., Any]:
+    def run(node: Node, x: Any) -> Any:
+        layout = _Layout(node)
+        window, strides = node["ksize"], node["strides"]
+        padding = layout.padding(node)
+        if not isinstance(padding, str):
+            full = [(0, 0)] * np.ndim(x)
+            for place, pair in zip(layout.places, padding, strict=True):
+                full[place] = pair
+            padding = full
+        if kind == "max":
+            lowest = -jnp.inf if jnp.issubdtype(x.dtype, np.floating) else jnp.iinfo(x.dtype).min
+            least = np.array(lowest, x.dtype)
+            return lax.reduce_window(x, least, lax.max, window, strides, padding)
+        zero = np.zeros((), x.dtype)
+        total = lax.reduce_window(x, zero, lax.add, window, strides, padding)
+        ones = jnp.ones_like(x)
+        return total / lax.reduce_window(ones, zero, lax.add, window, strides, padding)
+
+    return run
+
+
+def _normalized(node: Node, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+    """Batch normalization; layer normalization comes as one that trains, of one batch for each row."""
+    layout = _Layout(node) if np.ndim(x) == 4 else None
+    channels = layout.channels if layout else np.ndim(x) - 1
+    axes = tuple(i for i in range(np.ndim(x)) if i != channels)
+    shape = [-1 if i == channels else 1 for i in range(np.ndim(x))]
+    wide = x.astype(jnp.float32)
+    new_mean, new_variance = mean, variance
+    if node["is_training"]:
+        mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
+        count = x.size / x.shape[channels]
+        unbiased = variance * (count / max(count - 1, 1))
+        factor = node["exponential_avg_factor"]
+        old = np.size(new_mean) and factor != 1
+        new_mean = new_mean * (1 - factor) + mean * factor if old else mean
+        new_variance = new_variance * (1 - factor) + unbiased * factor if old else unbiased
+    by = scale / jnp.sqrt(variance + node["epsilon"])
+    y = wide * by.reshape(shape) + (offset - mean * by).reshape(shape)
+    return y.astype(x.dtype), new_mean, new_variance, mean, variance, variance
+
+
+def _log_softmax(node: Node, x: Any) -> Any:
+    return jax.nn.log_softmax(x)
+
+
+def _leaky(node: Node, x: Any) -> Any:
+    return jax.nn.leaky_relu(x, node["alpha"])
+
+
+def _resized(method: str) -> Callable[..., Any]:
+    def run(node: Node, images: Any, size: Any) -> Any:
+        if node["align_corners"] or not node["half_pixel_centers"]:
+            return _resized_by_corners(node, method, images, numbers(size))
+        out = geometry.resize(Tensor(jnp.asarray(images)), numbers(size), method)._value
+        return out if method == "nearest" else out.astype(jnp.float32)
+
+    return run
+
+
+def _resized_by_corners(node: Node, method: str, images: Any, size: list[int]) -> Any:
+    """Sampling of earlier years, where pixels are points: at multiples of a step from the first one."""
+    if method not in ("bilinear", "nearest"):
+        raise UnimplementedError(f"{method} without half_pixel_centers is not known")
+    out = jnp.asarray(images)
+    for axis, wanted in zip((1, 2), size, strict=True):
+        have = out.shape[axis]
+        corners = node["align_corners"] and wanted > 1
+        step = (have - 1) / (wanted - 1) if corners else have / wanted
+        where = np.arange(wanted, dtype=np.float32) * np.float32(step)
+        if method == "nearest":
+            near = np.round(where) if corners else np.floor(where)
+            out = jnp.take(out, np.minimum(near, have - 1).astype(int), axis=axis)
+            continue
+        low = np.minimum(np.floor(where).astype(int), have - 1)
+        high = np.minimum(low + 1, have - 1)
+        share = (where - low).reshape([-1 if i == axis else 1 for i in range(4)])
+        first, second = (jnp.take(out, places, axis=axis) for places in (low, high))
+        out = first.astype(jnp.float32) * (1 - share) + second * share
+    return out
+
+
+def _einsum(node: Node, *values: Any) -> Any:
+    return jnp.einsum(node.text("equation"), *values)
+
+
+def _to_batch(node: Node, x: Any, block: Any, paddings: Any) -> Any:
+    sizes, widths = numbers(block), np.asarray(paddings).tolist()
+    count = len(sizes)
+    x = jnp.pad(x, [(0, 0), *widths, *[(0, 0)] * (np.ndim(x) - 1 - count)])
+    rest = x.shape[1 + count :]
+    parts = [n for s, b in zip(x.shape[1 : 1 + count], sizes, strict=True) for n in (s // b, b)]
+    y = x.reshape([x.shape[0], *parts, *rest])
+    inner, outer = range(2, 2 * count + 1, 2), range(1, 2 * count + 1, 2)
+    order = [*inner, 0, *outer, *range(2 * count + 1, y.ndim)]
+    return y.transpose(order).reshape([-1, *parts[::2], *rest])
+
+
+def _from_batch(node: Node, x: Any, block: Any, crops: Any) -> Any:
+    sizes, cut = numbers(block), np.asarray(crops).tolist()
+    count = len(sizes)
+    rest = x.shape[1 + count :]
+    y = x.reshape([*sizes, -1, *x.shape[1:]])
+    order = [count]
+    for i in range(count):
+        order += [count + 1 + i, i]
+    y = y.transpose([*order, *range(2 * count + 1, y.ndim)])
+    y = y.reshape([y.shape[0], *(n * b for n, b in zip(x.shape[1:], sizes, strict=False)), *rest])
+    inner = [slice(a, y.shape[1 + i] - b) for i, (a, b) in enumerate(cut)]
+    return y[(slice(None), *inner)]
+
+
+def _depth_to_space(node: Node, x: Any) -> Any:
+    block, (batch, height, width, depth) = node["block_size"], x.shape
+    y = x.reshape(batch, height, width, block, block, depth // block**2)
+    return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * block, width * block, -1)
+
+
+def _space_to_depth(node: Node, x: Any) -> Any:
+    block, (batch, height, width, depth) = node["block_size"], x.shape
+    y = x.reshape(batch, height // block, block, width // block, block, depth)
+    return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // block, width // block, -1)
+
+
+def _squared_norm(node: Node, x: Any) -> Any:
+    return jnp.sum(jnp.square(x)) / 2
+
+
+def _segments(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def run(node: Node, x: Any, ids: Any, count: Any = None) -> Any:
+        total = int(np.max(np.asarray(ids)) + 1 if count is None else count)
+        return reduce(x, ids, total)
+
+    return run
+
+
+def _bucketized(node: Node, x: Any) -> Any:
+    edges = np.asarray(node["boundaries"], np.float32)
+    return jnp.searchsorted(edges, jnp.asarray(x), side="right").astype(np.int32)
+
+
+def _counted(node: Node, x: Any, size: Any, weights: Any) -> Any:
+    length = int(size)
+    kind = node.dtype("T")
+    if is_known(x) and np.ndim(x) == 1 and not np.size(weights):
+        counts = np.bincount(x, minlength=length)[:length]
+        return ((counts > 0) if node["binary_output"] else counts).astype(kind)
+
+    def one(row: Any, by: Any) -> Any:
+        ones = jnp.ones(row.shape, kind) if by is None else by
+        counts = jnp.zeros(length, kind).at[row].add(ones, mode="drop")
+        return (counts > 0).astype(kind) if node["binary_output"] else counts
+
+    given = weights if np.size(weights) else None
+    if np.ndim(x) == 1:
+        return one(x, given)
+    return jax.vmap(one)(x, given) if given is not None else jax.vmap(lambda r: one(r, None))(x)
+
+
+NETWORKS: dict[str, Callable[..., Any]] = {
+    "MatMul": _product,
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _products),
+    "Einsum": _einsum,
+    "BiasAdd": _biased,
+    "Conv2D": _convolved,
+    "Conv3D": _convolved,
+    "DepthwiseConv2dNative": _convolved_by_channel,
+    "Conv2DBackpropInput": _convolved_back,
+    "Conv3DBackpropInputV2": _convolved_back,
+    "MaxPool": _pooled("max"),
+    "MaxPool3D": _pooled("max"),
+    "AvgPool": _pooled("average"),
+    "AvgPool3D": _pooled("average"),
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalized),
+    "Relu": lambda node, x: jax.nn.relu(x),
+    "Relu6": lambda node, x: jax.nn.relu6(x),
+    "LeakyRelu": _leaky,
+    "Elu": lambda node, x: jax.nn.elu(x),
+    "Selu": lambda node, x: jax.nn.selu(x),
+    "Sigmoid": lambda node, x: jax.nn.sigmoid(x),
+    "Tanh": lambda node, x: jnp.tanh(x),
+    "Softplus": lambda node, x: jax.nn.softplus(x),
+    "Softsign": lambda node, x: jax.nn.soft_sign(x),
+    "Softmax": lambda node, x: jax.nn.softmax(x),
+    "LogSoftmax": _log_softmax,
+    "L2Loss": _squared_norm,
+    "ResizeBilinear": _resized("bilinear"),
+    "ResizeNearestNeighbor": _resized("nearest"),
+    "ResizeBicubic": _resized("bicubic"),
+    "SpaceToBatchND": _to_batch,
+    "BatchToSpaceND": _from_batch,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "UnsortedSegmentSum": _segments(jax.ops.segment_sum),
+    "UnsortedSegmentMax": _segments(jax.ops.segment_max),
+    "SegmentSum": _segments(jax.ops.segment_sum),
+    "Bucketize": _bucketized,
+    "DenseBincount": _counted,
+    "Bincount": lambda node, x, size, weights: _counted(node, x, size, weights),
+}

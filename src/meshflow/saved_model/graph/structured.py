@@ -1,0 +1,131 @@
+"""Nested arguments and results as TensorFlow's `StructuredValue`s, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.saved_model.graph.nodes import datatype, put_shape
+from meshflow.saved_model.structures import Unsaved
+
+__all__ = ["argument_spec", "put", "sizes_of", "taken"]
+
+
+def sizes_of(shape: Any) -> list[int | None] | None:
+    """Sizes of a shape; those that are symbols are None, and so is an unknown rank."""
+    if shape.rank is None:
+        return None
+    return [size if isinstance(size, int) else None for size in shape]
+
+
+def put(proto: Any, value: Any) -> None:
+    """Writes a structure.
+
+    Args:
+      proto: a `StructuredValue`.
+      value: tuples, lists, dictionaries with text as keys, `TensorSpec`s, dtypes, shapes, plain Python values.
+
+    Raises:
+      Unsaved: for anything else.
+    """
+    if value is None:
+        proto.none_value.SetInParent()
+    elif isinstance(value, bool):
+        proto.bool_value = value
+    elif isinstance(value, int):
+        proto.int64_value = value
+    elif isinstance(value, float):
+        proto.float64_value = value
+    elif isinstance(value, str):
+        proto.string_value = value
+    elif isinstance(value, TensorSpec):
+        spec = proto.tensor_spec_value
+        spec.dtype = datatype(value.dtype)
+        spec.name = value.name or ""
+        put_shape(spec.shape, sizes_of(value.shape))
+    elif isinstance(value, DType):
+        proto.tensor_dtype_value = datatype(value)
+    elif isinstance(value, TensorShape):
+        put_shape(proto.tensor_shape_value, sizes_of(value))
+    else:
+        _put_container(proto, value)
+
+
+def _put_container(proto: Any, value: Any) -> None:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        named = proto.named_tuple_value
+        named.name = type(value).__name__
+        for key, part in zip(value._fields, value, strict=True):
+            put(named.values.add(key=key).value, part)
+    elif isinstance(value, (tuple, list)):
+        parts = proto.tuple_value if isinstance(value, tuple) else proto.list_value
+        parts.SetInParent()
+        for part in value:
+            put(parts.values.add(), part)
+    elif isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+        proto.dict_value.SetInParent()
+        for key, part in value.items():
+            put(proto.dict_value.fields[key], part)
+    else:
+        raise Unsaved(f"{value!r} of type {type(value).__name__}")
+
+
+def argument_spec(proto: Any, positional: list[Any], keywords: list[str]) -> None:
+    """Writes which parameters a function has.
+
+    Args:
+      proto: a `FunctionSpec`.
+      positional: [name] or [name, default] of each parameter that may be given by position.
+      keywords: names of those that are given by keyword only.
+    """
+    fields = proto.fullargspec.named_tuple_value
+    fields.name = "FullArgSpec"
+    defaults = tuple(p[1] for p in positional if len(p) > 1)
+    for key, value in (
+        ("args", [p[0] for p in positional]),
+        ("varargs", None),
+        ("varkw", None),
+        ("defaults", defaults or None),
+        ("kwonlyargs", keywords),
+        ("kwonlydefaults", None),
+        ("annotations", {}),
+    ):
+        put(fields.values.add(key=key).value, value)
+    proto.input_signature.none_value.SetInParent()
+
+
+def taken(proto: Any) -> Any:
+    """The structure that a `StructuredValue` holds; named tuples come as tuples.
+
+    Raises:
+      DataLossError: for types that are made by classes of TensorFlow, such as specs of ragged tensors.
+    """
+    kind = proto.WhichOneof("kind")
+    if kind in (None, "none_value"):
+        return None
+    value = getattr(proto, kind)
+    if kind in ("bool_value", "int64_value", "float64_value", "string_value"):
+        return value
+    if kind in ("tensor_spec_value", "bounded_tensor_spec_value"):
+        return TensorSpec(_sizes(value.shape), as_dtype(value.dtype), value.name or None)
+    if kind == "tensor_dtype_value":
+        return as_dtype(value)
+    if kind == "tensor_shape_value":
+        return TensorShape(_sizes(value))
+    if kind == "list_value":
+        return [taken(v) for v in value.values]
+    if kind == "tuple_value":
+        return tuple(taken(v) for v in value.values)
+    if kind == "dict_value":
+        return {k: taken(value.fields[k]) for k in value.fields}
+    if kind == "named_tuple_value":
+        return tuple(taken(pair.value) for pair in value.values)
+    raise DataLossError(f"A signature has an argument of a kind that is not known: {kind}.")
+
+
+def _sizes(proto: Any) -> list[int | None] | None:
+    return None if proto.unknown_rank else [None if d.size < 0 else d.size for d in proto.dim]

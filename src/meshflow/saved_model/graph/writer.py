@@ -1,0 +1,306 @@
+"""TensorFlow's description of a saved object: its graph, functions, objects and signatures (`saved_model.pb`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values.specs import TensorSpec
+from meshflow.saved_model.graph import functions, messages
+from meshflow.saved_model.graph.functions import Program, Written
+from meshflow.saved_model.graph.nodes import (
+    STRING,
+    Type,
+    add_node,
+    constant,
+    datatype,
+    put_shape,
+    shape,
+    strings,
+    types,
+)
+from meshflow.saved_model.graph.structured import argument_spec, put
+from meshflow.saved_model.structures import Unsaved
+
+__all__ = ["GraphWriter"]
+
+_log = logging.getLogger("meshflow")
+# The version of TensorFlow whose graphs these are, and the number of their format.
+_VERSION, _PRODUCER = "2.21.0", 2286
+_PREDICT = "tensorflow/serving/predict"
+_INIT = "__saved_model_init_op"
+_KINDS = {"list": "trackable_list_wrapper", "dict": "trackable_dict_wrapper"}
+
+
+class GraphWriter:
+    """Makes a `SavedModel` of what `tf.saved_model.save` saves.
+
+    Args:
+      nodes: the objects as the manifest describes them: kind and children of each.
+      objects: the objects themselves; None where there is none.
+      keys: keys of the variables' arrays in the bundle, by the number of their object.
+      gradients: whether functions can be trained further.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, Any]],
+        objects: Sequence[Any],
+        keys: Mapping[int, str],
+        gradients: bool = True,
+    ) -> None:
+        self._gradients = gradients
+        self._keys = keys
+        self.model = messages.SavedModel(saved_model_schema_version=1)
+        self._meta = self.model.meta_graphs.add()
+        about = self._meta.meta_info_def
+        about.tags.append("serve")
+        about.tensorflow_version = _VERSION
+        about.stripped_default_attrs = True
+        self._graph = self._meta.graph_def
+        self._graph.versions.producer = _PRODUCER
+        self._objects = self._meta.object_graph_def
+        self._count = 0
+        self._places: dict[int, int] = {}
+        self._kinds = [node["kind"] for node in nodes]
+        for number, (node, item) in enumerate(zip(nodes, objects, strict=True)):
+            proto = self._objects.nodes.add()
+            for name, child in node["children"].items():
+                proto.children.add(node_id=child, local_name=name)
+            if node["kind"] == "variable":
+                self._add_variable(proto, number, item, node)
+            elif node["kind"] != "function":
+                _be_user_object(proto, _KINDS.get(node["kind"], "_generic_user_object"))
+        self._signatures = self._new_object(0, "signatures")
+        _be_user_object(self._objects.nodes[self._signatures], "signature_map")
+
+    def _new_object(self, owner: int | None = None, name: str = "") -> int:
+        self._objects.nodes.add()
+        number = len(self._objects.nodes) - 1
+        if owner is not None:
+            self._objects.nodes[owner].children.add(node_id=number, local_name=name)
+        return number
+
+    def _add_variable(self, proto: Any, number: int, item: Any, node: Mapping[str, Any]) -> None:
+        self._places[id(item)] = number
+        about = proto.variable
+        about.dtype = datatype(item.dtype)
+        put_shape(about.shape, tuple(item.shape))
+        about.trainable = bool(node["trainable"])
+        about.name = node["name"]
+        add_node(
+            self._graph.node,
+            f"variable_{number}",
+            "VarHandleOp",
+            dtype=Type(about.dtype),
+            shape=shape(tuple(item.shape)),
+            shared_name=f"variable_{number}".encode(),
+            container=b"",
+            allowed_devices=strings([]),
+        )
+
+    def _place(self, capture: Any) -> int:
+        return self._places[id(capture)]
+
+    def _name(self, name: str) -> str:
+        self._count += 1
+        plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+        return f"__inference_{plain}_{self._count}"
+
+    # ---- functions -------------------------------------------------------------------------
+
+    def add_function(
+        self, owner: int, name: str, parameters: list[Any], programs: Sequence[Program]
+    ) -> None:
+        """Adds a function that is an attribute or method of an object.
+
+        Args:
+          owner: the object's number.
+          name: the function's name there.
+          parameters: names and defaults of its parameters.
+          programs: what it does for each signature.
+        """
+        names = []
+        for program in programs:
+            if not _writable(f"function {name}", program):
+                continue
+            try:
+                names.append(self._add_program(program, self._gradients).name)
+            except Unsaved as error:
+                _leave_out(f"function {name}", error)
+        if not names:
+            return
+        proto = self._function_object(owner, name).function
+        proto.concrete_functions.extend(names)
+        keywords = sorted(
+            {k for p in programs for k in p.arguments[1]} - {p[0] for p in parameters}
+        )
+        argument_spec(proto.function_spec, parameters, keywords)
+
+    def _function_object(self, owner: int, name: str) -> Any:
+        for child in self._objects.nodes[owner].children:
+            if child.local_name == name and self._is_function(child.node_id):
+                return self._objects.nodes[child.node_id]
+        return self._objects.nodes[self._new_object(owner, name)]
+
+    def _is_function(self, number: int) -> bool:
+        return number < len(self._kinds) and self._kinds[number] == "function"
+
+    def _add_program(self, program: Program, trainable: bool) -> Written:
+        """Adds a program with its gradient, as a concrete function."""
+        trainable = trainable and functions.is_trainable(program)
+        library, name = self._graph.library, self._name(program.name)
+        gradient = f"CustomGradient-{name}" if trainable else None
+        before = len(library.function)
+        try:
+            written = functions.add_program(library, name, program, self._place, gradient)
+            self._describe(written, program.arguments, program.returned)
+            if gradient:
+                self._add_gradient(gradient, program, written)
+        except Exception:
+            # What was begun must not stay.
+            del library.function[before:]
+            self._objects.concrete_functions.pop(name, None)
+            raise
+        return written
+
+    def _add_gradient(self, registered: str, program: Program, written: Written) -> None:
+        library = self._graph.library
+        name = self._name(f"{program.name}_gradient")
+        function, captured, (arguments, result) = functions.add_gradient(
+            library, name, program, written
+        )
+        nodes = []
+        for tensor in captured:
+            nodes.append(self._new_object())
+            proto = self._objects.nodes[nodes[-1]].captured_tensor
+            proto.name, proto.concrete_function = tensor, written.name
+        self._describe(Written(function, nodes, []), arguments, result)
+        library.registered_gradients.add(gradient_func=name, registered_op_type=registered)
+
+    def _describe(self, written: Written, arguments: Any, result: Any) -> None:
+        about = messages.SavedConcreteFunction(bound_inputs=written.bound)
+        put(about.canonicalized_input_signature, (tuple(arguments[0]), dict(arguments[1])))
+        put(about.output_signature, result)
+        self._objects.concrete_functions[written.name].CopyFrom(about)
+
+    # ---- signatures ------------------------------------------------------------------------
+
+    def add_signature(self, name: str, program: Program) -> None:
+        """Adds a signature: tensors by name to tensors by name.
+
+        Args:
+          name: the signature's name.
+          program: its arguments are ((), specs by name), its result a dictionary.
+        """
+        if not _writable(f"signature {name}", program):
+            return
+        inner = self._add_program(program, False)
+        written = functions.add_wrapper(
+            self._graph.library, self._name(f"signature_wrapper_{name}"), inner
+        )
+        self._describe(written, program.arguments, program.returned)
+        self._add_signature(name, program, written)
+
+    def _add_signature(self, name: str, program: Program, written: Written) -> None:
+        names = sorted(program.arguments[1])
+        number = self._new_object(self._signatures, name)
+        bare = self._objects.nodes[number].bare_concrete_function
+        bare.concrete_function_name = written.name
+        bare.argument_keywords.extend(names)
+        bare.allowed_positional_arguments = len(names)
+        argument_spec(bare.function_spec, [], names)
+        definition = self._meta.signature_def[name]
+        definition.method_name = _PREDICT
+        fed = []
+        for i, key in enumerate(names):
+            spec = program.arguments[1][key]
+            fed.append(
+                add_node(
+                    self._graph.node,
+                    f"{name}_input_{i}",
+                    "Placeholder",
+                    dtype=Type(datatype(spec.dtype)),
+                    shape=shape(None if spec.shape.rank is None else list(spec.shape)),
+                )
+            )
+            _be_tensor(definition.inputs[key], f"{fed[-1]}:0", spec)
+        fed += [f"variable_{n}" for n in written.bound]
+        call = functions.add_call(
+            self._graph.node, f"{name}_call", written.definition, fed, written.outs
+        )
+        for i, (key, spec) in enumerate(sorted(program.returned.items())):
+            _be_tensor(definition.outputs[key], f"{call}:{i}", spec)
+
+    # ---- saving and restoring --------------------------------------------------------------
+
+    def finish(self) -> bytes:
+        """Adds what restores and saves variables where only the graph is used.
+
+        Returns:
+          The file.
+        """
+        graph = self._graph.node
+        for number, proto in enumerate(self._objects.nodes):
+            if proto.WhichOneof("kind") is None:
+                _be_user_object(self._objects.nodes[number], "_generic_user_object")
+        numbers = list(self._keys)
+        kinds = [self._objects.nodes[n].variable.dtype for n in numbers]
+        add_node(graph, "saver_filename", "Placeholder", dtype=Type(STRING), shape=shape(()))
+        keys = np.array([self._keys[n].encode() for n in numbers], object)
+        for what, value in (("names", keys), ("slices", np.array([b""] * len(numbers), object))):
+            add_node(graph, f"saver_{what}", "Const", dtype=Type(STRING), value=constant(value))
+        files = ["saver_filename", "saver_names", "saver_slices"]
+        done, saved = [], []
+        if numbers:
+            add_node(graph, "restore", "RestoreV2", files, dtypes=types(kinds))
+            for i, (number, kind) in enumerate(zip(numbers, kinds, strict=True)):
+                handle = f"variable_{number}"
+                add_node(
+                    graph,
+                    f"assign_{number}",
+                    "AssignVariableOp",
+                    [handle, f"restore:{i}"],
+                    dtype=Type(kind),
+                    validate_shape=False,
+                )
+                add_node(graph, f"read_{number}", "ReadVariableOp", [handle], dtype=Type(kind))
+            done = [f"^assign_{n}" for n in numbers]
+            reads = [f"read_{n}" for n in numbers]
+            saved = ["^" + add_node(graph, "save", "SaveV2", files + reads, dtypes=types(kinds))]
+        add_node(graph, "restore_all", "NoOp", done)
+        add_node(graph, "saved", "Identity", ["saver_filename", *saved], T=Type(STRING))
+        saver = self._meta.saver_def
+        saver.filename_tensor_name, saver.save_tensor_name = "saver_filename:0", "saved:0"
+        saver.restore_op_name, saver.version = "restore_all", 2
+        init = self._meta.signature_def[_INIT].outputs[_INIT]
+        init.name = add_node(graph, "initialize", "NoOp")
+        init.tensor_shape.unknown_rank = True
+        return self.model.SerializeToString(deterministic=True)
+
+
+def _writable(name: str, program: Program) -> bool:
+    """Whether TensorFlow can run a program; says so where it cannot."""
+    why = program.why_not()
+    if why is not None:
+        _leave_out(name, why)
+    return why is None
+
+
+def _leave_out(name: str, why: Any) -> None:
+    _log.warning("tf.saved_model.save: %s is saved for Meshflow, not for TensorFlow: %s", name, why)
+
+
+def _be_user_object(proto: Any, identifier: str) -> None:
+    about = proto.user_object
+    about.identifier = identifier
+    about.version.producer = about.version.min_consumer = 1
+
+
+def _be_tensor(proto: Any, name: str, spec: TensorSpec) -> None:
+    proto.name = name
+    proto.dtype = datatype(spec.dtype)
+    put_shape(proto.tensor_shape, None if spec.shape.rank is None else list(spec.shape))

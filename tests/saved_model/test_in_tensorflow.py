@@ -1,0 +1,274 @@
+"""SavedModels written here, as TensorFlow sees them: their files always, what it does with them where it is installed."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+from meshflow.checkpoint.bundle import Bundle
+from meshflow.saved_model.graph.messages import SavedModel
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PYTHON = os.environ.get("MESHFLOW_PEERS_PYTHON", str(ROOT / ".venv-peers" / "bin" / "python"))
+layers = tf.keras.layers
+
+
+class Module(tf.Module):
+    """Variables, constants, numbers as arguments, functions that call each other, sizes, ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable([[1.0, 2.0], [3.0, 4.0]], name="weight")
+        self.calls = tf.Variable(0, trainable=False, name="calls")
+        self.parts = [tf.Variable(1.0, name="first"), {"inner": tf.Variable([1, 2], name="inner")}]
+        self.table = tf.constant(np.arange(10, dtype=np.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def __call__(self, x):
+        self.calls.assign_add(1)
+        return tf.tanh(x @ self.weight) * self.parts[0] + self.table[3]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def flat(self, x):
+        rows, columns = tf.shape(x)[0], tf.shape(x)[1]
+        numbered = tf.reshape(x, [rows * columns]) + tf.cast(tf.range(rows * columns), tf.float32)
+        return {"flat": numbered, "rows": tf.tile(x[:1], [rows + 1, 1])}
+
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def scaled(self, x):
+        return x * self.parts[0]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def both(self, x):
+        return self.flat(self(x))["flat"], self.scaled(x)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def module(folder):
+    made = Module()
+    tf.saved_model.save(made, folder / "module")
+    return made
+
+
+def graph_of(path):
+    return SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0]
+
+
+def test_arrays_lie_in_the_bundle_once(module, folder):
+    bundle = Bundle(folder / "module" / "variables" / "variables")
+    assert bundle.read("weight/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert bundle.read("parts/1/inner/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [1, 2]
+    names = {p.name for p in (folder / "module").iterdir()}
+    assert {n for n in names if not n.startswith("program_")} == {
+        *("saved_model.pb", "variables", "manifest.json")
+    }
+
+
+def test_files_do_not_say_where_they_were_made(module, folder):
+    for file in (folder / "module").rglob("*"):
+        if file.is_file():
+            assert str(ROOT).encode() not in file.read_bytes(), file
+
+
+def test_the_graph_says_what_tensorflow_needs(module, folder):
+    meta = graph_of(folder / "module")
+    assert list(meta.meta_info_def.tags) == ["serve"]
+    saver = meta.saver_def
+    names = {n.name for n in meta.graph_def.node}
+    assert {
+        saver.restore_op_name,
+        saver.save_tensor_name[:-2],
+        saver.filename_tensor_name[:-2],
+    } <= names
+    library = meta.graph_def.library
+    functions = {f.signature.name for f in library.function}
+    assert functions >= {g.gradient_func for g in library.registered_gradients}
+    assert set(meta.object_graph_def.concrete_functions) == functions
+    # Variables that are written are written in the graph.
+    assert any(n.op == "AssignVariableOp" for f in library.function for n in f.node_def)
+
+
+def test_functions_for_any_size_and_rank(module, folder):
+    loaded = tf.saved_model.load(folder / "module")
+    for rows in (1, 4):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        found = loaded.flat(x)
+        assert_close(found["flat"], x.reshape(-1) + np.arange(rows * 3), 0)
+        assert found["rows"].shape == (rows + 1, 3)
+    for shape in ([], [2], [2, 1, 3]):
+        assert loaded.scaled(tf.ones(shape)).shape == shape
+    x = np.ones([3, 2], np.float32)
+    for ours, theirs in zip(module.both(x), loaded.both(x), strict=True):
+        assert_close(ours, theirs, 1e-6)
+
+
+def test_gradients_can_be_left_out(module, folder):
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, folder / "plain", options=options)
+    assert not graph_of(folder / "plain").graph_def.library.registered_gradients
+
+
+def test_what_tensorflow_cannot_run_is_named_and_saved_for_us(folder, caplog):
+    class Solver(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+        def __call__(self, x):
+            return tf.linalg.cholesky(x)
+
+    tf.saved_model.save(Solver(), folder / "solver")
+    assert "not for TensorFlow: it calls lapack_" in caplog.text
+    matrix = np.array([[4.0, 2.0], [2.0, 3.0]], np.float32)
+    assert_close(tf.saved_model.load(folder / "solver")(matrix), np.linalg.cholesky(matrix), 1e-6)
+    assert not graph_of(folder / "solver").signature_def["serving_default"].inputs
+
+
+def test_another_programs_folder_is_replaced_whole(folder):
+    place = folder / "over"
+    (place / "variables").mkdir(parents=True)
+    (place / "saved_model.pb").write_bytes(b"")
+    (place / "variables" / "variables.data-00000-of-00002").write_bytes(b"old")
+    (place / "notes.txt").write_text("mine")
+    tf.saved_model.save(Module(), place)
+    files = {str(p.relative_to(place)) for p in place.rglob("*") if p.is_file()}
+    assert "variables/variables.data-00000-of-00002" not in files
+    assert (place / "notes.txt").read_text() == "mine"
+    assert int(tf.saved_model.load(place).calls) == 0
+
+
+def words_and_numbers():
+    words = layers.TextVectorization(output_sequence_length=5, vocabulary=["the", "cat", "sat"])
+    texts, numbers = tf.keras.Input([1], dtype="string"), tf.keras.Input([2])
+    hidden = layers.GlobalAveragePooling1D()(layers.Embedding(5, 4)(words(texts)))
+    model = tf.keras.Model(
+        [texts, numbers], layers.Dense(2)(layers.Concatenate()([hidden, numbers]))
+    )
+    lines = np.array([["The cat, sat!"], [""], ["a dog\tsat the the the cat"]], object)
+    return model, [tf.constant(lines), tf.constant(np.ones([3, 2], np.float32))]
+
+
+def test_words_are_looked_up_before_the_program(folder):
+    model, data = words_and_numbers()
+    expected = model(data)
+    tf.saved_model.save(model, folder / "words")
+    loaded = tf.saved_model.load(folder / "words")
+    assert_close(loaded(data), expected, 1e-6)
+    assert loaded(data, training=True).shape == expected.shape
+    named = dict(zip(model.input_names, [x[:2] for x in data], strict=True))
+    assert_close(*loaded.signatures["serving_default"](**named).values(), expected[:2], 1e-6)
+    # What TensorFlow is told to do is the same.
+    graph = folder / "graph"
+    shutil.copytree(folder / "words", graph, ignore=shutil.ignore_patterns("manifest.json"))
+    content = SavedModel.FromString((graph / "saved_model.pb").read_bytes())
+    (function,) = (
+        f
+        for f in content.meta_graphs[0].graph_def.library.function
+        if "serving_default" in f.signature.name and "wrapper" not in f.signature.name
+    )
+    numbers = next(n for n in function.node_def if n.op == "XlaCallModule").input[0]
+    from meshflow.saved_model.graph.interpreter import GraphFunction, Library, Run
+
+    made = GraphFunction(function)
+    found = {"argument_0": [data[0].numpy()]}
+    run = Run(Library([]), [], host=True)
+    run.evaluate(made.nodes, found, [numbers.split(":")[0]], "words")
+    (ids,) = found[numbers.split(":")[0]]
+    assert ids.tolist() == [[2, 3, 4, 0, 0], [0] * 5, [1, 1, 4, 2, 2]]
+
+
+def test_other_layers_of_strings_are_named(folder, caplog):
+    texts = tf.keras.Input([1], dtype="string")
+    outputs = layers.Dense(1)(
+        layers.TextVectorization(vocabulary=["a"], output_mode="count")(texts)
+    )
+    model = tf.keras.Model(texts, outputs)
+    model.save(folder / "counts", save_format="tf")
+    assert "TextVectorization) is saved with" in caplog.text
+    x = tf.constant([["a a"], ["b"]])
+    assert_close(tf.keras.models.load_model(folder / "counts")(x), model(x), 1e-6)
+
+
+# ---- in TensorFlow itself ------------------------------------------------------------------
+
+
+def models():
+    rng = np.random.default_rng(0)
+    inputs = tf.keras.Input([8])
+    hidden = layers.Dropout(0.3)(layers.Dense(16, "relu")(inputs))
+    yield "mlp", tf.keras.Model(inputs, layers.Dense(3)(hidden)), [rng.normal(size=(5, 8))]
+    inputs = tf.keras.Input([12, 12, 3])
+    hidden = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(inputs)))
+    hidden = layers.GlobalAveragePooling2D()(
+        layers.Conv2D(8, 3, strides=2)(layers.MaxPooling2D()(hidden))
+    )
+    model = tf.keras.Model(inputs, layers.Dense(4, "softmax")(hidden))
+    yield "cnn", model, [rng.normal(size=(5, 12, 12, 3))]
+    ids = tf.keras.Input([None], dtype="int32")
+    hidden = layers.Bidirectional(layers.LSTM(6))(layers.Embedding(20, 8, mask_zero=True)(ids))
+    words = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8], [9, 0, 0, 0, 0]], np.int32)
+    yield "lstm", tf.keras.Model(ids, layers.Dense(2)(hidden)), [words]
+    inputs = tf.keras.Input([None, 8])
+    hidden = layers.LayerNormalization()(inputs + layers.MultiHeadAttention(2, 4)(inputs, inputs))
+    outputs = layers.LayerNormalization()(
+        hidden + layers.Dense(8)(layers.Dense(16, "gelu")(hidden))
+    )
+    yield "transformer", tf.keras.Model(inputs, outputs), [rng.normal(size=(3, 7, 8))]
+    first, second = tf.keras.Input([4], name="zeta"), tf.keras.Input([3], name="alpha")
+    outputs = [layers.Dense(2)(layers.Concatenate()([first, second])), layers.Dense(1)(first)]
+    data = [rng.normal(size=(3, 4)), rng.normal(size=(3, 3))]
+    yield "several", tf.keras.Model([first, second], outputs), data
+
+
+@pytest.mark.skipif(
+    not os.access(PYTHON, os.X_OK),
+    reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
+)
+@pytest.mark.timeout(900)
+def test_tensorflow_loads_trains_serves_and_saves_them(folder):
+    expected = {}
+    for name, model, data in models():
+        data = [x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in data]
+        model.compile("adam", "mse")
+        model.save(folder / name, save_format="tf")
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(model(data if len(data) > 1 else data[0]))
+            loss = sum(tf.reduce_sum(y**2) for y in outputs)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        by_name = {
+            v.name: tf.convert_to_tensor(g).numpy()
+            for v, g in zip(model.trainable_variables, gradients, strict=True)
+        }
+        expected[name] = [y.numpy() for y in outputs], by_name
+        arrays = {f"x{i}": x for i, x in enumerate(data)}
+        np.savez(folder / f"{name}.npz", names=np.array(model.input_names), **arrays)
+    command = [PYTHON, str(SCRIPT), str(folder), *expected]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, (outputs, gradients) in expected.items():
+        with np.load(folder / f"{name}.tf.npz") as file:
+            found = dict(file)
+        for i, output in enumerate(outputs):
+            assert_close(found[f"y{i}"], output, 2e-6)
+        assert_close(found["again"], outputs[0], 2e-6)
+        assert (
+            min(
+                np.abs(found["served0"] - y).max()
+                for y in outputs
+                if y.shape == found["served0"].shape
+            )
+            < 2e-6
+        )
+        assert_close(found["one"], outputs[0][:1], 2e-6) if len(outputs) == 1 else None
+        for i, weight in enumerate(found["weights"]):
+            assert np.abs(found[f"g{i}"] - gradients[weight]).max() < 2e-5
+        assert found["trainable_again"] == len(gradients)
+        assert found["losses"][-1] < found["losses"][0]
