@@ -22,6 +22,7 @@ from meshflow.distribute.local_strategies import (
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
+from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
 from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.server import Server
@@ -45,11 +46,14 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputReplicationMode",
+    "MeshStrategy",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParallelOptions",
     "ParameterServerStrategy",
+    "Pipeline",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",

@@ -35,6 +35,7 @@ from meshflow.distribute.collectives import (
     replica_index,
     stack,
 )
+from meshflow.distribute.shares import current_shares
 from meshflow.distribute.values import Stacked, map_replicas
 from meshflow.ops import array
 
@@ -234,16 +235,19 @@ class ReplicaContext:
         return map_replicas(own, result)
 
 
-def _fold_replica(operands: Any, _: Any) -> Any:
+def _fold_replica(operands: Any, static: Any) -> Any:
     key = random_key(operands[0])
-    return jax.random.key_data(jax.random.fold_in(key, jax.lax.axis_index(AXIS)))
+    return jax.random.key_data(jax.random.fold_in(key, jax.lax.axis_index(static[0])))
 
 
 _own_key = Op("replica_key", _fold_replica, differentiable=False, constant=False)
 
 
 def _key_of_replica(key: Tensor) -> Tensor:
-    return key if spanning() is None else apply(_own_key, (key,))
+    if spanning() is not None:
+        return apply(_own_key, (key,), (AXIS,))
+    shares = current_shares()
+    return key if shares is None or not shares.divided else apply(_own_key, (key,), (shares.axes,))
 
 
 SeedStream.per_replica = staticmethod(_key_of_replica)

@@ -92,7 +92,7 @@ class Strategy(ReductionsAndGathers):
         self.mesh.shown = False
         self.extended = StrategyExtended(self)
         self._traces = IdentityWeakDict()
-        self._placer = BatchPlacer(self.mesh, AXIS)
+        self._placer = BatchPlacer(self.mesh, AXIS if AXIS in self.mesh else None)
         # On the default device alone, nothing has to be placed.
         self.places = self._devices != jax.local_devices()[:1]
 

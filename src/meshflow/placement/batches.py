@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 
-from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["BATCH_DIMENSIONS", "BatchPlacer"]
@@ -16,19 +17,20 @@ BATCH_DIMENSIONS = ("batch", "data", "replica")
 
 
 class BatchPlacer:
-    """Puts batches onto a mesh, split over one of its dimensions.
+    """Puts batches onto a mesh, split over its dimensions for batches.
 
     An array that the dimension does not divide goes whole to every device; one that lies on the mesh
     already (from a `DTensorDataset`) stays as it is.
 
     Args:
       mesh: the mesh.
-      dimension: the mesh dimension; None splits nothing.
+      dimension: the mesh dimension, or several joined by "+"; None splits nothing.
     """
 
     def __init__(self, mesh: Mesh, dimension: str | None) -> None:
         self._mesh, self._dimension = mesh, dimension
-        self._parts = 0 if dimension is None else mesh.dim_size(dimension)
+        names = () if dimension is None else dimensions_of(dimension, mesh)
+        self._parts = math.prod(map(mesh.dim_size, names)) if names else 0
         self._layouts: dict[tuple[int, int | None], Layout] = {}
 
     def __call__(self, batch: Any, axis: int = 0) -> Any:

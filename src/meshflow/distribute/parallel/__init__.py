@@ -1,1 +1,7 @@
-"""Models larger than a device: what is sent between devices so that each holds a part."""
+"""Models larger than a device: one strategy over a mesh, with its rules and options."""
+
+from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
+from meshflow.distribute.parallel.strategy import MeshStrategy
+from meshflow.distribute.shares import Shares, current_shares
+
+__all__ = ["MeshStrategy", "ParallelOptions", "Pipeline", "Shares", "current_shares"]

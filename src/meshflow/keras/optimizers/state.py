@@ -136,7 +136,8 @@ class State:
                     dtype=var.dtype,
                 )
             if slot.shape == var.shape:
-                slot._layout = getattr(var, "_layout", None)
+                # Some strategies split a slot further than its variable.
+                slot._layout = getattr(var, "_slot_layout", None) or getattr(var, "_layout", None)
             slots[slot_name] = slot
             self._weights.append(slot)
             self._join_slots(var, slot_name)

@@ -27,6 +27,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import keywords
 from meshflow.keras.engine.layer.calls import LayerGraph
+from meshflow.keras.engine.layer.dimensions import renames
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
     cast_floating,
@@ -95,6 +96,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         if layouts:
             self.__dict__.update(layouts, _layouts=layouts, _layouts_used=set())
         self._layout_map = current_map()
+        if kwargs.get("dims") is not None:
+            self._dims = renames(kwargs["dims"])
         keywords.check_known(type(self), kwargs)
         _check_arguments(trainable, dynamic, name)
         self._name = name if name is not None else unique_layer_name(type(self))
@@ -391,6 +394,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         if hasattr(self, "_batch_input_shape"):
             config["batch_input_shape"] = self._batch_input_shape
         config["dtype"] = policies.serialize(self._dtype_policy)
+        if "_dims" in self.__dict__:
+            config["dims"] = dict(self._dims)
         if type(self).get_config is Layer.get_config:
             parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
             extra = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

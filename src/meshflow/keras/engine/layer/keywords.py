@@ -9,7 +9,7 @@ from typing import Any
 
 KNOWN = (
     *("input_dim", "input_shape", "batch_input_shape", "batch_size", "weights"),
-    *("activity_regularizer", "autocast", "implementation"),
+    *("activity_regularizer", "autocast", "implementation", "dims"),
 )
 _ENDING = "_layout"
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from meshflow.core.variables.module import Module
+from meshflow.distribute.strategy import get_strategy
+from meshflow.keras.engine.layer.dimensions import dimensions_of_weight
 from meshflow.keras.engine.layer.keywords import layout_of
 from meshflow.keras.engine.layer.tracking import attributes
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["LayoutMap", "current_map", "layout_for", "layout_map_scope"]
+__all__ = ["LayoutMap", "current_map", "laid", "layout_for", "layout_map_scope"]
 
 _current: list[LayoutMap] = []
 
@@ -156,14 +159,29 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
         _current.pop()
 
 
-def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
-    """The layout of a new weight: the layer's `<name>_layout` argument, or that of the current map.
+def layout_for(
+    layer: Any, name: str | None, shape: Sequence[int], dims: Any = None
+) -> Layout | None:
+    """The layout of a new weight: the layer's `<name>_layout` argument, or that of the current map, or of rules.
+
+    Args:
+      layer: the layer.
+      name: the weight's name.
+      shape: its shape.
+      dims: what its axes are called, if not as the layer's class says.
 
     Raises:
       ValueError: when the layout has another rank.
     """
+    rank = len(shape)
     layout = layout_of(layer, name)
+    strategy = get_strategy()
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
+    if not maps and getattr(strategy, "layout_map", None) is not None:
+        maps = [strategy.layout_map]
+    if layout is None and not maps and hasattr(strategy, "weight_layout"):
+        known = dimensions_of_weight(layer, name, shape, dims)
+        layout = strategy.weight_layout(known, shape, f"the weight {name} of layer {layer.name}")
     if layout is None and maps:
         layout = maps[0].of_weight(f"{layer.name}.{name}")
         root = call_state.layers[0] if call_state.layers else None
@@ -179,6 +197,14 @@ def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
             f"{layout.sharding_specs} has {layout.rank}."
         )
     return layout
+
+
+def laid(layout: Layout | None) -> contextlib.AbstractContextManager[None]:
+    """The variable that is made inside lies so from the start, under a strategy that splits variables further."""
+    strategy = get_strategy()
+    if hasattr(strategy, "laying"):
+        return strategy.laying(layout)
+    return contextlib.nullcontext()
 
 
 def _paths(owner: Any, layer: Any, depth: int) -> Iterator[str]:

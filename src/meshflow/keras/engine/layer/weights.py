@@ -16,7 +16,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.keras import constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.helpers import unique
-from meshflow.keras.engine.layer.layout_map import layout_for
+from meshflow.keras.engine.layer.layout_map import laid, layout_for
 from meshflow.keras.engine.layer.tracking import Tracker, Tracks, leads_nowhere
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.weight_values import WeightValues
@@ -67,7 +67,8 @@ class LayerWeights(WeightValues, Tracks):
           synchronization: see `tf.VariableSynchronization`.
           aggregation: see `tf.VariableAggregation`.
           **kwargs: `experimental_autocast=False` keeps the weight out of mixed-precision casting; `getter`
-            is what makes the variable instead of `tf.Variable`.
+            is what makes the variable instead of `tf.Variable`; `dims` names the axes for the rules of a
+            `MeshStrategy`, such as "embed, hidden".
 
         Returns:
           The variable.
@@ -110,7 +111,8 @@ class LayerWeights(WeightValues, Tracks):
             initializer = "glorot_uniform" if kind.is_floating else "zeros"
         initialize = initializers.get(initializer)
         sizes = _weight_shape(self.name, name, shape)
-        layout = kwargs.pop("layout", None) or layout_for(self, name, len(sizes))
+        dims = kwargs.pop("dims", None)
+        layout = kwargs.pop("layout", None) or layout_for(self, name, sizes, dims)
         autocast = kwargs.pop("experimental_autocast", True)
         getter = kwargs.pop("getter", None) or Variable
         kwargs.pop("collections", None), kwargs.pop("partitioner", None)
@@ -122,7 +124,7 @@ class LayerWeights(WeightValues, Tracks):
         def initial_value() -> Any:
             return _call_initializer(initialize, sizes, kind)
 
-        with init_scope():
+        with init_scope(), laid(layout):
             variable = getter(
                 initial_value,
                 trainable=trainable,
@@ -132,7 +134,7 @@ class LayerWeights(WeightValues, Tracks):
                 aggregation=aggregation,
                 dtype=kind,
             )
-        if layout is not None:
+        if layout is not None and not hasattr(variable, "_slot_layout"):
             variable._layout = layout
         # Of a table in shards, the layer's weights are the shards.
         for part in getattr(variable, "variables", [variable]):

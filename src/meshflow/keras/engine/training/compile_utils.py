@@ -13,6 +13,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replica import spanning
+from meshflow.distribute.shares import current_shares
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
 from meshflow.keras.metrics import Mean
@@ -178,6 +179,7 @@ class LossesContainer(Container):
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
         # In `Strategy.run` gradients are summed over replicas: a mean counts for its replica's share.
         replicas = 1 if spanning() is None else context.num_replicas
+        shares = current_shares()
         terms: list[Any] = []
         shown: list[Any] = []
         batch = predictions[0].shape[0] if predictions[0].ndim else 1
@@ -192,9 +194,11 @@ class LossesContainer(Container):
                 )
             value = loss(_match(target, prediction), prediction, sample_weight=weight)
             sums = getattr(loss, "reduction", None) == "sum"
+            if sums and shares is not None:
+                value = value * float(shares.count)
             whole = value * float(replicas) if sums and replicas > 1 else value
             if len(names) > 1:
-                self._per_output_metrics[i].update_state(whole, sample_weight=batch)
+                _update(self._per_output_metrics[i], whole, batch)
             shown.append(whole if factor is None else whole * factor)
             terms.append(value if sums or replicas == 1 else value / float(replicas))
             if factor is not None:
@@ -206,7 +210,7 @@ class LossesContainer(Container):
             return None
         total = _total(terms)
         seen = total if replicas == 1 else _total(shown)
-        self._total.update_state(seen, sample_weight=batch)
+        _update(self._total, seen, batch)
         return total
 
     def reset_state(self) -> None:
@@ -219,6 +223,15 @@ def _total(terms: list[Any]) -> Any:
     """The sum in the widest dtype, so that one float16 output does not lower all others."""
     kind = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
     return math.add_n([math.cast(t, kind) for t in terms]) if len(terms) > 1 else terms[0]
+
+
+def _update(metric: Any, value: Any, batch: Any) -> None:
+    """Updates a running mean by a batch's value; a share of a batch only notes its own."""
+    shares = current_shares()
+    if shares is None:
+        metric.update_state(value, sample_weight=batch)
+    else:
+        shares.note(metric, value)
 
 
 def _mean(name: str) -> Any:

@@ -29,6 +29,8 @@ def on_devices(model: Any, step: Any) -> Any:
             step.place = strategy.place_batch
             step.place_many = strategy.place_batches
             step.around = lambda: _one_replica(strategy)
+        if model.built and hasattr(strategy, "warn_of_unused"):
+            strategy.warn_of_unused()
         return step
     mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
     if mesh is not None:

@@ -14,6 +14,7 @@ from meshflow.keras.engine.training.compile_utils import LossesContainer, Metric
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import on_devices
 from meshflow.keras.engine.training.host_preprocessing import HostedStep, needs_host
+from meshflow.keras.engine.training.region_step import checked, differentiating, loss_and_gradients
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
 
 
@@ -64,6 +65,11 @@ class TrainingSteps:
           [4.0]
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
+        strategy = differentiating(self)
+        if strategy is not None:
+            y_pred, pairs = loss_and_gradients(self, strategy, x, y, sample_weight)
+            self.optimizer.apply_gradients(pairs)
+            return self.compute_metrics(x, y, y_pred, sample_weight)
         with GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, sample_weight)
@@ -149,13 +155,17 @@ class TrainingSteps:
     def _step(self, kind: str) -> Callable[[Any], Any]:
         """The step as a function of host arrays: compiled, or plain Python when run eagerly."""
         if self.run_eagerly:
-            function = getattr(self, f"{kind}_step")
+            function = self._step_function(kind)
             return lambda batch: function(_data(as_tensors(batch)))
         return self._kept_step(kind, lambda: self._new_step(kind))
 
+    def _step_function(self, kind: str) -> Callable[[Any], Any]:
+        step = getattr(self, f"{kind}_step")
+        return checked(self, step) if kind == "train" else step
+
     def _new_step(self, kind: str) -> Any:
         """A step that compiles itself, apart from those that are kept."""
-        function, name = self._clean(getattr(self, f"{kind}_step")), f"{kind}_step"
+        function, name = self._clean(self._step_function(kind)), f"{kind}_step"
         if needs_host(self):
             hosted = HostedStep(self, function, name)
             on_devices(self, hosted.compiled)

@@ -1,0 +1,188 @@
+"""How a model is trained on a mesh beyond layouts: what is split, kept, computed again, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.placement.mesh import Mesh
+
+__all__ = ["ParallelOptions", "Pipeline"]
+
+_RECOMPUTE = ("layer", "gathers")
+_SEQUENCE = ("ring", "ulysses", "split")
+_OFFLOAD = ("optimizer", "parameters", "activations")
+_COMPRESS = ("int8", "1bit")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """A model cut into stages, each on its part of a mesh dimension, with batches in flight between them.
+
+    Args:
+      over: the mesh dimension; its size is the number of stages.
+      schedule: which micro-batch a stage works on and when: "1f1b", "gpipe", "interleaved:2" (stages a device),
+        "zero_bubble", or a table of your own.
+      balance: how layers are shared out: "auto", or a number of layers for each stage.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.Pipeline("stage").schedule
+      '1f1b'
+    """
+
+    over: str = "stage"
+    schedule: Any = "1f1b"
+    balance: str | Sequence[int] = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelOptions:
+    """Choices of a `MeshStrategy`; each is also a keyword argument of it.
+
+    Args:
+      zero: what each device holds only its part of: 0 nothing, 1 the optimizer's slots, 2 gradients too, 3 weights too.
+      zero_over: the mesh dimension or dimensions ("node+data") that they are split over; default those of the batch.
+      micro_batches: into how many parts a device's rows are divided, one after the other.
+      recompute: what the backward pass computes again instead of keeping it: "layer" all inside of layers, "gathers"
+        weights brought together, or a policy of `jax.checkpoint_policies`.
+      pipeline: a `Pipeline`, or the mesh dimension of its stages.
+      sequence: how sequences are split in attention: "ring", "ulysses" or "split".
+      offload: what lies in the host's memory: some of "optimizer", "parameters", "activations".
+      compress: how gradients are sent: "int8" or "1bit".
+
+    Raises:
+      ValueError: for a value that none of them takes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.ParallelOptions(zero=3, micro_batches=4).zero
+      3
+    """
+
+    zero: int = 0
+    zero_over: str | Sequence[str] | None = None
+    micro_batches: int = 1
+    recompute: str | Callable[..., Any] | None = None
+    pipeline: Pipeline | str | None = None
+    sequence: str | None = None
+    offload: str | Sequence[str] = ()
+    compress: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("zero", self.zero, (0, 1, 2, 3))
+        whole = isinstance(self.micro_batches, int) and not isinstance(self.micro_batches, bool)
+        if not whole or self.micro_batches < 1:
+            raise InvalidValueError(
+                f"micro_batches must be an integer of at least 1, got {self.micro_batches!r}."
+            )
+        if not callable(self.recompute):
+            _one_of(
+                "recompute",
+                self.recompute,
+                (None, *_RECOMPUTE),
+                "or a policy of jax.checkpoint_policies",
+            )
+        _one_of("sequence", self.sequence, (None, *_SEQUENCE))
+        _one_of("compress", self.compress, (None, *_COMPRESS))
+        offload = (self.offload,) if isinstance(self.offload, str) else tuple(self.offload)
+        for what in offload:
+            _one_of("offload", what, _OFFLOAD)
+        object.__setattr__(self, "offload", offload)
+        if self.zero_over is not None:
+            names = self.zero_over.split("+") if isinstance(self.zero_over, str) else self.zero_over
+            object.__setattr__(self, "zero_over", tuple(names))
+            if not self.zero:
+                raise InvalidValueError(
+                    f"zero_over={self.zero_over!r} says where states are split, but zero=0 splits none. Pass "
+                    "zero=1, 2 or 3."
+                )
+        if isinstance(self.pipeline, str):
+            object.__setattr__(self, "pipeline", Pipeline(self.pipeline))
+        elif not isinstance(self.pipeline, (Pipeline, type(None))):
+            raise InvalidValueError(
+                f"pipeline must be a tf.distribute.Pipeline or the name of a mesh dimension, got {self.pipeline!r}."
+            )
+
+    def check(self, mesh: Mesh, batch: Sequence[str]) -> None:
+        """Checks them against a mesh.
+
+        Args:
+          mesh: the mesh.
+          batch: the mesh dimensions that batches are split over.
+
+        Raises:
+          ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
+            to be split where nothing is.
+        """
+        for name in self.zero_over or ():
+            known_dimension(name, mesh, "zero_over")
+            if name not in batch:
+                raise InvalidValueError(
+                    f"zero_over={'+'.join(self.zero_over or ())!r}: batches are split over {list(batch)}, not over "
+                    f"{name!r}. States can be split over dimensions of the batch only; add it to the rule of 'batch'."
+                )
+        if self.zero and not batch:
+            raise InvalidValueError(
+                f"zero={self.zero} splits states over the devices that share a batch, but no rule splits the batch. "
+                "Pass rules='batch:data', with the name of a mesh dimension."
+            )
+        if self.pipeline is not None:
+            over = self.stages.over
+            known_dimension(over, mesh, "pipeline")
+            if over in batch:
+                raise InvalidValueError(
+                    f"pipeline: the stages are to lie along {over!r}, which batches are split over already "
+                    f"({list(batch)}). Give each a dimension of its own."
+                )
+
+    @property
+    def stages(self) -> Pipeline:
+        """The pipeline, where there is one."""
+        assert isinstance(self.pipeline, Pipeline)
+        return self.pipeline
+
+    @property
+    def in_region(self) -> bool:
+        """Whether loss and gradients are computed device by device instead of by layouts alone."""
+        return bool(
+            self.zero
+            or self.micro_batches > 1
+            or self.recompute
+            or self.pipeline
+            or self.compress
+            or "activations" in self.offload
+        )
+
+    def chosen(self) -> dict[str, Any]:
+        """Those that differ from the defaults."""
+        pairs = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
+        return {name: value for name, value, default in pairs if value != default}
+
+
+def known_dimension(name: str, mesh: Mesh, where: str) -> None:
+    """Checks that a mesh has a dimension.
+
+    Args:
+      name: the dimension.
+      mesh: the mesh.
+      where: what the error names.
+
+    Raises:
+      ValueError: when it has not.
+    """
+    if name not in mesh:
+        raise InvalidValueError(
+            f"{where}: the mesh has no dimension {name!r}; its dimensions are "
+            f"{dict(zip(mesh.dim_names, mesh.shape(), strict=True))}."
+        )
+
+
+def _one_of(name: str, value: Any, allowed: Sequence[Any], more: str = "") -> None:
+    if isinstance(value, bool) or value not in allowed:
+        known = ", ".join(map(repr, allowed))
+        raise InvalidValueError(
+            f"{name} must be one of {known}{' ' + more if more else ''}, got {value!r}."
+        )

@@ -1,0 +1,54 @@
+"""What a strategy that computes gradients itself is given, and what it gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from meshflow.core.variables.variable import Variable
+
+__all__ = ["Gradients", "LossProgram"]
+
+
+class LossProgram(Protocol):
+    """A model's forward pass and loss as functions of rows, to be traced; Keras makes it of a model.
+
+    Attributes:
+      model: the model.
+      variables: the variables whose gradients are wanted.
+    """
+
+    model: Any
+    variables: Sequence[Variable]
+
+    def run(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, list[Any], Any]:
+        """`forward`, then `loss`.
+
+        Returns:
+          The loss, the noted values, and the predictions.
+        """
+
+    def forward(self, x: Any) -> Any:
+        """The model's predictions in training."""
+
+    def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
+        """The loss to be differentiated, scaled where the optimizer scales it, and values to be averaged and shown.
+
+        Both are of a share: the mean over all shares is that of the batch; see `Shares`.
+        """
+
+
+@dataclasses.dataclass
+class Gradients:
+    """What a region gives.
+
+    Attributes:
+      noted: the values that the program noted, averaged over all shares.
+      gradients: of the mean of the losses, for each variable; None where it has none.
+      predictions: of all rows, or None where nobody asks for them.
+    """
+
+    noted: list[Any]
+    gradients: list[Any]
+    predictions: Any

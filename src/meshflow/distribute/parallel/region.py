@@ -1,0 +1,302 @@
+"""The region: loss and gradients computed device by device, each on its rows, in the middle of a step.
+
+What comes in are the parts that devices hold; what goes out are gradients that lie as their states do.
+Everything else of the step, such as the optimizer, sees whole arrays in layouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable, VariableAggregation
+from meshflow.distribute.parallel.program import Gradients, LossProgram
+from meshflow.distribute.parallel.zero import Kept, kept_like
+from meshflow.distribute.shares import LocalPart, Shares, in_shares
+
+__all__ = ["region_gradients"]
+
+
+@dataclasses.dataclass
+class _Batch:
+    """A global batch and how it is divided.
+
+    Attributes:
+      leaves: its tensors.
+      structure: the batch with None for what is no tensor.
+      divided: whether devices take different rows; otherwise all take all of them.
+      micro_batches: how many parts a device's rows are divided into.
+    """
+
+    leaves: list[Tensor]
+    structure: Any
+    divided: bool
+    micro_batches: int
+
+    def rebuild(self, leaves: Sequence[Any]) -> Any:
+        """The batch's structure with other leaves."""
+        supply = iter(leaves)
+        return nest.map_structure(lambda v: None if v is None else next(supply), self.structure)
+
+
+def divide(batch: Any, devices: int, micro_batches: int) -> _Batch:
+    """How a batch is divided: evenly over the devices if they divide it, and then into micro-batches of equal size.
+
+    The last batch of an epoch may have any size: it has the next number of micro-batches that divides it.
+    """
+    leaves = [convert_to_tensor(v) for v in nest.flatten(batch) if v is not None]
+    sizes = {leaf.shape[0] for leaf in leaves if leaf.ndim}
+    divided = all(size % devices == 0 for size in sizes)
+    local = {size // devices if divided else size for size in sizes}
+    count = min(micro_batches, *local) if local else 1
+    while any(size % count for size in local):
+        count += 1
+    return _Batch(leaves, batch, divided, count)
+
+
+def region_gradients(
+    strategy: Any, program: LossProgram, x: Any, y: Any, sample_weight: Any
+) -> Gradients:
+    """Loss and gradients of a global batch; see `MeshStrategy.gradients`."""
+    axes = strategy.batch_dimensions
+    sizes = [strategy.mesh.dim_size(a) for a in axes]
+    batch = divide((x, y, sample_weight), _product(sizes), strategy.options.micro_batches)
+    shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
+    traced = _trace_share(shares, program, batch)
+    region = _Region(strategy, shares, batch, traced, list(program.variables))
+    operands = (batch.leaves, traced.captured_tensors())
+    op = Op("region", lambda o, _: region.run(o[0], o[1]), differentiable=False, constant=False)
+    outputs = list(apply(op, operands))
+    gradients, state, results = region.sorted(outputs)
+    traced.assign(state)
+    noted, predictions = traced.rebuild([None, *results])[1:]
+    return Gradients(noted, gradients, predictions)
+
+
+def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
+    """The program traced for one device's rows of one micro-batch."""
+    parts = shares.micro_batches * (shares.devices if batch.divided else 1)
+
+    def spec(leaf: Tensor) -> TensorSpec:
+        shape = tuple(leaf.shape)
+        return TensorSpec((shape[0] // parts, *shape[1:]) if shape else shape, leaf.dtype)
+
+    def share(*leaves: Any) -> Any:
+        with in_shares(shares):
+            loss, noted, predictions = program.run(*batch.rebuild(leaves))
+        return loss, noted, predictions
+
+    pairs = list(zip(shares.axes, shares.sizes, strict=True))
+    return trace(
+        share, tuple(spec(v) for v in batch.leaves), name="share", axes=pairs, isolated=True
+    )
+
+
+class _Region:
+    """One program over the mesh: the share on every device, micro-batch after micro-batch.
+
+    Args:
+      strategy: the strategy.
+      shares: the shares.
+      batch: the batch.
+      traced: the share's program: loss, noted values, predictions.
+      variables: the variables to differentiate by.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        shares: Shares,
+        batch: _Batch,
+        traced: Traced,
+        variables: list[Variable],
+    ) -> None:
+        self.shares, self.batch, self.traced = shares, batch, traced
+        self.zero = strategy.options.zero
+        self.mesh = strategy.mesh.jax_mesh
+        self.kept = [kept_like(strategy, c) for c in traced.captures]
+        places = {id(v): i for i, v in enumerate(variables)}
+        # The captures to differentiate by, each with the number of its variable.
+        self.trained = [
+            (i, places[id(_variable(c))])
+            for i, c in enumerate(traced.captures)
+            if id(_variable(c)) in places
+        ]
+        self.wanted = len(variables)
+        written = {id(v): k for k, v in enumerate(traced.writes)}
+        self.state_at = [
+            (i, written[id(c)]) for i, c in enumerate(traced.captures) if id(c) in written
+        ]
+
+    # ---- over the mesh ---------------------------------------------------------------------
+
+    def run(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
+        """Gradients by capture, new state, then the share's results, of whole arrays."""
+        rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
+        rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
+        specs = [kept.spec for kept in self.kept]
+        out = [self.kept[i].gradient_spec for i, _ in self.trained]
+        out += [PartitionSpec()] * len(self.traced.writes)
+        avals = self.traced.closed.out_avals[1 : self.traced.count]
+        out += [self._result_spec(a, rows) for a in avals]
+        mapped = jax.shard_map(
+            self._local,
+            mesh=self.mesh,
+            in_specs=(rows_of, specs),
+            out_specs=out,
+            axis_names=set(self.shares.axes),
+            check_vma=False,
+        )
+        return list(mapped(list(leaves), list(captures)))
+
+    def sorted(self, outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Outputs of `run` as gradients by variable, new state, and the share's results but for its loss."""
+        gradients: list[Any] = [None] * self.wanted
+        for (_, number), value in zip(self.trained, outputs, strict=False):
+            known = gradients[number]
+            gradients[number] = value if known is None else known + value
+        first = len(self.trained)
+        second = first + len(self.traced.writes)
+        return gradients, outputs[first:second], outputs[second:]
+
+    def _is_rows(self, aval: Any) -> bool:
+        return bool(aval.shape) and aval.shape[0] == self._share_rows
+
+    @functools.cached_property
+    def _share_rows(self) -> int:
+        return next(
+            (a.shape[0] for a in self.traced.closed.in_avals[: len(self.batch.leaves)] if a.shape),
+            1,
+        )
+
+    def _result_spec(self, aval: Any, rows: PartitionSpec) -> PartitionSpec:
+        return rows if self._is_rows(aval) else PartitionSpec()
+
+    # ---- on one device ---------------------------------------------------------------------
+
+    def _local(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
+        count = self.shares.micro_batches
+        state = [captures[i] for i, _ in self.state_at]
+        if count == 1:
+            gradients, state, results = self._share(captures, state, leaves)
+            gradients = [
+                self._collected(g, k, True)
+                for g, k in zip(gradients, self._kept_trained, strict=True)
+            ]
+        else:
+            gradients, state, results = self._in_turn(captures, state, leaves)
+        new = self._written(captures, state)
+        averaged = [
+            r if self._is_rows(a) else self._mean(r)
+            for r, a in zip(results, self._result_avals, strict=True)
+        ]
+        return [*gradients, *new, *averaged]
+
+    @property
+    def _kept_trained(self) -> list[Kept]:
+        return [self.kept[i] for i, _ in self.trained]
+
+    @property
+    def _result_avals(self) -> list[Any]:
+        return list(self.traced.closed.out_avals[1 : self.traced.count])
+
+    def _share(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
+        """One share: gradients as they are before devices bring them together, new state, results."""
+        inputs = list(captures)
+        for (i, _), value in zip(self.state_at, state, strict=True):
+            inputs[i] = value
+        chosen = {i for i, _ in self.trained}
+        fixed = [v if i in chosen else self.kept[i].whole(v) for i, v in enumerate(inputs)]
+
+        def loss_of(trained: list[Any]) -> Any:
+            full = list(fixed)
+            for (i, _), value in zip(self.trained, trained, strict=True):
+                full[i] = self.kept[i].whole(value)
+            outputs = self.traced.arrays(leaves, full)
+            return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
+
+        (_, rest), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+            [inputs[i] for i, _ in self.trained]
+        )
+        results, written = rest[: self.traced.count - 1], rest[self.traced.count - 1 :]
+        return gradients, [written[k] for _, k in self.state_at], results
+
+    def _in_turn(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
+        """The shares of one device, one after the other; gradients are summed in float32."""
+        count = self.shares.micro_batches
+        # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
+        early = self.zero >= 2
+        split = [
+            v.reshape(count, v.shape[0] // count, *v.shape[1:])
+            if v.ndim
+            else jnp.broadcast_to(v, (count,))
+            for v in leaves
+        ]
+        kept = self._kept_trained
+        values = [captures[i] for i, _ in self.trained]
+        sums = [
+            jnp.zeros(k.part_shape(v.shape, early), jnp.float32)
+            for k, v in zip(kept, values, strict=True)
+        ]
+
+        def step(carry: Any, rows: list[Any]) -> Any:
+            state, sums = carry
+            gradients, state, results = self._share(captures, state, rows)
+            if early:
+                gradients = [
+                    self._collected(g, k, True) for g, k in zip(gradients, kept, strict=True)
+                ]
+            sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
+            return (state, sums), results
+
+        (state, sums), stacked = lax.scan(step, (state, sums), split)
+        if not early:
+            sums = [self._collected(s, k, True) for s, k in zip(sums, kept, strict=True)]
+        gradients = [s.astype(v.dtype) for s, v in zip(sums, values, strict=True)]
+        results = [
+            r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
+            for r, a in zip(stacked, self._result_avals, strict=True)
+        ]
+        return gradients, state, results
+
+    def _collected(self, gradient: Any, kept: Kept, _: bool) -> Any:
+        return kept.collected(gradient)
+
+    def _mean(self, value: Any) -> Any:
+        if self.shares.devices == 1:
+            return value
+        return lax.pmean(value.astype(jnp.float32), self.shares.axes).astype(value.dtype)
+
+    def _written(self, captures: list[Any], state: list[Any]) -> list[Any]:
+        """State written in the forward pass, as all devices' rows together make it."""
+        new: list[Any] = [None] * len(self.traced.writes)
+        for (i, k), value in zip(self.state_at, state, strict=True):
+            how = getattr(self.traced.writes[k], "aggregation", VariableAggregation.NONE)
+            if how is VariableAggregation.SUM and jnp.issubdtype(value.dtype, jnp.number):
+                value = captures[i] + lax.psum(value - captures[i], self.shares.axes)
+            elif jnp.issubdtype(value.dtype, jnp.floating):
+                value = self._mean(value)
+            new[k] = value
+        return new
+
+
+def _variable(capture: Any) -> Any:
+    return capture.variable if isinstance(capture, LocalPart) else capture
+
+
+def _product(sizes: Sequence[int]) -> int:
+    return functools.reduce(lambda a, b: a * b, sizes, 1)

@@ -1,0 +1,170 @@
+"""`MeshStrategy`: models on a mesh of named dimensions, by rules and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.options import ParallelOptions
+from meshflow.distribute.parallel.program import Gradients, LossProgram
+from meshflow.distribute.parallel.region import region_gradients
+from meshflow.distribute.parallel.rules import Rules
+from meshflow.distribute.parallel.zero import split
+from meshflow.distribute.replica_variables import MirroredVariable
+from meshflow.distribute.strategy import Strategy, _check_roles
+from meshflow.placement.batches import BatchPlacer
+from meshflow.placement.layout import Layout
+from meshflow.placement.mesh import Mesh, jax_device, line
+
+__all__ = ["MeshStrategy"]
+
+
+class MeshStrategy(Strategy):
+    """Trains one model on all devices of a mesh, split as rules and options say.
+
+    The script stays that of one device: `fit` sees the global batch, and variables are whole to who reads, saves
+    or restores them. There is one replica, which all devices compute together.
+
+    Args:
+      mesh: a mesh of `tf.experimental.dtensor.create_mesh`; default the first device alone, as its dimension "data".
+      rules: which mesh dimension the named dimensions of tensors are split over, as text ("batch:data, hidden:model"),
+        a dictionary, or a `tf.keras.dtensor.experimental.LayoutMap`, whose mesh dimension "batch" or "data" then
+        splits the batch. Layers name the axes of their weights.
+      options: a `ParallelOptions`.
+      **choices: its fields, in its place.
+
+    Raises:
+      ValueError: for rules and options that the mesh does not fit.
+      TypeError: for an unknown option.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh({"data": 2}, devices=["CPU:0", "CPU:1"])
+      >>> strategy = tf.distribute.MeshStrategy(mesh, rules="batch:data", zero=3)
+      >>> with strategy.scope():
+      ...     model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
+      >>> tf.experimental.dtensor.fetch_layout(model.layers[0].kernel).sharding_specs
+      ['data', 'unsharded']
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh | None = None,
+        rules: Any = "",
+        options: ParallelOptions | None = None,
+        **choices: Any,
+    ) -> None:
+        if mesh is None:
+            mesh = line((jax.local_devices()[0],), "data")
+        if not isinstance(mesh, Mesh):
+            raise InvalidValueError(
+                f"MeshStrategy: expected a mesh of tf.experimental.dtensor.create_mesh, got {mesh!r}."
+            )
+        if options is not None and choices:
+            raise InvalidValueError(
+                f"MeshStrategy: pass options=, or its fields {sorted(choices)}, not both."
+            )
+        shown = mesh.shown
+        self._start([jax_device(d) for d in mesh.local_devices()], mesh)
+        mesh.shown = shown
+        self.places = True
+        self.options = options if options is not None else ParallelOptions(**choices)
+        self.layout_map = rules if hasattr(rules, "of_weight") else None
+        self.rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
+        self.batch_dimensions = self.rules.dimensions("batch")
+        self.options.check(mesh, self.batch_dimensions)
+        self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
+        self._wanted: Layout | None = None
+
+    @property
+    def _replicas(self) -> int:
+        return 1
+
+    # ---- variables -------------------------------------------------------------------------
+
+    @property
+    def zero_dimensions(self) -> tuple[str, ...]:
+        """The mesh dimensions that states, gradients and weights are split over; empty with zero=0."""
+        if not self.options.zero:
+            return ()
+        return tuple(self.options.zero_over or self.batch_dimensions)
+
+    def weight_layout(
+        self, dims: Sequence[Sequence[str]] | None, shape: Sequence[int], what: str
+    ) -> Layout:
+        """How a weight lies by the rules, without what `zero` adds.
+
+        Args:
+          dims: for each axis the names that it goes by; None when it has none.
+          shape: its shape.
+          what: what errors call it.
+        """
+        if dims is None:
+            return self.replicated(len(shape))
+        return self.rules.layout(dims, shape, what)
+
+    @contextmanager
+    def laying(self, layout: Layout | None) -> Iterator[None]:
+        """The variable made inside lies like this, and is split further by `zero`."""
+        saved, self._wanted = self._wanted, layout
+        try:
+            yield
+        finally:
+            self._wanted = saved
+
+    def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+        _check_roles(kwargs)
+        saved, context.variable_creators = context.variable_creators, []
+        try:
+            variable = MirroredVariable(**kwargs)
+            if variable.dtype.name != "string":
+                self._lay(variable, self._wanted)
+        finally:
+            context.variable_creators = saved
+        variable._distribute_strategy = self  # type: ignore[attr-defined]
+        return variable
+
+    def _lay(self, variable: Variable, layout: Layout | None) -> None:
+        layout = layout or self.replicated(variable.ndim)
+        parts = split(layout, variable._shape, self.zero_dimensions)
+        trained = variable.trainable and variable.dtype.is_floating
+        variable._layout = parts if trained and self.options.zero == 3 else layout
+        if trained:
+            variable._slot_layout = parts  # type: ignore[attr-defined]
+
+    # ---- steps -----------------------------------------------------------------------------
+
+    @property
+    def computes_gradients(self) -> bool:
+        """Whether Keras hands it the loss to differentiate, instead of differentiating the whole batch's."""
+        return self.options.in_region
+
+    def gradients(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
+        """Loss and gradients of a global batch, while a step is traced.
+
+        Args:
+          program: the model's forward pass and loss.
+          x: the inputs.
+          y: the targets, or None.
+          sample_weight: weights of the examples, or None.
+        """
+        return region_gradients(self, program, x, y, sample_weight)
+
+    def warn_of_unused(self) -> None:
+        """Warns of rules that no weight used; Keras calls it when a built model's step is made."""
+        (self.rules if self.layout_map is None else self.layout_map).warn_of_unused()
+
+    def __repr__(self) -> str:
+        sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))
+        return f"<MeshStrategy on {sizes}, rules {str(self.rules)!r}, {self.options.chosen()}>"
+
+
+def _batch_of(mesh: Mesh) -> dict[str, str]:
+    name = next((n for n in mesh.dim_names if n in ("batch", "data", "replica")), None)
+    return {} if name is None else {"batch": name}

@@ -1,0 +1,119 @@
+"""Training steps under strategies that compute loss and gradients themselves, device by device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import float32
+from meshflow.core.variables.variable import Variable
+from meshflow.distribute.shares import Shares, current_shares
+from meshflow.keras.engine.training.global_batch import strategy_of
+from meshflow.ops import math
+
+__all__ = ["ModelProgram", "checked", "differentiating", "loss_and_gradients"]
+
+
+def differentiating(model: Any) -> Any:
+    """The model's strategy if it is that which computes gradients; otherwise None."""
+    strategy = strategy_of(model)
+    return strategy if getattr(strategy, "computes_gradients", False) else None
+
+
+class ModelProgram:
+    """A model's forward pass and loss on a share of a batch; see `LossProgram`.
+
+    Args:
+      model: a compiled model.
+
+    Attributes:
+      metrics: the running means that the loss's values are noted for, in their order; known once `loss` was traced.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.metrics: list[Any] = []
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        """The variables whose gradients are wanted; of a model that is built by its first call, after that."""
+        return self.model.trainable_variables
+
+    def run(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, list[Any], Any]:
+        """Predictions with their masks, and their loss; see `LossProgram`."""
+        try:
+            y_pred = self.forward(x)
+            loss, noted = self.loss(x, y, y_pred, sample_weight)
+        finally:
+            # They are tensors of this trace.
+            self.model._clear_losses()
+        masks = [getattr(p, "_keras_mask", None) for p in nest.flatten(y_pred)]
+        return loss, noted, (y_pred, masks)
+
+    def forward(self, x: Any) -> Any:
+        """The model's predictions in training."""
+        return self.model(x, training=True)
+
+    def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
+        """The loss as the optimizer scales it, and values to be shown."""
+        shares = current_shares()
+        assert isinstance(shares, Shares)
+        shares.noted.clear()
+        loss = self.model.compute_loss(x, y, y_pred, sample_weight)
+        self.model._validate_loss(y, loss)
+        if loss.ndim:
+            # A loss of each example counts as their sum, as for a tape.
+            loss = math.reduce_sum(loss) * float(shares.count)
+        self.metrics = [metric for metric, _ in shares.noted]
+        noted = [math.reduce_mean(math.cast(value, float32)) for _, value in shares.noted]
+        return self.model.optimizer._transform_loss(loss), noted
+
+
+def loss_and_gradients(
+    model: Any, strategy: Any, x: Any, y: Any, sample_weight: Any
+) -> tuple[Any, list[tuple[Any, Variable]]]:
+    """Has a strategy compute loss and gradients of a global batch; the running means of the loss are updated.
+
+    Returns:
+      The predictions, and (gradient, variable) pairs.
+    """
+    _Used.count += 1
+    program = ModelProgram(model)
+    made = strategy.gradients(program, x, y, sample_weight)
+    y_pred, masks = made.predictions
+    for prediction, mask in zip(nest.flatten(y_pred), masks, strict=True):
+        if mask is not None:
+            prediction._keras_mask = mask
+    rows = nest.flatten(x)[0].shape[0]
+    for metric, value in zip(program.metrics, made.noted, strict=True):
+        metric.update_state(value, sample_weight=rows)
+    unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
+    return y_pred, list(zip(unscale(made.gradients), program.variables, strict=True))
+
+
+class _Used:
+    count = 0
+
+
+def checked(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A training step that must leave loss and gradients to the strategy, if that computes them."""
+    strategy = differentiating(model)
+    if strategy is None:
+        return step
+
+    @functools.wraps(step)
+    def run(data: Any) -> Any:
+        before = _Used.count
+        result = step(data)
+        if _Used.count == before:
+            raise ValueError(
+                f"{type(model).__name__}.train_step computes gradients itself, but the options "
+                f"{strategy.options.chosen()} of the MeshStrategy need the loss: they divide it over devices and "
+                "micro-batches. Override compute_loss(x, y, y_pred, sample_weight) instead, call "
+                "super().train_step(data), or leave these options out."
+            )
+        return result
+
+    return run
