@@ -1,5 +1,6 @@
 """Experts split over devices: the numbers of one device, and the bytes of the formula."""
 
+import contextlib
 from fractions import Fraction
 
 import jax
@@ -112,47 +113,58 @@ def test_without_limit(name, ragged, rng, monkeypatch):
     check(Router(E, 2, None), 4, exchange_on(name, ragged), data(rng, 50))
 
 
-def test_fit_with_experts_and_batch_over_one_dimension(rng):
-    x = rng.normal(size=(56, 4, 8)).astype("float32")
-
-    def train(mesh, layouts=None):
-        tf.keras.backend.clear_session()
-        tf.keras.utils.set_random_seed(3)
-        placed = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
-        for name, specs in (layouts or {}).items():
-            placed[name] = Layout(specs, mesh)
-        with placed.scope():
-            inputs = tf.keras.Input((4, 8))
-            h = tf.keras.layers.Dense(8, "relu")(inputs)
-            layer = tf.keras.layers.MixtureOfExperts(8, 16, groups=4, second="random", name="moe")
-            model = tf.keras.Model(inputs, tf.keras.layers.Dense(8)(h + layer(h)))
+def trained(scope, x, **kwargs):
+    """A model of experts after `fit`, and its history; the last batch does not divide."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(3)
+    with scope:
+        inputs = tf.keras.Input((4, 8))
+        h = tf.keras.layers.Dense(8, "relu")(inputs)
+        layer = tf.keras.layers.MixtureOfExperts(8, 16, groups=8, name="moe", **kwargs)
+        model = tf.keras.Model(inputs, tf.keras.layers.Dense(8)(h + layer(h)))
         model.compile("adam", "mse")
-        # The last batch does not divide.
-        history = model.fit(x, x**2, batch_size=18, epochs=2, verbose=0, shuffle=False).history
-        return model, history
+    history = model.fit(x, x**2, batch_size=24, epochs=2, verbose=0, shuffle=False).history
+    return model, history
 
-    _, expected = train(None)
+
+def by_layouts(mesh):
+    placed = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+    placed["moe.kernel.*"] = Layout(["data", U, U], mesh)
+    placed["moe.bias.*"] = Layout(["data", U], mesh)
+    return placed.scope()
+
+
+def by_rules(mesh):
+    rules = "batch:data, experts:data"
+    return tf.distribute.MeshStrategy(mesh, rules, zero=1, micro_batches=2).scope()
+
+
+def test_fit_with_experts_and_batch_over_one_dimension(rng):
+    x = rng.normal(size=(54, 4, 8)).astype("float32")
     mesh = dtensor.create_mesh({"data": 4})
-    over = {"moe.kernel.*": ["data", U, U], "moe.bias.*": ["data", U]}
-    model, found = train(mesh, over)
-    assert list(found) == list(expected) == ["loss", "moe_dropped", "moe_load"]
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-6)
-    layer = model.get_layer("moe")
-    assert layer.kernel_in._value.addressable_shards[0].data.shape == (2, 8, 16)
-    batch = x[:16]
-    explained = dtensor.explain(model, batch, batch)
-    slots = layer._router.slots(16)
-    assert explained.sent("all-to-all") == 4 * 8 * slots * 8 * 4 * 3 // 4
-    assert explained.count("all-gather") == 0
-    # Gradients of what every device has are summed, and nothing else but statistics.
-    shared = sum(
-        v.shape.num_elements()
-        for v in model.trainable_variables
-        if "data" not in str(v.layout.sharding_specs)
-    )
-    numbers = explained.sent("all-reduce") - 2 * 3 * 4 * shared // 4
-    assert 0 <= numbers < 200
+    _, expected = trained(contextlib.nullcontext(), x)
+    assert list(expected) == ["loss", "moe_dropped", "moe_load"]
+    for way in (by_layouts, by_rules):
+        model, found = trained(way(mesh), x)
+        for name in ("loss", "moe_dropped"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=str(way))
+        layer = model.get_layer("moe")
+        assert layer.kernel_in._value.addressable_shards[0].data.shape == (2, 8, 16)
+        batch = x[:16]
+        explained = dtensor.explain(model, batch, batch)
+        # Two groups of 8 tokens on each device.
+        slots = 2 * layer._router.slots(8)
+        assert explained.sent("all-to-all") == 4 * 8 * slots * 8 * 4 * 3 // 4
+        # Weights of experts are neither gathered nor summed.
+        others = [*explained.select("all-gather"), *explained.select("all-reduce")]
+        assert not [c for c in others if "8,16" in c.shape or "16,8" in c.shape]
+
+
+def test_experts_over_a_dimension_that_tokens_are_not(rng):
+    mesh = dtensor.create_mesh({"data": 2, "expert": 2})
+    rules = "batch:data, experts:expert"
+    with pytest.raises(ValueError, match=r"rules='batch:data\+expert, experts:expert'"):
+        trained(tf.distribute.MeshStrategy(mesh, rules, zero=1).scope(), np.zeros((8, 4, 8), "f4"))
 
 
 def test_groups_that_devices_cannot_share():

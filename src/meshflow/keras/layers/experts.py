@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod as product
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import dropless, experts
 from meshflow.distribute.parallel.experts import Exchange
 from meshflow.distribute.parallel.routing import Router, Statistics
+from meshflow.distribute.shares import current_shares
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -25,7 +27,13 @@ from meshflow.placement.layout import dimensions_of
 
 __all__ = ["MixtureOfExperts"]
 
-_WEIGHTS = ("kernel_in", "bias_in", "kernel_out", "bias_out")
+# What rules of a `MeshStrategy` call the axes of an expert's weights, behind that of the experts.
+_AXES = {
+    "kernel_in": ("embed", "hidden"),
+    "bias_in": ("hidden",),
+    "kernel_out": ("hidden", "embed"),
+    "bias_out": ("embed",),
+}
 
 
 class MixtureOfExperts(Layer):
@@ -91,8 +99,8 @@ class MixtureOfExperts(Layer):
 
     _weights_with_layouts: tuple[str, ...] = (
         "gate",
-        *_WEIGHTS,
-        *(f"shared_{name}" for name in _WEIGHTS),
+        *_AXES,
+        *(f"shared_{name}" for name in _AXES),
     )
 
     def __init__(
@@ -157,6 +165,7 @@ class MixtureOfExperts(Layer):
             initializer=self.gate_initializer,
             dtype="float64" if self.variable_dtype == "float64" else "float32",
             experimental_autocast=False,
+            dims="embed, _",
         )
         self._add("", (self.experts,), size, self.hidden)
         if self.shared:
@@ -167,7 +176,7 @@ class MixtureOfExperts(Layer):
     def _add(self, prefix: str, stack: tuple[int, ...], size: int, hidden: int) -> None:
         kernel = self._stacked(self.kernel_initializer) if stack else self.kernel_initializer
         shapes = [(size, hidden), (hidden,), (hidden, size), (size,)]
-        for name, shape in zip(_WEIGHTS, shapes, strict=True):
+        for name, shape in zip(_AXES, shapes, strict=True):
             kind = name.partition("_")[0]
             weight: Variable | None = None
             if kind == "kernel" or self.use_bias:
@@ -177,6 +186,7 @@ class MixtureOfExperts(Layer):
                     initializer=kernel if kind == "kernel" else self.bias_initializer,
                     regularizer=getattr(self, f"{kind}_regularizer"),
                     constraint=getattr(self, f"{kind}_constraint"),
+                    dims=[*(["experts"] if stack else []), *_AXES[name]],
                 )
             setattr(self, prefix + name, weight)
 
@@ -220,7 +230,7 @@ class MixtureOfExperts(Layer):
         rows, slots, weights, statistics = apply(
             _dispatch, (tokens, live, self.gate.value(), chance), (self._router, groups, exchange)
         )
-        rows = self._network("", rows)
+        rows = self._network("", rows, exchange)
         return apply(_collect, (rows, slots, weights, tokens), (exchange,)), statistics
 
     def _without_limit(self, tokens: Any, live: Any, training: Any) -> Any:
@@ -229,53 +239,87 @@ class MixtureOfExperts(Layer):
             _dispatch_in_turn, (tokens, live, self.gate.value()), (self._router, groups, exchange)
         )
         for kernel, bias in ((self.kernel_in, self.bias_in), (self.kernel_out, self.bias_out)):
-            bias = None if bias is None else bias.value()
-            rows = apply(_product, (rows, kernel.value(), bias, turn[2]), (exchange,))
+            bias = None if bias is None else self._part(bias, exchange)
+            rows = apply(_product, (rows, self._part(kernel, exchange), bias, turn[2]), (exchange,))
             if kernel is self.kernel_in and self.activation is not None:
                 rows = self.activation(rows)
         static = (self._router.choices, exchange)
         return apply(_collect_in_turn, (rows, [*turn], tokens), static), statistics
 
-    def _network(self, prefix: str, rows: Any) -> Any:
+    def _network(self, prefix: str, rows: Any, exchange: Exchange | None = None) -> Any:
         """Two dense layers: those of the shared experts on [tokens, D], or each expert's on its [slots, D]."""
         equation = "tm,mh->th" if prefix else "etm,emh->eth"
         for end in ("in", "out"):
             kernel, bias = (getattr(self, f"{prefix}{kind}_{end}") for kind in ("kernel", "bias"))
-            rows = einsum(equation, rows, kernel.value())
+            rows = einsum(equation, rows, self._part(kernel, exchange))
             if bias is not None:
-                rows = rows + (bias if prefix else array.expand_dims(bias.value(), 1))
+                bias = self._part(bias, exchange)
+                rows = rows + (bias if prefix else array.expand_dims(bias, 1))
             if end == "in" and self.activation is not None:
                 rows = self.activation(rows)
         return rows
 
+    # ---- where tokens and experts lie ------------------------------------------------------
+
     def _exchange(self) -> tuple[Exchange | None, int]:
-        """Where tokens and experts lie, None on one device, and the number of groups."""
-        exchange = self._places()
+        """Where tokens and experts lie, None on one device, and the number of groups here."""
+        exchange, shares = self._places(), current_shares()
         devices = 1 if exchange is None else exchange.devices
-        groups = devices if self.groups is None else self.groups
-        if groups % devices:
+        whole, here = devices, 1
+        if shares is not None:
+            whole = shares.devices * shares.strategy.options.micro_batches
+            here = shares.micro_batches * (shares.devices if shares.divided else 1)
+        groups = whole if self.groups is None else self.groups
+        if groups % whole:
             raise ValueError(
-                f"MixtureOfExperts {self.name}: groups={groups} do not divide among the {devices} devices that tokens "
-                f"are split over; use a multiple of {devices}."
+                f"MixtureOfExperts {self.name}: groups={groups} do not divide among the {whole} devices and micro-batches "
+                f"that tokens are split over; use a multiple of {whole}."
             )
-        return exchange, groups
+        return exchange, max(groups // here, devices)
 
     def _places(self) -> Exchange | None:
-        layout = self.kernel_in.layout
-        if layout is None or layout.mesh.size == 1:
+        strategy = getattr(self.kernel_in, "_distribute_strategy", None)
+        layout, shares = self.kernel_in.layout, current_shares()
+        if layout is None or (strategy is not None and not hasattr(strategy, "rules")):
+            # Replicas of other strategies are whole models.
             return None
         mesh = layout.mesh
         split = lambda names: tuple(n for n in names if mesh.dim_size(n) > 1)
-        of_experts = split(dimensions_of(layout.sharding_specs[0], mesh))
-        batch = split([n for n in mesh.dim_names if n in BATCH_DIMENSIONS][:1])
+        if strategy is None:
+            batch = split([n for n in mesh.dim_names if n in BATCH_DIMENSIONS][:1])
+        else:
+            batch = split(strategy.batch_dimensions)
+        of_experts = split(self._dimensions_of_experts(strategy))
         of_tokens = (*batch, *(n for n in of_experts if n not in batch))
-        if not of_tokens:
-            return None
-        devices = 1
-        for name in of_tokens:
-            devices *= mesh.dim_size(name)
         ragged = self._router.capacity is None and mesh.device_type() != "CPU"
-        return Exchange(mesh.jax_mesh, of_tokens, of_experts, devices, ragged)
+        if shares is None:
+            devices = product(mesh.dim_size(n) for n in of_tokens)
+            return (
+                Exchange(mesh.jax_mesh, of_tokens, of_experts, devices, ragged)
+                if of_tokens
+                else None
+            )
+        if of_tokens != batch:
+            raise ValueError(
+                f"MixtureOfExperts {self.name}: experts are split over {', '.join(of_experts)}, the batch over "
+                f"{', '.join(batch) or 'nothing'}. With {strategy.options.chosen()} tokens must be split over the experts' "
+                f"dimensions too: rules='batch:{'+'.join(of_tokens)}, experts:{'+'.join(of_experts)}'."
+            )
+        return Exchange(None, batch, of_experts, 1, ragged)
+
+    def _dimensions_of_experts(self, strategy: Any) -> tuple[str, ...]:
+        layout = self.kernel_in.layout
+        if strategy is None or strategy.layout_map is not None:
+            return dimensions_of(layout.sharding_specs[0], layout.mesh)
+        # Weights that zero=3 splits are gathered; those that a rule splits stay where they are.
+        name = "experts"
+        return strategy.rules.dimensions((self.__dict__.get("_dims") or {}).get(name, name))
+
+    def _part(self, variable: Variable, exchange: Exchange | None) -> Any:
+        """What this device computes with: its experts, or all of them."""
+        if exchange is None or exchange.mesh is not None or not exchange.experts:
+            return variable.value()
+        return math.cast(current_shares().local(variable), self.compute_dtype)  # type: ignore[union-attr]
 
     def _report(self, statistics: Any) -> None:
         """Adds the losses and the metrics."""
@@ -286,8 +330,10 @@ class MixtureOfExperts(Layer):
         if self.z_loss:
             self.add_loss(self.z_loss * total.z / tokens)
         self.add_metric(total.dropped / math.maximum(total.asked, 1.0), name=f"{self.name}_dropped")
-        even = math.maximum(math.reduce_sum(total.load), 1.0) / self.experts
-        self.add_metric(math.reduce_max(total.load) / even, name=f"{self.name}_load")
+        shares = current_shares()
+        load = total.load if shares is None else shares.mean(total.load)
+        even = math.maximum(math.reduce_sum(load), 1.0) / self.experts
+        self.add_metric(math.reduce_max(load) / even, name=f"{self.name}_load")
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
         """The input's shape."""
