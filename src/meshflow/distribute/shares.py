@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -34,6 +35,8 @@ class Shares:
     Attributes:
       count: how many shares there are.
       noted: (metric, value) pairs of means that are to be updated by the whole batch's value.
+      totals: the means over all shares that were asked for.
+      inside: whether a layer is running that is computed again as one.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Shares:
         self.micro_batches = micro_batches
         self.divided = divided
         self.noted: list[tuple[Any, Any]] = []
+        self.totals: list[Total] = []
+        self.inside = False
         self._local: dict[int, LocalPart] = {}
 
     @property
@@ -59,6 +64,11 @@ class Shares:
         for size in self.sizes:
             count *= size
         return count
+
+    @property
+    def row_parts(self) -> int:
+        """Into how many parts the rows that are computed at the same time are divided."""
+        return self.devices if self.divided else 1
 
     @property
     def count(self) -> int:
@@ -82,6 +92,18 @@ class Shares:
         """
         return apply(_mean, (value,), (self.axes,)) if self.devices > 1 else value
 
+    def mean_of_all(self, value: Tensor) -> Tensor:
+        """The mean over all shares, also those that are computed later; no gradient flows through it.
+
+        What it is the mean of must follow from the batch alone, such as how many labels count.
+
+        Args:
+          value: this share's, a scalar.
+        """
+        total = Total(value)
+        self.totals.append(total)
+        return total._as_tensor()
+
     def local(self, variable: Any) -> Tensor:
         """This device's part of a weight that a rule splits over dimensions of the batch, such as experts.
 
@@ -94,7 +116,33 @@ class Shares:
         parts = self._local
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
-        return context.trace.read(parts[id(variable)])  # type: ignore[union-attr]
+        return parts[id(variable)]._as_tensor()
+
+    @property
+    def recompute(self) -> Any:
+        """What the backward pass computes again; see `ParallelOptions`."""
+        return self.strategy.options.recompute
+
+
+class Total:
+    """What a trace reads in place of a mean over all shares, which is computed before them.
+
+    Args:
+      value: the share's value.
+    """
+
+    _write_only = False
+    name = "total"
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+        self.dtype = value.dtype
+        self._shape = tuple(value.shape)
+
+    def _as_tensor(self) -> Tensor:
+        if _current.shares is not None and context.trace is not None:
+            return context.trace.read(self)
+        return Tensor(np.zeros(self._shape, self.dtype.dtype))
 
 
 class LocalPart:
@@ -119,7 +167,9 @@ class LocalPart:
         self._shape = tuple(shape)
 
     def _as_tensor(self) -> Tensor:
-        return self.variable._as_tensor()
+        if _current.shares is None or context.trace is None:
+            return self.variable._as_tensor()
+        return context.trace.read(self)
 
 
 # Each device differentiates its own loss: what others owe to a mean comes back by the same mean.

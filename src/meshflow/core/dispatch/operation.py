@@ -85,7 +85,7 @@ class Op:
         """A function of the operands giving the outputs and the pullback to the wanted operands."""
         key = static, wanted
         if (found := self._residual.get(key)) is None:
-            forward = functools.partial(_forward, self.bound(static), wanted)
+            forward = functools.partial(forward_of_wanted, self.bound(static), wanted)
             found = _kept(self._residual, key, forward)
         return found
 
@@ -141,7 +141,7 @@ def of_wanted(
     return function, [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
 
 
-def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
+def forward_of_wanted(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
     """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
     function, chosen = of_wanted(run, wanted, operands)
     _, pullback, (flat, rebuild) = jax.vjp(function, *chosen, has_aux=True)
@@ -166,7 +166,7 @@ class Gradient(Op):
 
         def call(operands: Any, _: Any) -> Any:
             inputs, cotangents = operands
-            outputs, pullback = _forward(run, wanted, *inputs)
+            outputs, pullback = forward_of_wanted(run, wanted, *inputs)
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 

@@ -93,6 +93,7 @@ class Context(threading.local):
       probe: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
       closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
+      reading: gives what a trace reads in place of a variable's own value, or None; see `MeshStrategy`.
       num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
 
@@ -114,6 +115,7 @@ class Context(threading.local):
         self.probe: ShapeProbe | None = None
         self.replicas: Any = None
         self.closure: Any = None
+        self.reading: Callable[[Any], Any] | None = None
         self.num_replicas = 1
 
 

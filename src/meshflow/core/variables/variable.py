@@ -291,7 +291,12 @@ class Variable(VariableRows, _Operators):
     def _as_tensor(self) -> Tensor:
         """The present value, cast when a mixed-precision layer is running; seen by tapes."""
         trace = context.trace
-        tensor = Tensor(self._current()) if trace is None else trace.read(self)
+        if trace is None:
+            tensor = Tensor(self._current())
+        elif context.reading is None:
+            tensor = trace.read(self)
+        else:
+            tensor = context.reading(self)
         for tape in context.tapes:
             tape.variable_read(self, tensor)
         if self._autocast and context.autocast is not None and context.autocast is not self._dtype:

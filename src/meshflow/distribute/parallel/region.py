@@ -25,6 +25,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.program import Gradients, LossProgram
+from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
 from meshflow.distribute.shares import LocalPart, Shares, in_shares
 
@@ -83,7 +84,7 @@ def region_gradients(
     outputs = list(apply(op, operands))
     gradients, state, results = region.sorted(outputs)
     traced.assign(state)
-    noted, predictions = traced.rebuild([None, *results])[1:]
+    _, _, noted, predictions = traced.rebuild([None, *results])
     return Gradients(noted, gradients, predictions)
 
 
@@ -96,14 +97,14 @@ def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
         return TensorSpec((shape[0] // parts, *shape[1:]) if shape else shape, leaf.dtype)
 
     def share(*leaves: Any) -> Any:
-        with in_shares(shares):
+        with in_shares(shares), reading_parts(shares):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
-        return loss, noted, predictions
+        return loss, [t.value for t in shares.totals], noted, predictions
 
     pairs = list(zip(shares.axes, shares.sizes, strict=True))
-    return trace(
-        share, tuple(spec(v) for v in batch.leaves), name="share", axes=pairs, isolated=True
-    )
+    specs = tuple(spec(v) for v in batch.leaves)
+    with manual(shares):
+        return trace(share, specs, name="share", axes=pairs, isolated=True)
 
 
 class _Region:
@@ -113,7 +114,7 @@ class _Region:
       strategy: the strategy.
       shares: the shares.
       batch: the batch.
-      traced: the share's program: loss, noted values, predictions.
+      traced: the share's program: loss, values of the totals, noted values, predictions.
       variables: the variables to differentiate by.
     """
 
@@ -146,6 +147,8 @@ class _Region:
 
     def run(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
         """Gradients by capture, new state, then the share's results, of whole arrays."""
+        if not self.shares.axes:
+            return self._local(list(leaves), list(captures))
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
         rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
         specs = [kept.spec for kept in self.kept]
@@ -190,13 +193,12 @@ class _Region:
 
     def _local(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
         count = self.shares.micro_batches
+        captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
+        captures = self._with_totals(leaves, captures)
         state = [captures[i] for i, _ in self.state_at]
         if count == 1:
             gradients, state, results = self._share(captures, state, leaves)
-            gradients = [
-                self._collected(g, k, True)
-                for g, k in zip(gradients, self._kept_trained, strict=True)
-            ]
+            gradients = [k.collected(g) for g, k in zip(gradients, self._kept_trained, strict=True)]
         else:
             gradients, state, results = self._in_turn(captures, state, leaves)
         new = self._written(captures, state)
@@ -205,6 +207,33 @@ class _Region:
             for r, a in zip(results, self._result_avals, strict=True)
         ]
         return [*gradients, *new, *averaged]
+
+    def _with_totals(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
+        """The captures with means over all shares in their places: those parts of the program run first."""
+        if not self.shares.totals:
+            return captures
+        number = {id(t): 1 + k for k, t in enumerate(self.shares.totals)}
+        places = [(i, number[id(c)]) for i, c in enumerate(self.traced.captures) if id(c) in number]
+
+        def values(rows: list[Any]) -> list[Any]:
+            outputs = self.traced.arrays(rows, captures)
+            return [outputs[k] for _, k in places]
+
+        means = [v.mean(0) for v in lax.map(values, self._micro_batches(leaves))]
+        captures = list(captures)
+        for (i, _), mean in zip(places, means, strict=True):
+            captures[i] = self._mean(mean)
+        return captures
+
+    def _micro_batches(self, leaves: list[Any]) -> list[Any]:
+        """A device's rows with a first axis of micro-batches."""
+        count = self.shares.micro_batches
+        return [
+            v.reshape(count, v.shape[0] // count, *v.shape[1:])
+            if v.ndim
+            else jnp.broadcast_to(v, (count,))
+            for v in leaves
+        ]
 
     @property
     def _kept_trained(self) -> list[Kept]:
@@ -219,13 +248,11 @@ class _Region:
         inputs = list(captures)
         for (i, _), value in zip(self.state_at, state, strict=True):
             inputs[i] = value
-        chosen = {i for i, _ in self.trained}
-        fixed = [v if i in chosen else self.kept[i].whole(v) for i, v in enumerate(inputs)]
 
         def loss_of(trained: list[Any]) -> Any:
-            full = list(fixed)
+            full = list(inputs)
             for (i, _), value in zip(self.trained, trained, strict=True):
-                full[i] = self.kept[i].whole(value)
+                full[i] = value
             outputs = self.traced.arrays(leaves, full)
             return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
 
@@ -237,15 +264,8 @@ class _Region:
 
     def _in_turn(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
         """The shares of one device, one after the other; gradients are summed in float32."""
-        count = self.shares.micro_batches
         # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
         early = self.zero >= 2
-        split = [
-            v.reshape(count, v.shape[0] // count, *v.shape[1:])
-            if v.ndim
-            else jnp.broadcast_to(v, (count,))
-            for v in leaves
-        ]
         kept = self._kept_trained
         values = [captures[i] for i, _ in self.trained]
         sums = [
@@ -257,15 +277,13 @@ class _Region:
             state, sums = carry
             gradients, state, results = self._share(captures, state, rows)
             if early:
-                gradients = [
-                    self._collected(g, k, True) for g, k in zip(gradients, kept, strict=True)
-                ]
+                gradients = [k.collected(g) for g, k in zip(gradients, kept, strict=True)]
             sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
             return (state, sums), results
 
-        (state, sums), stacked = lax.scan(step, (state, sums), split)
+        (state, sums), stacked = lax.scan(step, (state, sums), self._micro_batches(leaves))
         if not early:
-            sums = [self._collected(s, k, True) for s, k in zip(sums, kept, strict=True)]
+            sums = [k.collected(s) for s, k in zip(sums, kept, strict=True)]
         gradients = [s.astype(v.dtype) for s, v in zip(sums, values, strict=True)]
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
@@ -273,11 +291,8 @@ class _Region:
         ]
         return gradients, state, results
 
-    def _collected(self, gradient: Any, kept: Kept, _: bool) -> Any:
-        return kept.collected(gradient)
-
     def _mean(self, value: Any) -> Any:
-        if self.shares.devices == 1:
+        if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):
             return value
         return lax.pmean(value.astype(jnp.float32), self.shares.axes).astype(value.dtype)
 
@@ -286,9 +301,10 @@ class _Region:
         new: list[Any] = [None] * len(self.traced.writes)
         for (i, k), value in zip(self.state_at, state, strict=True):
             how = getattr(self.traced.writes[k], "aggregation", VariableAggregation.NONE)
-            if how is VariableAggregation.SUM and jnp.issubdtype(value.dtype, jnp.number):
+            added = how is VariableAggregation.SUM and self.shares.row_parts > 1
+            if added and jnp.issubdtype(value.dtype, jnp.number):
                 value = captures[i] + lax.psum(value - captures[i], self.shares.axes)
-            elif jnp.issubdtype(value.dtype, jnp.floating):
+            else:
                 value = self._mean(value)
             new[k] = value
         return new

@@ -52,7 +52,7 @@ class Kept:
       spec: how it comes into the region, over the dimensions of the batch.
       gradient_spec: how its gradient leaves.
       gathers: the (axis, mesh dimensions) along which parts are brought together before use.
-      scatters: the (axis, mesh dimensions) along which its gradient is divided, if not by the gathers' own transpose.
+      scatters: the (axis, mesh dimensions) along which its gradient is divided.
       sums: the mesh dimensions over which its gradient is summed.
       others: its spec over all other mesh dimensions, which stays as it is.
       parts: into how many parts the gradient is divided by `scatters`.
@@ -67,7 +67,7 @@ class Kept:
     parts: int = 1
 
     def whole(self, value: Any) -> Any:
-        """The value that the share computes with; the transpose sums gradients and divides them."""
+        """The value that the share computes with; its transpose sums gradients and divides them."""
         if self.gathers is None:
             return value
         axis, names = self.gathers
@@ -85,7 +85,7 @@ class Kept:
         return lax.psum(gradient, self.sums) if self.sums else gradient
 
     def part_shape(self, shape: tuple[int, ...], divided: bool) -> tuple[int, ...]:
-        """The shape of the gradient of a value that came in with a shape, before or after it is divided."""
+        """The shape of the gradient of a whole value, before or after it is divided."""
         if self.scatters is None or not divided:
             return shape
         axis, _ = self.scatters
@@ -128,9 +128,11 @@ def kept_like(strategy: Any, capture: Any) -> Kept:
     spec = PartitionSpec(*map(_entry, mine))
     at = next((i for i, names in enumerate(mine) if names), None)
     rest = tuple(a for a in axes if at is None or a not in mine[at])
+    if at is not None and isinstance(capture, LocalPart):
+        return Kept(spec, spec, sums=rest, others=others)
     if at is not None:
-        gathers = None if isinstance(capture, LocalPart) else (at, mine[at])
-        return Kept(spec, spec, gathers, None, rest, others)
+        along, number = (at, mine[at]), layout.num_shards(at)
+        return Kept(spec, spec, along, along, rest, others, number)
     slots = getattr(variable, "_slot_layout", None)
     if slots is None:
         return Kept(spec, spec, sums=axes, others=others)

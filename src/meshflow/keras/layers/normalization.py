@@ -12,6 +12,7 @@ from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import spanning
+from meshflow.distribute.shares import current_shares
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -260,6 +261,9 @@ class BatchNormalization(_Scaled):
                 weights = array.expand_dims(weights, -1)
             count = math.reduce_sum(weights * array.ones_like(x), reduced, keepdims=keep)
             mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keep)
+        shares = current_shares()
+        if shares is not None:
+            return _over_devices(shares, mean, variance, count)
         replica = spanning() if self.synchronized else None
         if replica is None:
             return mean, variance
@@ -276,7 +280,8 @@ class BatchNormalization(_Scaled):
 
     def _move(self, x: Any, mean: Any, variance: Any, reduced: list[int]) -> None:
         if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
-            count = self._count_of(x, reduced)
+            shares = current_shares()
+            count = self._count_of(x, reduced) * (shares.row_parts if shares is not None else 1)
             others = max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
             variance = variance * (count / others)
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
@@ -305,6 +310,19 @@ class BatchNormalization(_Scaled):
             "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
             **({"synchronized": True} if self.synchronized else {}),
         }
+
+
+def _over_devices(shares: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
+    """Mean and variance of all devices' rows, of those of each and how many numbers each is of."""
+
+    def averaged(value: Any) -> Any:
+        # A device where all is masked has no mean, and counts for nothing.
+        weighted = math.multiply_no_nan(value, count * array.ones_like(value))
+        return shares.mean(weighted) / every
+
+    every = shares.mean(count * array.ones_like(mean))
+    overall = averaged(mean)
+    return overall, averaged(variance + math.square(mean - overall))
 
 
 class LayerNormalization(_Scaled):

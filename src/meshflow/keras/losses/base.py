@@ -8,6 +8,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.distribute.replica import spanning
+from meshflow.distribute.shares import current_shares
 from meshflow.keras import registry, settings
 from meshflow.ops import array, math
 
@@ -90,8 +91,10 @@ class Loss:
             Reduction.SUM_OVER_BATCH_SIZE,
         ):
             # The mean over the losses that count, as a mean over all of them.
-            share = math.cast(counted, losses.dtype)
-            losses = losses * math.divide_no_nan(1.0, math.reduce_mean(share))
+            share = math.reduce_mean(math.cast(counted, losses.dtype))
+            shares = current_shares()
+            share = share if shares is None else shares.mean_of_all(share)
+            losses = losses * math.divide_no_nan(1.0, share)
         if mask is not None:
             mask = math.cast(mask, losses.dtype)
             sample_weight = (

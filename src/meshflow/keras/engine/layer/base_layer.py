@@ -39,6 +39,7 @@ from meshflow.keras.engine.layer.helpers import (
 )
 from meshflow.keras.engine.layer.layout_map import current_map
 from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses
+from meshflow.keras.engine.layer.recomputing import run_call
 from meshflow.keras.engine.layer.weights import LayerWeights
 from meshflow.keras.engine.symbolic.call_signature import CallSignature, call_signature, call_state
 from meshflow.keras.engine.symbolic.input_spec import InputSpec, assert_input_compatibility
@@ -249,7 +250,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
                 inputs = self._cast_inputs(inputs)
             with self._reading_weights():
                 # In a tf.function, Python control flow of the user's layers may depend on tensors.
-                outputs = convert_if_enabled(self.call)(inputs, *args, **kwargs)
+                outputs = run_call(self, convert_if_enabled(self.call), inputs, args, kwargs)
             if self._activity_regularizer is not None:
                 self._regularize_activity(outputs)
         self._set_masks(inputs, outputs, kwargs.get("mask"))

@@ -1,0 +1,57 @@
+"""Reading weights where they are used: a layer that is computed again brings its weights together again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parallel.zero import kept_like
+from meshflow.distribute.shares import Shares
+
+__all__ = ["manual", "reading_parts"]
+
+_gather = Op("gather_weight", lambda operands, static: static[0].whole(operands[0]), constant=False)
+
+
+@contextlib.contextmanager
+def reading_parts(shares: Shares) -> Iterator[None]:
+    """While it is open, and layers are computed again, a read of a split weight is a gather of its own."""
+    if not shares.recompute:
+        yield
+        return
+    gathered: dict[tuple[int, int], Tensor] = {}
+
+    def read(variable: Any) -> Tensor:
+        scope: Any = context.trace
+        kept = kept_like(shares.strategy, variable)
+        if kept.gathers is None:
+            return scope.read(variable)
+        key = id(scope), id(variable)
+        if key not in gathered:
+            gathered[key] = apply(_gather, (shares.local(variable),), (kept,))
+        return gathered[key]
+
+    saved, context.reading = context.reading, read
+    try:
+        yield
+    finally:
+        context.reading = saved
+
+
+@contextlib.contextmanager
+def manual(shares: Shares) -> Iterator[None]:
+    """Programs traced inside are for one device along the dimensions of the batch, as in `jax.shard_map`."""
+    if not shares.axes:
+        yield
+        return
+    mesh = shares.strategy.mesh.jax_mesh.abstract_mesh
+    kinds = {name: jax.sharding.AxisType.Manual for name in shares.axes}
+    with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
+        yield

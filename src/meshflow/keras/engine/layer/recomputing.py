@@ -1,0 +1,75 @@
+"""Layers that the backward pass computes again instead of keeping what is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.gradients.recompute import recompute_grad, recomputed_by, recomputing
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.shares import Shares, current_shares
+
+__all__ = ["run_call"]
+
+
+def run_call(layer: Any, call: Callable[..., Any], inputs: Any, args: Any, kwargs: Any) -> Any:
+    """Runs a layer's `call`, as what is computed again in the backward pass if its strategy says so."""
+    shares = current_shares()
+    if shares is None or not shares.recompute or shares.inside or not _is_unit(layer):
+        return call(inputs, *args, **kwargs)
+    shares.inside = True
+    try:
+        return _recomputed(layer, shares, call, inputs, args, kwargs)
+    finally:
+        shares.inside = False
+
+
+def _is_unit(layer: Any) -> bool:
+    """Whether a layer is computed again as one: not the model, nor a model of several blocks inside of it."""
+    if not hasattr(layer, "train_step"):
+        return True
+    if hasattr(layer, "optimizer") and layer._is_compiled:
+        return False
+    blocks = [
+        type(part)
+        for part in layer._flatten_layers(recursive=False, include_self=False)
+        if part._tracked.layers
+    ]
+    return len(set(blocks)) == len(blocks) and not any(hasattr(b, "train_step") for b in blocks)
+
+
+def _recomputed(layer: Any, shares: Shares, call: Any, inputs: Any, args: Any, kwargs: Any) -> Any:
+    masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
+    parts = list(layer._flatten_layers())
+
+    def run(given: Any) -> Any:
+        for tensor, mask in zip(nest.flatten(given), masks, strict=True):
+            if mask is not None:
+                tensor._keras_mask = mask
+        before = [len(part._losses) for part in parts]
+        outputs = call(given, *args, **kwargs)
+        added = [part._losses[n:] for part, n in zip(parts, before, strict=True)]
+        for part, n in zip(parts, before, strict=True):
+            del part._losses[n:]
+        own = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
+        return outputs, own, added
+
+    outputs, own, added = _form(shares)(run)(inputs)
+    for tensor, mask in zip(nest.flatten(outputs), own, strict=True):
+        if mask is not None and isinstance(tensor, Tensor):
+            tensor._keras_mask = mask
+    for part, losses in zip(parts, added, strict=True):
+        part._losses += losses
+    return outputs
+
+
+def _form(shares: Shares) -> Callable[..., Any]:
+    if shares.recompute == "layer":
+        return recompute_grad
+    policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
+    return lambda run: recomputing(run, recomputed_by(policy))
+
+
+def _all_but_gathers(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name not in ("all_gather", "all_gather_invariant")
