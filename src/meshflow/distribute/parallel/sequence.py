@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -34,26 +36,51 @@ class Sequences:
       way: "ring" or "ulysses".
       mesh: a JAX mesh; None for that of the program around.
       axes: the mesh dimensions that sequences are split over.
-      devices: how many parts that makes.
+      batch: those that examples are split over.
+      heads: those that heads are split over.
     """
 
     way: str
     mesh: Any
     axes: tuple[str, ...]
-    devices: int
+    batch: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+
+    def devices(self, names: tuple[str, ...]) -> int:
+        """How many parts some of the dimensions make."""
+        mesh = jax.sharding.get_abstract_mesh() if self.mesh is None else self.mesh
+        return math.prod(mesh.shape[name] for name in names)
+
+    def fitting(self, batch: int, heads: int) -> Sequences:
+        """Without the dimensions that do not divide."""
+        fits = lambda names, size: names if size % self.devices(names) == 0 else ()
+        return dataclasses.replace(
+            self, batch=fits(self.batch, batch), heads=fits(self.heads, heads)
+        )
 
 
 def attention(
-    what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any, sequences: Sequences | None
+    what: Attend,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    queries: Any,
+    key: Any,
+    sequences: Sequences | None,
 ) -> Any:
-    """Attention; see `blockwise.attend` for the arguments. On several devices sequences are padded where they do not divide.
+    """Attention, on one device or several, where sequences are padded if they do not divide.
+
+    A query that sees no key attends to all keys alike, as adding a large negative number to all scores has it; its
+    gradient reaches the values only.
 
     Args:
       what: what attention does.
       q: queries [b, t, n, h], scaled.
       k: keys [b, s, n, h].
       v: values [b, s, n, h of values].
-      mask: bool [b, 1 or t, s], or None.
+      mask: bool [b, 1 or t, s], True where attention may go, or None.
+      queries: bool [b, t], False for queries that may see nothing, or None.
       key: two uint32 numbers for dropout, or None.
       sequences: where the sequences lie; None on one device.
 
@@ -64,28 +91,63 @@ def attention(
       ValueError: when Ulysses' devices do not divide the heads.
     """
     if sequences is None:
-        return blockwise.attend(what, q, k, v, mask, key)
-    parts, heads, queries = sequences.devices, q.shape[2], q.shape[1]
-    if sequences.way == "ulysses" and heads % parts:
+        values = blockwise.attend(what, q, k, v, mask, key)
+    else:
+        values = _over_devices(what, q, k, v, mask, key, sequences)
+    seen = _seen(what, mask, q.shape[1])
+    if queries is not None:
+        seen = queries if seen is None else seen & queries
+    if seen is None:
+        return values
+    alike = v.astype(jnp.promote_types(v.dtype, jnp.float32)).mean(1, keepdims=True)
+    return jnp.where(seen[..., None, None], values, alike.astype(v.dtype))
+
+
+def _seen(what: Attend, mask: Any, queries: int) -> Any:
+    """Which queries see a key: bool [b, t], or None where all do."""
+    if mask is None:
+        return None
+    if not what.causal:
+        return jnp.broadcast_to(mask.any(-1), (mask.shape[0], queries))
+    if mask.shape[1] == 1:
+        until = lax.cummax(mask[:, 0].astype(jnp.int32), axis=1) > 0
+        return until[:, jnp.minimum(jnp.arange(queries), mask.shape[2] - 1)]
+    past = jnp.arange(queries)[:, None] >= jnp.arange(mask.shape[2])
+    return (mask & past).any(-1)
+
+
+def _over_devices(
+    what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any, sequences: Sequences
+) -> Any:
+    parts, queries = sequences.devices(sequences.axes), q.shape[1]
+    place = sequences.fitting(q.shape[0], q.shape[2])
+    heads = q.shape[2] // place.devices(place.heads)
+    if place.way == "ulysses" and heads % parts:
         raise ValueError(
             f'sequence="ulysses" gives each device its share of the heads: {heads} heads do not divide among the {parts} '
-            f'devices of {", ".join(sequences.axes)}. Use a multiple of {parts} heads, or sequence="ring".'
+            f'devices of {", ".join(place.axes)}. Use a multiple of {parts} heads, or sequence="ring".'
         )
     what = dataclasses.replace(what, keys=k.shape[1])
     q, k, v = (_padded(x, 1, parts) for x in (q, k, v))
     if mask is not None:
         mask = _padded(mask, 2, parts)
         mask = mask if mask.shape[1] == 1 else _padded(mask, 1, parts)
-    run = functools.partial(ring if sequences.way == "ring" else ulysses, what, sequences.axes)
-    split = PartitionSpec(None, sequences.axes)
-    by_rows = sequences.way == "ring" and mask is not None and mask.shape[1] > 1
-    specs = split, split, split, split if by_rows else PartitionSpec(), PartitionSpec()
+    others = (*place.batch, *place.heads)
+
+    def run(q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+        if key is not None and others:
+            key = key.at[1].add(lax.axis_index(others).astype(key.dtype) * np.uint32(0x9E3779B9))
+        return (ring if place.way == "ring" else ulysses)(what, place.axes, q, k, v, mask, key)
+
+    split = PartitionSpec(place.batch or None, place.axes, place.heads or None)
+    by_rows = place.way == "ring" and mask is not None and mask.shape[1] > 1
+    of_mask = PartitionSpec(place.batch or None, place.axes if by_rows else None)
     mapped = jax.shard_map(
         run,
-        mesh=sequences.mesh,
-        in_specs=specs,
+        mesh=place.mesh,
+        in_specs=(split, split, split, of_mask, PartitionSpec()),
         out_specs=split,
-        axis_names=set(sequences.axes),
+        axis_names={*place.axes, *others},
         check_vma=False,
     )
     return mapped(q, k, v, mask, key)[:, :queries]

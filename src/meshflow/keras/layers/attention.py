@@ -230,11 +230,11 @@ class MultiHeadAttention(Layer):
         self._ensure(query, value, key)
         q = self._query_dense(query) * (1.0 / self.key_dim**0.5)
         k, v = self._key_dense(key), self._value_dense(value)
-        # A masked query's output means nothing, whatever it sees.
         masks = self._masks(None, value, key, attention_mask)
-        outputs = attention_in_parts(
-            self, q, k, v, masks, use_causal_mask, training, return_attention_scores
-        )
+        live = getattr(query, "_keras_mask", None)
+        live = None if live is None else math.cast(live, "bool")
+        wanted = (use_causal_mask, training, return_attention_scores)
+        outputs = attention_in_parts(self, q, k, v, masks, live, *wanted)
         if outputs is not None:
             return self._output_dense(outputs)
         mask = self._mask(query, value, key, attention_mask, use_causal_mask)
@@ -338,7 +338,7 @@ class _BaseAttention(Layer):
         masks = [] if value_mask is None else [array.expand_dims(math.cast(value_mask, "bool"), 1)]
         causal = use_causal_mask or self.causal
         outputs = self._in_parts(
-            query, key, value, masks, causal, training, return_attention_scores
+            query, key, value, masks, None, causal, training, return_attention_scores
         )
         if outputs is not None:
             return self._of_queries(outputs, mask)

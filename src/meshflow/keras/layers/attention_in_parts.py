@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math as numbers
 from typing import Any
 
 from meshflow.core.dispatch.dispatch import apply
@@ -11,6 +10,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel import sequence
 from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.sequence import Sequences
+from meshflow.distribute.shares import current_shares
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.ops import array, math
 
@@ -36,8 +36,12 @@ def sequences_in_parts() -> Sequences | None:
             f"sequence={way!r} needs a rule that splits sequences, such as rules='batch:data, sequence:model'."
         )
     mesh = strategy.mesh  # type: ignore[union-attr]
-    devices = numbers.prod(mesh.dim_size(name) for name in axes)
-    return Sequences(way, mesh.jax_mesh, axes, devices) if devices > 1 else None
+    heads = tuple(n for n in strategy.rules.dimensions("heads") if n not in axes)  # type: ignore[union-attr]
+    if all(mesh.dim_size(name) == 1 for name in axes):
+        return None
+    if current_shares() is not None:
+        return Sequences(way, None, axes, (), heads)
+    return Sequences(way, mesh.jax_mesh, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
 
 
 def attention_in_parts(
@@ -46,6 +50,7 @@ def attention_in_parts(
     k: Any,
     v: Any,
     masks: list[Any],
+    queries: Any,
     causal: bool,
     training: Any,
     return_scores: bool,
@@ -58,6 +63,7 @@ def attention_in_parts(
       k: keys [b, s, n, h].
       v: values [b, s, n, h].
       masks: what must be True for a query to see a key: bool tensors that broadcast to [b, t, s].
+      queries: bool [b, t], False for queries that are padding, or None.
       causal: whether queries see only keys of earlier positions and their own.
       training: whether dropout is on.
       return_scores: whether the weights are wanted.
@@ -80,7 +86,7 @@ def attention_in_parts(
     key = layer._dropout_layer._stream.next_key() if rate else None
     what = Attend(causal, rate)
     mask = _combined(masks, q, k)
-    return apply(_attention, (q, k, v, mask, key), (what, sequences))
+    return apply(_attention, (q, k, v, mask, queries, key), (what, sequences))
 
 
 def _refusal(layer: Any, masks: list[Any], training: Any, return_scores: bool) -> str:
