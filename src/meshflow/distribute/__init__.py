@@ -23,6 +23,7 @@ from meshflow.distribute.local_strategies import (
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
+from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
 from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.server import Server
@@ -68,6 +69,8 @@ __all__ = [
     "coordinator",
     "experimental",
     "experimental_set_strategy",
+    "from_deepspeed",
+    "from_mesh_tensorflow",
     "get_replica_context",
     "get_strategy",
     "has_strategy",

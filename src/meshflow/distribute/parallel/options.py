@@ -50,8 +50,9 @@ class ParallelOptions:
         weights brought together, or a policy of `jax.checkpoint_policies`.
       pipeline: a `Pipeline`, or the mesh dimension of its stages.
       sequence: how sequences are split in attention: "ring", "ulysses" or "split".
-      offload: what lies in the host's memory: some of "optimizer", "parameters", "activations".
-      compress: how gradients are sent: "int8" or "1bit".
+      offload: what is to lie in the host's memory: some of "optimizer", "parameters", "activations". No strategy
+        takes it yet.
+      compress: how gradients are to be sent: "int8" or "1bit". No strategy takes it yet.
 
     Raises:
       ValueError: for a value that none of them takes.
@@ -92,13 +93,13 @@ class ParallelOptions:
             _one_of("offload", what, _OFFLOAD)
         object.__setattr__(self, "offload", offload)
         if self.zero_over is not None:
-            names = self.zero_over.split("+") if isinstance(self.zero_over, str) else self.zero_over
-            object.__setattr__(self, "zero_over", tuple(names))
             if not self.zero:
                 raise InvalidValueError(
                     f"zero_over={self.zero_over!r} says where states are split, but zero=0 splits none. Pass "
                     "zero=1, 2 or 3."
                 )
+            names = self.zero_over.split("+") if isinstance(self.zero_over, str) else self.zero_over
+            object.__setattr__(self, "zero_over", tuple(names))
         if isinstance(self.pipeline, str):
             object.__setattr__(self, "pipeline", Pipeline(self.pipeline))
         elif not isinstance(self.pipeline, (Pipeline, type(None))):
@@ -117,6 +118,12 @@ class ParallelOptions:
           ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
             to be split where nothing is.
         """
+        for name in ("offload", "compress"):
+            if getattr(self, name):
+                raise NotImplementedError(
+                    f"MeshStrategy: {name}={getattr(self, name)!r} is not available. States, gradients and weights are "
+                    "divided by zero=, activations by recompute= and micro_batches=."
+                )
         for name in self.zero_over or ():
             known_dimension(name, mesh, "zero_over")
             if name not in batch:

@@ -1,0 +1,216 @@
+"""DeepSpeed's configuration file as a `MeshStrategy`, and what `compile` and `fit` are to be given."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from meshflow.core.runtime.devices import devices_of, main_kind
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.distribute.parallel.adapters.mesh_tensorflow import mesh_of_sizes
+from meshflow.distribute.parallel.strategy import MeshStrategy
+from meshflow.placement.mesh import Mesh
+
+__all__ = ["DeepSpeedSettings", "from_deepspeed"]
+
+# What the compiler decides, or has no counterpart where one program is compiled for all devices.
+_DECIDED = {
+    "": "steps_per_print wall_clock_breakdown dump_state prescale_gradients gradient_predivide_factor "
+    "sparse_gradients disable_allgather communication_data_type zero_allow_untested_optimizer "
+    "zero_force_ds_cpu_optimizer memory_breakdown tensorboard wandb csv_monitor flops_profiler comms_logger",
+    "zero_optimization": "allgather_partitions allgather_bucket_size overlap_comm reduce_scatter reduce_bucket_size "
+    "contiguous_gradients round_robin_gradients stage3_prefetch_bucket_size stage3_max_live_parameters "
+    "stage3_max_reuse_distance stage3_param_persistence_threshold stage3_gather_16bit_weights_on_model_save "
+    "stage3_gather_fp16_weights_on_model_save sub_group_size ignore_unused_parameters load_from_fp32_weights "
+    "elastic_checkpoint",
+    "bf16": "",
+    "fp16": "auto_cast hysteresis consecutive_hysteresis min_loss_scale",
+    "activation_checkpointing": "contiguous_memory_optimization number_checkpoints synchronize_checkpoint_boundary "
+    "profile",
+}
+_READ = {
+    "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
+    "zero_optimization bf16 bfloat16 fp16 activation_checkpointing optimizer",
+    "zero_optimization": "stage zero_hpz_partition_size",
+    "bf16": "enabled",
+    "fp16": "enabled loss_scale initial_scale_power loss_scale_window",
+    "activation_checkpointing": "partition_activations",
+}
+# Its optimizers by our names, and their arguments by ours; weight decay stands apart from the gradient.
+_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "lion": "Lion"}
+_ARGUMENTS = {
+    "lr": "learning_rate",
+    "eps": "epsilon",
+    "weight_decay": "weight_decay",
+    "momentum": "momentum",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepSpeedSettings:
+    """What a DeepSpeed configuration says, in the words of scripts.
+
+    Attributes:
+      strategy: the `MeshStrategy`.
+      optimizer: what `compile(optimizer=)` takes: a name and arguments; None when the file has none.
+      batch_size: what `fit(batch_size=)` takes: the rows of a step on all devices; None when the file does not say.
+      policy: what `tf.keras.mixed_precision.set_global_policy` takes.
+      decided: the keys that the compiler decides about.
+    """
+
+    strategy: MeshStrategy
+    optimizer: dict[str, Any] | None
+    batch_size: int | None
+    policy: str
+    decided: tuple[str, ...]
+
+
+def from_deepspeed(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    mesh: Mesh | None = None,
+    rules: str = "batch:data",
+) -> DeepSpeedSettings:
+    """A strategy, and what else scripts need, of a DeepSpeed configuration.
+
+    Args:
+      config: the path of the JSON file, or what is in it.
+      mesh: the mesh; default all devices along "data", or "node" and "data" with `zero_hpz_partition_size`.
+      rules: the rules of the `MeshStrategy`.
+
+    Returns:
+      A `DeepSpeedSettings`.
+
+    Raises:
+      ValueError: for unknown keys, values that contradict each other, and what has no counterpart here.
+
+    Example:
+      >>> import meshflow as tf
+      >>> settings = tf.distribute.from_deepspeed({
+      ...     "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": True},
+      ...     "zero_optimization": {"stage": 3, "overlap_comm": True}, "gradient_clipping": 1.0,
+      ...     "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}, tf.experimental.dtensor.create_mesh({"data": 4}))
+      >>> settings.batch_size, settings.policy, settings.optimizer["config"]["global_clipnorm"], settings.decided
+      (64, 'mixed_bfloat16', 1.0, ('zero_optimization.overlap_comm',))
+    """
+    if not isinstance(config, Mapping):
+        with open(config, encoding="utf-8") as file:
+            config = json.load(file)
+    decided = _checked("", config)
+    zero = _part(config, "zero_optimization", decided)
+    checkpointing = _part(config, "activation_checkpointing", decided)
+    stage = int(zero.get("stage", 0))
+    choices: dict[str, Any] = {"zero": stage}
+    inner = int(zero.get("zero_hpz_partition_size", 1))
+    if mesh is None:
+        count = len(devices_of(main_kind()))
+        if inner > 1 and count % inner:
+            raise InvalidValueError(
+                f"zero_hpz_partition_size={inner} does not divide the {count} devices."
+            )
+        mesh = mesh_of_sizes(
+            {"node": count // inner, "data": inner} if inner > 1 else {"data": count}
+        )
+    if inner > 1:
+        rules = rules.replace("batch:data", "batch:node+data")
+        choices["zero_over"] = "data"
+    if checkpointing.get("partition_activations"):
+        choices["recompute"] = "layer"
+    accumulated = int(config.get("gradient_accumulation_steps", 1))
+    strategy = MeshStrategy(mesh, rules, micro_batches=accumulated, **choices)
+    return DeepSpeedSettings(
+        strategy,
+        _optimizer(config),
+        _batch_size(config, accumulated, strategy),
+        _policy(config, decided),
+        tuple(decided),
+    )
+
+
+def _checked(name: str, part: Mapping[str, Any]) -> list[str]:
+    """The keys of a part that the compiler decides about."""
+    read, decided = _READ[name].split(), _DECIDED[name].split()
+    path = f"{name}." if name else ""
+    unknown = [f"{path}{key}" for key in part if key not in (*read, *decided)]
+    if unknown:
+        raise InvalidValueError(
+            f"from_deepspeed: {unknown} have no counterpart here. Take them out of the configuration, and say what they "
+            "are to do by the options of a MeshStrategy, by compile or by fit."
+        )
+    return [f"{path}{key}" for key in part if key in decided]
+
+
+def _part(config: Mapping[str, Any], name: str, decided: list[str]) -> Mapping[str, Any]:
+    part = config.get(name) or {}
+    decided += _checked(name, part)
+    return part
+
+
+def _batch_size(config: Mapping[str, Any], accumulated: int, strategy: MeshStrategy) -> int | None:
+    devices = 1
+    for name in strategy.batch_dimensions:
+        devices *= strategy.mesh.dim_size(name)
+    whole, micro = config.get("train_batch_size"), config.get("train_micro_batch_size_per_gpu")
+    if micro is None:
+        return whole
+    found = int(micro) * accumulated * devices
+    if whole not in (None, found):
+        raise InvalidValueError(
+            f"from_deepspeed: train_batch_size={whole} is not train_micro_batch_size_per_gpu={micro} x "
+            f"gradient_accumulation_steps={accumulated} x {devices} devices = {found}."
+        )
+    return found
+
+
+def _policy(config: Mapping[str, Any], decided: list[str]) -> str:
+    half = _part(config, "fp16", decided)
+    brain = config.get("bf16") or config.get("bfloat16") or {}
+    decided += _checked("bf16", brain)
+    if half.get("enabled") and brain.get("enabled"):
+        raise InvalidValueError("from_deepspeed: fp16 and bf16 are both enabled; choose one.")
+    if half.get("enabled") and half.get("loss_scale"):
+        raise InvalidValueError(
+            "from_deepspeed: a fixed fp16.loss_scale is said by wrapping the optimizer: "
+            f"LossScaleOptimizer(optimizer, dynamic=False, initial_scale={half['loss_scale']})."
+        )
+    return (
+        "mixed_float16"
+        if half.get("enabled")
+        else "mixed_bfloat16"
+        if brain.get("enabled")
+        else "float32"
+    )
+
+
+def _optimizer(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    given = config.get("optimizer")
+    clip = float(config.get("gradient_clipping", 0.0))
+    if given is None:
+        if clip:
+            raise InvalidValueError(
+                "from_deepspeed: gradient_clipping without an optimizer in the configuration: give your own "
+                f"global_clipnorm={clip}."
+            )
+        return None
+    kind = _OPTIMIZERS.get(str(given.get("type")).lower())
+    if kind is None:
+        raise InvalidValueError(
+            f"from_deepspeed: optimizer {given.get('type')!r} has no counterpart; known are {sorted(_OPTIMIZERS)}."
+        )
+    parameters = dict(given.get("params") or {})
+    arguments: dict[str, Any] = {}
+    if "betas" in parameters:
+        arguments["beta_1"], arguments["beta_2"] = parameters.pop("betas")
+    if kind == "Adam" and parameters.get("weight_decay") and parameters.pop("adam_w_mode", True):
+        kind = "AdamW"
+    parameters.pop("adam_w_mode", None)
+    parameters.pop("torch_adam", None)
+    unknown = sorted(set(parameters) - set(_ARGUMENTS))
+    if unknown:
+        raise InvalidValueError(f"from_deepspeed: optimizer.params has unknown keys {unknown}.")
+    arguments |= {_ARGUMENTS[key]: value for key, value in parameters.items()}
+    if clip:
+        arguments["global_clipnorm"] = clip
+    return {"class_name": kind, "config": {"name": kind, **arguments}}

@@ -1,0 +1,109 @@
+"""What devices send and hold in a step: the numbers of theory, to the byte."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from distribute.parallel.training import LAYERS, mesh, sent
+
+WIDTH, BLOCKS = 32, 4
+
+
+def deep():
+    return tf.keras.Sequential(
+        [tf.keras.Input([WIDTH]), *(LAYERS.Dense(WIDTH, "tanh") for _ in range(BLOCKS))]
+    )
+
+
+def wide():
+    blocks = [LAYERS.Dense(units) for _ in range(2) for units in (2 * WIDTH, WIDTH)]
+    return tf.keras.Sequential([tf.keras.Input([WIDTH]), *blocks])
+
+
+def explained(make, sizes, rules, rows=64, **options):
+    """What each device sends in a step by kind, without the mean of the loss, and the explanation of the step."""
+    rng = np.random.default_rng(0)
+    batch = tuple(rng.normal(size=(rows, WIDTH)).astype("float32") for _ in range(2))
+    strategy = tf.distribute.MeshStrategy(mesh(**sizes), rules, **options)
+    with strategy.scope():
+        model = make()
+        model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    found, step = sent(model, *batch)
+    found["all-reduce"] -= 2 * part(4, int(np.prod([sizes[d] for d in strategy.batch_dimensions])))
+    return {kind: n for kind, n in found.items() if n}, step
+
+
+KERNEL, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH
+ALL = BLOCKS * (KERNEL + BIAS)
+
+
+def part(sent_bytes, devices=4):
+    """What a ring of devices sends to gather, or to scatter, so many bytes."""
+    return sent_bytes * (devices - 1) // devices
+
+
+@pytest.mark.parametrize(
+    ("options", "gathered", "scattered"),
+    [
+        ({"zero": 1}, ALL, ALL),
+        ({"zero": 1, "micro_batches": 4}, ALL, ALL),
+        ({"zero": 2, "micro_batches": 4}, ALL, 4 * ALL),
+        ({"zero": 3}, ALL, ALL),
+        ({"zero": 3, "micro_batches": 4}, ALL, 4 * ALL),
+        ({"zero": 3, "recompute": "layer"}, 2 * ALL, ALL),
+        ({"zero": 3, "micro_batches": 4, "recompute": "layer"}, 8 * ALL, 4 * ALL),
+        # The gradient needs kernels again, but neither biases nor what stands before the inputs.
+        ({"zero": 3, "recompute": "gathers"}, ALL + (BLOCKS - 1) * KERNEL, ALL),
+    ],
+    ids=str,
+)
+def test_states_gradients_and_weights_in_parts(options, gathered, scattered):
+    found, step = explained(deep, {"data": 4}, "batch:data", **options)
+    assert found == {"all-gather": part(gathered), "reduce-scatter": part(scattered)}
+    # The batch, the step number and other numbers, weights and two slots.
+    weights = ALL // 4 if options["zero"] == 3 else ALL
+    batch = 2 * 4 * 64 * WIDTH // 4
+    assert 0 <= step.memory["arguments"] - (weights + 2 * ALL // 4 + batch) < 64
+
+
+def test_all_copies_alike():
+    found, step = explained(deep, {"data": 4}, "batch:data", micro_batches=4)
+    assert found == {"all-reduce": 2 * part(ALL)}
+    assert 0 <= step.memory["arguments"] - (3 * ALL + 2 * 4 * 64 * WIDTH // 4) < 64
+
+
+def test_parts_within_a_node_and_sums_across():
+    options = {"zero": 3, "zero_over": "data"}
+    found, _ = explained(deep, {"node": 2, "data": 2}, "batch:node+data", **options)
+    assert found == {
+        "all-gather": part(ALL, 2),
+        "reduce-scatter": part(ALL, 2),
+        "all-reduce": 2 * part(ALL // 2, 2),
+    }
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_parts_of_weights_that_a_rule_splits(zero):
+    """Weights do not travel whole over the dimension of the rule; activations do what they do without `zero`."""
+    sizes, rules = {"data": 2, "model": 2}, "batch:data, hidden:model"
+    found, _ = explained(wide, sizes, rules, zero=zero)
+    # A device's halves of the kernels, and the biases that no rule splits.
+    halves = 4 * KERNEL + 2 * BIAS
+    assert found.pop("all-gather") == found.pop("reduce-scatter") == part(halves, 2)
+    # One sum of the outputs of each pair, one of the gradient of the second pair's inputs; and the gradients of the
+    # biases that the rule splits, which have no other axis.
+    rows = 4 * (64 // 2) * WIDTH
+    assert found == {"all-reduce": 2 * part(3 * rows + 2 * BIAS, 2)}
+
+
+def test_memory_of_what_is_not_kept():
+    kept, again = (
+        explained(deep, {"data": 4}, "batch:data", rows=16, zero=3, recompute=how)[1].memory[
+            "temporaries"
+        ]
+        for how in (None, "layer")
+    )
+    # All weights are together at the same time, or those of two layers.
+    assert kept > ALL
+    assert again < 2 * (KERNEL + BIAS) + ALL // 4

@@ -1,0 +1,329 @@
+"""Every option trains as one device does: losses, metrics and weights of the same numbers."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from distribute.parallel.training import LAYERS, data, mesh, mlp, same_curves, same_weights, trained
+
+STRATEGIES = {
+    "micro_batches": ({"data": 4}, "batch:data", {"micro_batches": 2}),
+    "zero 1": ({"data": 4}, "batch:data", {"zero": 1}),
+    "zero 1, micro_batches": ({"data": 4}, "batch:data", {"zero": 1, "micro_batches": 2}),
+    "zero 2, micro_batches": ({"data": 4}, "batch:data", {"zero": 2, "micro_batches": 2}),
+    "zero 3": ({"data": 4}, "batch:data", {"zero": 3}),
+    "zero 3, recompute": (
+        {"data": 4},
+        "batch:data",
+        {"zero": 3, "micro_batches": 2, "recompute": "layer"},
+    ),
+    "zero 3 in a node": (
+        {"node": 2, "data": 2},
+        "batch:node+data",
+        {"zero": 3, "zero_over": "data", "recompute": "gathers"},
+    ),
+    "zero 3, tensors": (
+        {"data": 2, "model": 2},
+        "batch:data, hidden:model, heads:model",
+        {"zero": 3},
+    ),
+    "tensors": ({"data": 2, "model": 2}, "batch:data, hidden:model, heads:model", {}),
+}
+
+
+def strategy(name):
+    sizes, rules, options = STRATEGIES[name]
+    return tf.distribute.MeshStrategy(mesh(**sizes), rules, **options)
+
+
+ignores = pytest.mark.filterwarnings("ignore:MeshStrategy. no weight")
+
+
+@functools.cache
+def alone():
+    return trained(mlp)
+
+
+@ignores
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_each_option_trains_as_one_device(name):
+    model, curves = trained(mlp, strategy(name))
+    same_curves(curves, alone()[1])
+    same_weights(model, alone()[0])
+    x, y = data()
+    wanted = alone()[0].evaluate(x, y, verbose=0)
+    np.testing.assert_allclose(model.evaluate(x, y, verbose=0), wanted, rtol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), alone()[0].predict(x, verbose=0), atol=1e-5
+    )
+
+
+def transformer():
+    tokens = tf.keras.Input([6], dtype="int32")
+    x = LAYERS.Embedding(20, 16, mask_zero=True)(tokens)
+    x = x + LAYERS.MultiHeadAttention(4, 4)(x, x)
+    x = x + LAYERS.Dense(16)(LAYERS.Dense(64, "gelu")(LAYERS.LayerNormalization()(x)))
+    return tf.keras.Model(tokens, LAYERS.Dense(20)(x))
+
+
+class Watched(LAYERS.Layer):
+    """Adds a loss and a metric."""
+
+    def call(self, x):
+        self.add_loss(0.1 * tf.reduce_mean(x * x))
+        self.add_metric(tf.reduce_sum(x, -1), name="sums")
+        return x
+
+
+def penalized():
+    inputs = tf.keras.Input([16])
+    x = Watched()(LAYERS.Dense(32, "relu", kernel_regularizer="l2")(inputs))
+    outputs = [
+        LAYERS.Dense(8, name="a")(x),
+        LAYERS.Dense(4, name="b", activity_regularizer="l2")(x),
+    ]
+    return tf.keras.Model(inputs, outputs)
+
+
+def convolutional():
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input([4, 4, 3]),
+            LAYERS.Conv2D(8, 3, padding="same", use_bias=False),
+            LAYERS.BatchNormalization(),
+            LAYERS.ReLU(),
+            LAYERS.Flatten(),
+            LAYERS.Dense(8),
+        ]
+    )
+
+
+def _tokens():
+    rng = np.random.default_rng(0)
+    return tuple(rng.integers(0, 20, (32, 6)).astype("int32") for _ in range(2))
+
+
+def _images():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(32, 4, 4, 3)).astype("float32") + 1, data()[1]
+
+
+def _two():
+    x, y = data()
+    return x, {"a": y, "b": y[:, :4]}
+
+
+def _entropy(**options):
+    return functools.partial(
+        tf.keras.losses.SparseCategoricalCrossentropy, from_logits=True, **options
+    )
+
+
+X, Y = data()
+CASES = {
+    "masks": (
+        transformer,
+        {"batch": _tokens(), "loss": _entropy(), "metrics": lambda: ["accuracy"]},
+    ),
+    "ignored classes": (transformer, {"batch": _tokens(), "loss": _entropy(ignore_class=3)}),
+    "sums, added losses": (
+        penalized,
+        {
+            "batch": _two(),
+            "loss": lambda: {"a": "mse", "b": tf.keras.losses.MeanAbsoluteError(reduction="sum")},
+            "loss_weights": {"a": 1.0, "b": 0.01},
+            "metrics": lambda: {"a": ["mae"]},
+        },
+    ),
+    "weights": (
+        mlp,
+        {"batch": (X, Y, np.linspace(0, 2, 32, dtype="float32")), "weighted_metrics": ["mae"]},
+    ),
+    "uneven": (mlp, {"batch": (X[:27], Y[:27])}),
+    "clipped": (mlp, {"optimizer": lambda: tf.keras.optimizers.Adam(1e-2, global_clipnorm=0.5)}),
+    "several steps": (mlp, {"steps_per_execution": 2}),
+    "scaled": (
+        mlp,
+        {
+            "optimizer": lambda: tf.keras.mixed_precision.LossScaleOptimizer(
+                tf.keras.optimizers.SGD(0.1)
+            )
+        },
+    ),
+    "accumulated": (mlp, {"gradient_accumulation_steps": 2}),
+    "factored": (mlp, {"optimizer": lambda: tf.keras.optimizers.Adafactor(1e-2)}),
+    "eager": (mlp, {"run_eagerly": True}),
+}
+
+
+@ignores
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+def test_what_fit_can_do_is_done_on_parts(name):
+    make, settings = CASES[name]
+    wanted = trained(make, **settings)
+    for chosen in ("zero 3, recompute", "zero 3, tensors")[: 1 if name == "eager" else 2]:
+        model, curves = trained(make, strategy(chosen), **settings)
+        same_curves(curves, wanted[1])
+        same_weights(model, wanted[0], rtol=1e-3, atol=1e-5)
+
+
+def tagger():
+    layers = [LAYERS.Embedding(20, 16, mask_zero=True), LAYERS.Dense(32, "tanh"), LAYERS.Dense(20)]
+    return tf.keras.Sequential([tf.keras.Input([6], dtype="int32"), *layers])
+
+
+def test_what_fit_can_do_together():
+    """Masks, weights of examples, an uneven last batch, clipping, loss scaling, accumulation and loops of steps at once."""
+
+    def optimizer():
+        inner = tf.keras.optimizers.Adam(1e-2, global_clipnorm=0.5, gradient_accumulation_steps=2)
+        return tf.keras.mixed_precision.LossScaleOptimizer(inner)
+
+    x, y = _tokens()
+    settings = {
+        "batch": (x[:27], y[:27], np.linspace(0, 2, 27, dtype="float32")),
+        "loss": _entropy(ignore_class=3),
+        "optimizer": optimizer,
+        "metrics": lambda: ["accuracy"],
+        "steps_per_execution": 2,
+        "fit": {"batch_size": 8},
+        "steps": 4,
+    }
+    wanted = trained(tagger, **settings)
+    model, curves = trained(tagger, strategy("zero 3, recompute"), **settings)
+    same_curves(curves, wanted[1])
+    same_weights(model, wanted[0], rtol=1e-3, atol=1e-5)
+
+
+@ignores
+def test_losses_that_are_sums_or_added_and_metrics_of_layers():
+    make, settings = CASES["sums, added losses"]
+    _, curves = trained(make, strategy("zero 2, micro_batches"), **settings)
+    same_curves(curves, trained(make, **settings)[1])
+    assert "sums" in curves
+
+
+@ignores
+def test_batch_normalization_is_of_all_rows_that_are_computed_together():
+    wanted = trained(convolutional, batch=_images())
+    model, curves = trained(convolutional, strategy("zero 3 in a node"), batch=_images())
+    same_curves(curves, wanted[1])
+    moving = model.layers[1].moving_variance
+    np.testing.assert_allclose(moving, wanted[0].layers[1].moving_variance, rtol=1e-5)
+
+
+def test_gradients_in_sixteen_bits():
+    """The region is nearer to one device than half of a bfloat16's digits."""
+
+    def mixed():
+        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+        try:
+            return mlp()
+        finally:
+            tf.keras.mixed_precision.set_global_policy("float32")
+
+    wanted = trained(mixed)[1]
+    same_curves(trained(mixed, strategy("zero 3, recompute"))[1], wanted, rtol=2e-3)
+
+
+def half():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        return mlp()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
+def test_steps_whose_gradients_overflow_are_left_out():
+    def scaled():
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        return tf.keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=2.0**22)
+
+    wanted, curve = trained(half, optimizer=scaled)
+    model, curves = trained(half, strategy("zero 3"), optimizer=scaled)
+    assert float(model.optimizer.loss_scale) == float(wanted.optimizer.loss_scale) < 2.0**22
+    same_curves(curves, curve, rtol=5e-3)
+
+
+class Drawing(LAYERS.Layer):
+    def call(self, x, training=None):
+        return tf.nn.dropout(x, 0.5) if training else x
+
+
+def test_devices_and_micro_batches_draw_their_own_random_numbers():
+    seen = {}
+
+    def make():
+        model = tf.keras.Sequential([tf.keras.Input([64]), LAYERS.Dropout(0.5), Drawing()])
+        model.add(LAYERS.Dense(1, kernel_initializer="ones", use_bias=False))
+        return model
+
+    class Kept(tf.keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="kept")
+            self.rows = self.add_weight("rows", (32,))
+
+        def update_state(self, y, y_pred, sample_weight=None):
+            self.rows.assign(y_pred[:, 0])
+
+        def result(self):
+            return tf.reduce_sum(self.rows)
+
+    for recompute in (None, "layer"):
+        chosen = tf.distribute.MeshStrategy(
+            mesh(data=4), "batch:data", zero=1, micro_batches=2, recompute=recompute
+        )
+        kept = []
+
+        def metrics(kept=kept):
+            kept.append(Kept())
+            return kept
+
+        trained(
+            make,
+            chosen,
+            batch=(np.ones([32, 64], "float32"), np.ones([32, 1], "float32")),
+            steps=2,
+            fit={"batch_size": 32},
+            optimizer=lambda: tf.keras.optimizers.SGD(0.0),
+            metrics=metrics,
+        )
+        rows = kept[0].rows.numpy()
+        seen[recompute] = rows
+        # About a quarter of the inputs counts, four times: no row draws what all others draw.
+        assert len(set(rows.tolist())) > 10
+        assert 32 < rows.mean() < 96
+    np.testing.assert_array_equal(seen[None], seen["layer"])
+
+
+def test_models_that_are_built_by_their_first_batch():
+    class Lazy(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = LAYERS.Dense(32, "relu"), LAYERS.Dense(8)
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+    chosen = strategy("zero 3")
+    model, curves = trained(Lazy, chosen)
+    same_curves(curves, trained(Lazy)[1])
+    assert model.first.kernel.layout.sharding_specs == ["data", "unsharded"]
+
+
+def test_own_losses_and_steps_that_call_the_models():
+    class Own(tf.keras.Sequential):
+        def compute_loss(self, x, y, y_pred, sample_weight=None):
+            return tf.reduce_mean(tf.abs(y - y_pred) ** 3)
+
+        def train_step(self, data):
+            x, y = data
+            return {**super().train_step((2.0 * x, y)), "twice": tf.constant(2.0)}
+
+    def make():
+        return Own(mlp().layers)
+
+    same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1])
