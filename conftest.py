@@ -32,6 +32,7 @@ collect_ignore_glob = [
     "tests/dtensor/articles.py",
     "tests/dtensor/in_two_processes.py",
     "tests/dtensor/on_eight_devices.py",
+    "tests/distribute/parallel/products_on_eight_devices.py",
 ]
 
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.

@@ -14,6 +14,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.divided_products import divided_product, projections
 from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.attention_in_parts import attention_in_parts
@@ -65,9 +66,13 @@ class _Projection(Layer):
 
     def call(self, inputs: Any) -> Any:
         """The map's value."""
-        outputs = product(
-            self, lambda x, w: einsum(self._equation, x, w), inputs, self.kernel.value()
+        compute = divided_product(self, inputs, self._equation) or (
+            lambda x, w: einsum(self._equation, x, w)
         )
+        return self.biased(product(self, compute, inputs, self.kernel.value()))
+
+    def biased(self, outputs: Any) -> Any:
+        """What the product gave, with the bias."""
         return outputs if self.bias is None else outputs + self.bias
 
 
@@ -228,8 +233,8 @@ class MultiHeadAttention(Layer):
         if self._autocast:
             value, key = (self._cast_inputs(v) for v in (value, key))
         self._ensure(query, value, key)
-        q = self._query_dense(query) * (1.0 / self.key_dim**0.5)
-        k, v = self._key_dense(key), self._value_dense(value)
+        q, k, v = self._project(query, key, value)
+        q = q * (1.0 / self.key_dim**0.5)
         masks = self._masks(None, value, key, attention_mask)
         live = getattr(query, "_keras_mask", None)
         live = None if live is None else math.cast(live, "bool")
@@ -248,6 +253,14 @@ class MultiHeadAttention(Layer):
         outputs = product(self, mixed, dropped, v, "values")
         outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs
+
+    def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
+        layers = [self._query_dense, self._key_dense, self._value_dense]
+        if query is key is value and not self.dtype_policy.float8:
+            found = projections(layers, query, self._query_dense._equation)
+            if found is not None:
+                return [layer.biased(one) for layer, one in zip(layers, found, strict=True)]
+        return [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
 
     def _masks(self, query: Any, value: Any, key: Any, mask: Any) -> list[Any]:
         parts = [] if mask is None else [math.cast(mask, "bool")]
