@@ -60,7 +60,8 @@ class Rules:
           ValueError: when one mesh dimension would split two axes.
           InvalidArgumentError: when an axis does not divide.
         """
-        specs, taken = [], {}
+        specs: list[str] = []
+        taken: dict[str, tuple[int, str]] = {}
         for axis, names in enumerate(dims):
             name = next((n for n in names if n in self.over), None)
             if name is None:

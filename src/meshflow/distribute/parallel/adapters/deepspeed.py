@@ -95,9 +95,15 @@ def from_deepspeed(
       >>> settings.batch_size, settings.policy, settings.optimizer["config"]["global_clipnorm"], settings.decided
       (64, 'mixed_bfloat16', 1.0, ('zero_optimization.overlap_comm',))
     """
-    if not isinstance(config, Mapping):
+    if isinstance(config, Mapping):
+        given = config
+    else:
         with open(config, encoding="utf-8") as file:
-            config = json.load(file)
+            given = json.load(file)
+    return _settings(given, mesh, rules)
+
+
+def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str) -> DeepSpeedSettings:
     decided = _checked("", config)
     zero = _part(config, "zero_optimization", decided)
     checkpointing = _part(config, "activation_checkpointing", decided)

@@ -93,7 +93,7 @@ def dimensions_of_weight(
         names = ["_"] * (len(shape) - len(known)) + known
     new = layer.__dict__.get("_dims") or {}
     more = _by_width(layer, weight, shape) if "Dense" in _classes(layer) else {}
-    found = []
+    found: list[tuple[str, ...]] = []
     for name in names:
         if name in new:
             found.append((new[name],))

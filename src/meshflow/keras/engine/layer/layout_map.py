@@ -177,8 +177,9 @@ def layout_for(
     layout = layout_of(layer, name)
     strategy = get_strategy()
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
-    if not maps and getattr(strategy, "layout_map", None) is not None:
-        maps = [strategy.layout_map]
+    given = getattr(strategy, "layout_map", None)
+    if not maps and given is not None:
+        maps = [given]
     if layout is None and not maps and hasattr(strategy, "weight_layout"):
         known = dimensions_of_weight(layer, name, shape, dims)
         layout = strategy.weight_layout(known, shape, f"the weight {name} of layer {layer.name}")
