@@ -122,16 +122,16 @@ class Sent:
         rows = self._in_parts(gradient.astype(jnp.float32)) + errors[0]
         codes = encoded(rows, self.kind)
         new = [_lost(rows, decoded(*codes, self.kind))]
-        came = [lax.all_to_all(c, self.over, 0, 0, tiled=True) for c in codes]
-        total = decoded(*came, self.kind).sum(0)
+        there = lambda c: lax.all_to_all(c, self.over, 0, 0, tiled=True)
+        total = decoded(there(codes[0]), there(codes[1]), self.kind).sum(0)
         if self.axis is not None:
             result = self._of_part(total)
             return lax.psum(result, self.then) if self.then else result, new
         total = total + errors[1]
         codes = encoded(total, self.kind)
         new.append(_lost(total, decoded(*codes, self.kind)))
-        all_codes = [lax.all_gather(c, self.over, axis=0, tiled=True) for c in codes]
-        whole = decoded(*all_codes, self.kind)
+        everywhere = lambda c: lax.all_gather(c, self.over, axis=0, tiled=True)
+        whole = decoded(everywhere(codes[0]), everywhere(codes[1]), self.kind)
         return whole[: math.prod(self.shape)].reshape(self.shape), new
 
     def _in_parts(self, gradient: Any) -> Any:

@@ -134,9 +134,11 @@ class MeshStrategy(Strategy):
         layout = layout or self.replicated(variable.ndim)
         parts = split(layout, variable._shape, self.zero_dimensions)
         trained = variable.trainable and variable.dtype.is_floating
-        variable._layout = parts if trained and self.options.zero == 3 else layout
+        own = parts if trained and self.options.zero == 3 else layout
+        place = lambda what: "host" if trained and what in self.options.offload else "device"
+        variable._layout = own.in_memory(place("parameters"))
         if trained:
-            variable._slot_layout = parts  # type: ignore[attr-defined]
+            variable._slot_layout = parts.in_memory(place("optimizer"))  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 

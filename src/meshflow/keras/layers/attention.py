@@ -444,7 +444,8 @@ class Attention(_BaseAttention):
             return None
         query = query if self.scale is None else query * self.scale
         of_one_head = [array.expand_dims(x, 2) for x in (query, key, value)]
-        outputs = attention_in_parts(self, *of_one_head, *args)
+        query, key, value = of_one_head
+        outputs = attention_in_parts(self, query, key, value, *args)
         return None if outputs is None else array.squeeze(outputs, 2)
 
     def _scores(self, query: Any, key: Any) -> Any:

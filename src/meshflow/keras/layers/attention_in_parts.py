@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.dispatch.dispatch import apply
@@ -49,7 +50,7 @@ def attention_in_parts(
     q: Any,
     k: Any,
     v: Any,
-    masks: list[Any],
+    masks: Sequence[Any],
     queries: Any,
     causal: bool,
     training: Any,
@@ -89,7 +90,7 @@ def attention_in_parts(
     return apply(_attention, (q, k, v, mask, queries, key), (what, sequences))
 
 
-def _refusal(layer: Any, masks: list[Any], training: Any, return_scores: bool) -> str:
+def _refusal(layer: Any, masks: Sequence[Any], training: Any, return_scores: bool) -> str:
     if return_scores:
         return "return_attention_scores=True"
     if any(len(m.shape) > 3 for m in masks):
@@ -101,7 +102,7 @@ def _refusal(layer: Any, masks: list[Any], training: Any, return_scores: bool) -
     return "dropout of all weights" if layer._dropout_layer.rate >= 1 and training else ""
 
 
-def _combined(masks: list[Any], q: Any, k: Any) -> Any:
+def _combined(masks: Sequence[Any], q: Any, k: Any) -> Any:
     """One mask [b, 1 or t, s], or None."""
     result = None
     for mask in masks:
@@ -114,8 +115,13 @@ def _combined(masks: list[Any], q: Any, k: Any) -> Any:
     return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
 
 
+def _attend(static: Any, q: Any, k: Any, v: Any, mask: Any, queries: Any, key: Any) -> Any:
+    what, sequences = static
+    return sequence.attention(what, q, k, v, mask, queries, key, sequences)
+
+
 _attention = Op(
     "attention_in_parts",
-    lambda operands, static: sequence.attention(static[0], *operands, static[1]),
+    lambda operands, static: _attend(static, *operands),
     constant=False,
 )

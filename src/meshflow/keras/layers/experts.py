@@ -97,6 +97,11 @@ class MixtureOfExperts(Layer):
       (TensorShape([2, 6, 8]), TensorShape([4, 8, 16]), 1)
     """
 
+    kernel_in: Variable
+    kernel_out: Variable
+    bias_in: Variable | None
+    bias_out: Variable | None
+
     _weights_with_layouts: tuple[str, ...] = (
         "gate",
         *_AXES,
@@ -302,7 +307,7 @@ class MixtureOfExperts(Layer):
         if of_tokens != batch:
             raise ValueError(
                 f"MixtureOfExperts {self.name}: experts are split over {', '.join(of_experts)}, the batch over "
-                f"{', '.join(batch) or 'nothing'}. With {strategy.options.chosen()} tokens must be split over the experts' "
+                f"{', '.join(batch) or 'nothing'}. With {shares.strategy.options.chosen()} tokens must be split over the experts' "
                 f"dimensions too: rules='batch:{'+'.join(of_tokens)}, experts:{'+'.join(of_experts)}'."
             )
         return Exchange(None, batch, of_experts, 1, ragged)
@@ -364,7 +369,9 @@ _dispatch = Op(
 )
 _collect = Op(
     "collect_from_experts",
-    lambda operands, static: experts.collect(*operands[:3], operands[3].shape[0], *static),
+    lambda operands, static: experts.collect(
+        operands[0], operands[1], operands[2], operands[3].shape[0], static[0]
+    ),
     constant=False,
 )
 _dispatch_in_turn = Op(
