@@ -31,6 +31,7 @@ collect_ignore_glob = [
     "*/workers/*",
     "tests/dtensor/articles.py",
     "tests/dtensor/in_two_processes.py",
+    "tests/distribute/parallel/in_two_processes.py",
     "tests/dtensor/on_eight_devices.py",
     "tests/distribute/parallel/products_on_eight_devices.py",
 ]

@@ -1,5 +1,6 @@
 """Every option trains as one device does: losses, metrics and weights of the same numbers."""
 
+import contextlib
 import functools
 
 import numpy as np
@@ -215,26 +216,21 @@ def test_batch_normalization_is_of_all_rows_that_are_computed_together():
     np.testing.assert_allclose(moving, wanted[0].layers[1].moving_variance, rtol=1e-5)
 
 
-def test_gradients_in_sixteen_bits():
-    """The region is nearer to one device than half of a bfloat16's digits."""
-
-    def mixed():
-        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+def of_policy(policy):
+    def make():
+        tf.keras.mixed_precision.set_global_policy(policy)
         try:
             return mlp()
         finally:
             tf.keras.mixed_precision.set_global_policy("float32")
 
-    wanted = trained(mixed)[1]
-    same_curves(trained(mixed, strategy("zero 3, recompute"))[1], wanted, rtol=2e-3)
+    return make
 
 
-def half():
-    tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
-        return mlp()
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
+def test_gradients_in_sixteen_bits():
+    """The region is nearer to one device than half of a bfloat16's digits."""
+    make = of_policy("mixed_bfloat16")
+    same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1], rtol=2e-3)
 
 
 def test_steps_whose_gradients_overflow_are_left_out():
@@ -242,8 +238,9 @@ def test_steps_whose_gradients_overflow_are_left_out():
         optimizer = tf.keras.optimizers.SGD(0.1)
         return tf.keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=2.0**22)
 
-    wanted, curve = trained(half, optimizer=scaled)
-    model, curves = trained(half, strategy("zero 3"), optimizer=scaled)
+    make = of_policy("mixed_float16")
+    wanted, curve = trained(make, optimizer=scaled)
+    model, curves = trained(make, strategy("zero 3"), optimizer=scaled)
     assert float(model.optimizer.loss_scale) == float(wanted.optimizer.loss_scale) < 2.0**22
     same_curves(curves, curve, rtol=5e-3)
 
@@ -327,3 +324,29 @@ def test_own_losses_and_steps_that_call_the_models():
         return Own(mlp().layers)
 
     same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1])
+
+
+def test_loops_of_ones_own():
+    """One replica, which all devices compute together: `run` is a call, and rules say what lies where."""
+    chosen = strategy("tensors")
+    assert chosen.num_replicas_in_sync == 1
+    losses = []
+    for scope in (contextlib.nullcontext(), chosen.scope()):
+        tf.keras.utils.set_random_seed(1)
+        with scope:
+            model, optimizer = mlp(), tf.keras.optimizers.SGD(0.1)
+
+        @tf.function
+        def step(x, y, model=model, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        batches = tf.data.Dataset.from_tensor_slices(data()).batch(16)
+        losses.append(
+            [float(chosen.run(step, b)) for b in chosen.experimental_distribute_dataset(batches)]
+        )
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert model.layers[0].kernel.layout.sharding_specs == ["unsharded", "model"]
