@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.functions.stateless import call_stateless
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -197,6 +198,38 @@ class Metric(WeightValues):
     def reset_states(self) -> None:
         """The old name of `reset_state`."""
         self.reset_state()
+
+    def stateless_update_state(
+        self, metric_variables: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        """The variables' values after `update_state`, when they held the given ones.
+
+        Args:
+          metric_variables: a value for each of `variables`.
+          *args: arguments of `update_state`.
+          **kwargs: named arguments of it.
+
+        Example:
+          >>> import jax.numpy as jnp, meshflow as tf
+          >>> metric = tf.keras.metrics.Mean()
+          >>> state = metric.stateless_update_state([jnp.zeros(()), jnp.zeros(())], jnp.asarray([2.0, 4.0]))
+          >>> float(metric.stateless_result(state))
+          3.0
+        """
+        return call_stateless(self.update_state, self.variables, metric_variables, args, kwargs)[1]
+
+    def stateless_result(self, metric_variables: Sequence[Any]) -> Any:
+        """The result when the variables hold the given values.
+
+        Args:
+          metric_variables: a value for each of `variables`.
+        """
+        return call_stateless(self.result, self.variables, metric_variables)[0]
+
+    def stateless_reset_state(self) -> list[Any]:
+        """The variables' values after `reset_state`."""
+        values = [v.value() for v in self.variables]
+        return call_stateless(self.reset_state, self.variables, values)[1]
 
     def merge_state(self, metrics: Any) -> None:
         """Adds the state of other metrics of the same kind.

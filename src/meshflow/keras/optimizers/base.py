@@ -29,6 +29,7 @@ from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
 from meshflow.keras.optimizers.hyper import check_number
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
+from meshflow.keras.optimizers.stateless import StatelessUpdates
 from meshflow.ops import array, math
 
 # Threads may share an optimizer: none may find a variable known whose slots another is still making.
@@ -37,7 +38,7 @@ _building = threading.RLock()
 __all__ = ["Optimizer"]
 
 
-class Optimizer(UpdateHooks, GradientAccumulation):
+class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     """Base class of optimizers.
 
     Args:

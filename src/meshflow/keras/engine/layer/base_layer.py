@@ -40,6 +40,7 @@ from meshflow.keras.engine.layer.helpers import (
 from meshflow.keras.engine.layer.layout_map import current_map
 from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses
 from meshflow.keras.engine.layer.recomputing import run_call
+from meshflow.keras.engine.layer.stateless_calls import StatelessCalls
 from meshflow.keras.engine.layer.weights import LayerWeights
 from meshflow.keras.engine.symbolic.call_signature import CallSignature, call_signature, call_state
 from meshflow.keras.engine.symbolic.input_spec import InputSpec, assert_input_compatibility
@@ -49,7 +50,7 @@ from meshflow.ops import array, math
 
 
 # The variables of a layer are lists, those of a `Module` tuples, as in TensorFlow.
-class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc]
+class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # type: ignore[misc]
     """A computation with weights; subclass it and define `build` and `call`.
 
     Args:

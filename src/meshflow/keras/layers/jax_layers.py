@@ -1,0 +1,353 @@
+"""Functions and modules of JAX as layers: `JaxLayer` and `FlaxLayer`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.extras import load
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.random import SeedGenerator
+
+__all__ = ["FlaxLayer", "JaxLayer"]
+
+
+class JaxLayer(Layer):
+    """A layer whose computation is a function of JAX.
+
+    Args:
+      call_fn: `call_fn(params, state, rng, inputs, training)`, of which `state`, `rng` and `training` may be left
+        out. With `state` it returns (outputs, new state).
+      init_fn: `init_fn(rng, inputs, training)`, of which `training` may be left out; returns the parameters, with
+        `state` (parameters, state).
+      params: a structure (pytree) of the parameters; what is no array in it stays as it is, so that modules which
+        are pytrees, such as Equinox's, can be given themselves.
+      state: a structure of values that are not trained.
+      seed: the seed of `rng`; default a random one.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      What the function takes.
+
+    Output shape:
+      What the function gives.
+
+    Raises:
+      ValueError: when neither `init_fn` nor what it would make is given, or a function has other arguments.
+
+    Example:
+      >>> import jax.numpy as jnp, meshflow as tf
+      >>> layer = tf.keras.layers.JaxLayer(
+      ...     lambda params, inputs: inputs @ params["w"], params={"w": jnp.ones([2, 1])}
+      ... )
+      >>> layer(tf.constant([[1.0, 2.0]])).numpy().tolist()
+      [[3.0]]
+    """
+
+    def __init__(
+        self,
+        call_fn: Callable[..., Any],
+        init_fn: Callable[..., Any] | None = None,
+        params: Any = None,
+        state: Any = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.call_fn, self.init_fn = call_fn, init_fn
+        self._call_takes = _parameters(
+            call_fn, "call_fn", ("params", "state", "rng", "inputs", "training"), ("inputs",)
+        )
+        self.has_state = "state" in self._call_takes
+        if init_fn is not None:
+            self._init_takes = _parameters(
+                init_fn, "init_fn", ("rng", "inputs", "training"), ("rng", "inputs")
+            )
+        elif params is None and (state is None or not self.has_state):
+            raise ValueError("`init_fn`, `params` and `state` cannot all be `None`.")
+        if state is not None and not self.has_state:
+            raise ValueError("`state` was given, but `call_fn` has no argument `state`.")
+        self.seed_generator = SeedGenerator(seed)
+        self._params = self._state = _Leaves([])
+        if params is not None:
+            self._params = self._held(params, "params", True)
+        if state is not None:
+            self._state = self._held(state, "state", False)
+        self.built = params is not None and (state is not None or not self.has_state)
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the parameters by `init_fn`."""
+        if self.init_fn is not None and not self.built:
+            self._initialize(input_shape)
+        self.built = True
+
+    def _initialize(self, input_shape: Any) -> None:
+        rng = np.asarray(self.seed_generator.next()).astype(np.uint32)
+        values = {"rng": jnp.asarray(rng), "inputs": self._blank(input_shape), "training": True}
+        with init_scope(), jax.enable_x64(False):
+            made = self.init_fn(**{n: values[n] for n in self._init_takes})  # type: ignore[misc]
+        if not self.has_state:
+            made = made, None
+        elif not isinstance(made, tuple) or len(made) != 2:
+            raise ValueError(
+                f"{self.name}: `init_fn` must return (params, state), as `call_fn` takes `state`. Received: {type(made)}"
+            )
+        self._params = self._held(made[0], "params", True)
+        if self.has_state:
+            self._state = self._held(made[1], "state", False)
+
+    def _blank(self, shape: Any) -> Any:
+        """Ones of a shape, or of each shape of a structure; sizes that are not known are 1."""
+        if hasattr(shape, "rank") or all(s is None or isinstance(s, int) for s in shape):
+            return jnp.ones([1 if s is None else s for s in shape], self.compute_dtype)
+        if isinstance(shape, dict):
+            return {key: self._blank(value) for key, value in shape.items()}
+        return type(shape)(self._blank(value) for value in shape)
+
+    def _held(self, structure: Any, what: str, trainable: bool) -> _Leaves:
+        """The structure with a weight of this layer in place of each array."""
+        flat, tree = jax.tree_util.tree_flatten_with_path(structure)
+        leaves = [self._weight(path, leaf, what, trainable) for path, leaf in flat]
+        return _Leaves(leaves, tree)
+
+    def _weight(self, path: Any, leaf: Any, what: str, trainable: bool) -> Any:
+        if isinstance(leaf, Variable) or not isinstance(
+            leaf, (jax.Array, np.ndarray, np.generic, Tensor)
+        ):
+            return leaf
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return leaf
+        value = np.asarray(leaf)
+        name = "_".join(_name(key) for key in path) or what
+        return self.add_weight(
+            name,
+            value.shape,
+            value.dtype.name,
+            initializer=lambda shape, dtype=None, **_: convert_to_tensor(value, dtype),
+            trainable=trainable and jnp.issubdtype(value.dtype, jnp.inexact),
+        )
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """The function's outputs."""
+        weights = [*self._params.variables, *self._state.variables]
+        operands = [convert_to_tensor(w) for w in weights]
+        rng = [self.seed_generator.next()] if "rng" in self._call_takes else []
+        arrays = [convert_to_tensor(x) for x in nest.flatten(inputs)]
+        found: list[Any] = []
+
+        def run(given: Any, _: Any) -> Any:
+            held, keys, values = given
+            supply = iter(held)
+            arguments = {
+                "params": self._params.filled(supply),
+                "state": self._state.filled(supply),
+                "rng": keys[0].astype(jnp.uint32) if keys else None,
+                "inputs": nest.pack_sequence_as(inputs, values),
+                "training": bool(training),
+            }
+            with jax.enable_x64(False):
+                outputs = self.call_fn(**{n: arguments[n] for n in self._call_takes})
+            new: list[Any] = []
+            if self.has_state:
+                outputs, new = self._split_state(outputs)
+            flat, tree = jax.tree_util.tree_flatten(outputs)
+            found[:] = [tree]
+            return [jnp.asarray(leaf) for leaf in flat], new
+
+        flat, new = apply(Op(self.name, run, heavy=True, whole=True), (operands, rng, arrays))
+        for variable, value in zip(self._state.variables, new, strict=True):
+            variable.assign(value)
+        return jax.tree_util.tree_unflatten(found[0], flat)
+
+    def _split_state(self, outputs: Any) -> tuple[Any, list[Any]]:
+        """The outputs, and the new values of the state's weights."""
+        if not isinstance(outputs, tuple) or len(outputs) != 2:
+            raise ValueError(
+                f"{self.name}: `call_fn` must return (outputs, state), as it takes `state`. Received: {type(outputs)}"
+            )
+        outputs, new = outputs
+        leaves = jax.tree_util.tree_leaves(new)
+        if len(leaves) != len(self._state.leaves):
+            raise ValueError(
+                f"{self.name}: `call_fn` returned a state of {len(leaves)} leaves, expected {len(self._state.leaves)}."
+            )
+        pairs = zip(leaves, self._state.leaves, strict=True)
+        return outputs, [jnp.asarray(value) for value, held in pairs if isinstance(held, Variable)]
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration; functions must be registered for it to be read again."""
+        return {
+            **super().get_config(),
+            "call_fn": self.call_fn,
+            "init_fn": self.init_fn,
+            "seed": self.seed_generator.seed,
+        }
+
+
+class _Leaves:
+    """The leaves of a pytree, weights in place of arrays, and how to put them together."""
+
+    def __init__(self, leaves: list[Any], tree: Any = None) -> None:
+        self.leaves, self.tree = leaves, tree
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The weights among the leaves."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Variable)]
+
+    def filled(self, supply: Any) -> Any:
+        """The structure with arrays in place of weights."""
+        if self.tree is None:
+            return None
+        leaves = [next(supply) if isinstance(leaf, Variable) else leaf for leaf in self.leaves]
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+
+def _parameters(
+    function: Any, what: str, known: tuple[str, ...], needed: tuple[str, ...]
+) -> list[str]:
+    """Which arguments a function takes, of those it may take."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        names += [n for n in known if n not in names]
+    unknown = [
+        p.name
+        for p in parameters
+        if p.name not in known
+        and p.default is p.empty
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    missing = [n for n in needed if n not in names]
+    if unknown or missing:
+        raise ValueError(
+            f"`{what}` must take arguments with the names {list(known)}, of which {list(needed)} are required; "
+            f"missing: {missing}, unknown: {unknown}."
+        )
+    return [n for n in names if n in known]
+
+
+def _name(key: Any) -> str:
+    """A key of a path in a pytree as text."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+class FlaxLayer(JaxLayer):
+    """A layer of a Flax module: `flax.linen.Module`, or `flax.nnx.Module` with its parameters.
+
+    Args:
+      module: the module.
+      method: which method computes: a name, a method, or a function (module, inputs, training); default `__call__`.
+        It may take `training`; a module of `nnx` is set to train or to evaluate by itself.
+      variables: of a module of `linen`, what its `init` returned; default is to call that when the layer is built.
+      **kwargs: arguments of `JaxLayer`, such as `seed`.
+
+    Input shape:
+      What the module takes.
+
+    Output shape:
+      What the module gives.
+
+    Raises:
+      ImportError: when flax is not installed.
+      TypeError: when it is no module of Flax.
+
+    Example:
+      >>> import flax.linen, meshflow as tf  # doctest: +SKIP
+      >>> layer = tf.keras.layers.FlaxLayer(flax.linen.Dense(3))  # doctest: +SKIP
+      >>> layer(tf.ones([2, 4])).shape  # doctest: +SKIP
+      TensorShape([2, 3])
+    """
+
+    def __init__(
+        self, module: Any, method: Any = None, variables: Any = None, **kwargs: Any
+    ) -> None:
+        flax = load("flax", "flax", "FlaxLayer needs the package flax")
+        self._module, self._method, self._flax = module, method, flax
+        nnx = load("flax.nnx", "flax", "FlaxLayer needs the package flax")
+        linen = load("flax.linen", "flax", "FlaxLayer needs the package flax")
+        if isinstance(module, nnx.Module):
+            self._init_nnx(nnx, module, **kwargs)
+        elif isinstance(module, linen.Module):
+            self._init_linen(flax, module, variables, **kwargs)
+        else:
+            raise TypeError(
+                f"FlaxLayer takes a flax.linen.Module or a flax.nnx.Module, got {type(module).__name__}."
+            )
+
+    def _init_nnx(self, nnx: Any, module: Any, **kwargs: Any) -> None:
+        graph, params, rest = nnx.split(module, nnx.Param, ...)
+        method, takes_training = _method_of(self._method, type(module))
+
+        def call(params: Any, state: Any, inputs: Any, training: bool) -> Any:
+            made = nnx.merge(graph, params, state)
+            made.train() if training else made.eval()
+            outputs = (
+                method(made, inputs, training=training) if takes_training else method(made, inputs)
+            )
+            return outputs, nnx.split(made, nnx.Param, ...)[2]
+
+        super().__init__(call, params=params, state=rest, **kwargs)
+
+    def _init_linen(self, flax: Any, module: Any, variables: Any, **kwargs: Any) -> None:
+        method = self._method
+        _, takes_training = _method_of(method, type(module))
+        mutable = flax.core.DenyList(["params"])
+
+        def call(params: Any, state: Any, rng: Any, inputs: Any, training: bool) -> Any:
+            more = {"training": training} if takes_training else {}
+            held = {"params": params, **(state or {})}
+            outputs, new = module.apply(
+                held, inputs, rngs=_rngs(rng), method=method, mutable=mutable, **more
+            )
+            return outputs, {name: new[name] for name in (state or {})}
+
+        def init(rng: Any, inputs: Any, training: bool) -> Any:
+            more = {"training": training} if takes_training else {}
+            made = dict(module.init({"params": rng, **_rngs(rng)}, inputs, method=method, **more))
+            return made.pop("params", {}), made
+
+        given: dict[str, Any] = {}
+        if variables is not None:
+            rest = dict(variables)
+            given = {"params": rest.pop("params", {}), "state": rest}
+        super().__init__(call, init, **given, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of the layer; a module is given again in `custom_objects` or code."""
+        raise NotImplementedError(
+            f"{self.name}: a FlaxLayer cannot be written to a configuration, as modules of Flax cannot. Save its "
+            "weights (`save_weights`) and make the layer again in code."
+        )
+
+
+def _method_of(method: Any, kind: type) -> tuple[Callable[..., Any], bool]:
+    """A method as a function of the module, and whether it takes `training`."""
+    found = (
+        kind.__call__
+        if method is None
+        else getattr(kind, method)
+        if isinstance(method, str)
+        else method
+    )
+    return found, "training" in inspect.signature(found).parameters
+
+
+def _rngs(rng: Any) -> dict[str, Any]:
+    """Keys for what Flax's modules draw."""
+    return {"dropout": rng, "params": jax.random.fold_in(rng, 1)}

@@ -1,0 +1,357 @@
+"""Activations: functions of each element, and shares of classes.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> ops.relu([-1.0, 2.0]).numpy().tolist()
+  [0.0, 2.0]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.making import unary
+from meshflow.keras.ops.promotion import as_float
+from meshflow.ops import array as array_ops
+from meshflow.ops import math
+from meshflow.ops import nn as nn_ops
+
+__all__ = [
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_shrink",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "leaky_relu",
+    "log_sigmoid",
+    "log_softmax",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_shrink",
+    "softmax",
+    "softplus",
+    "softsign",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "sparsemax",
+    "squareplus",
+    "swish",
+    "tanh_shrink",
+    "threshold",
+]
+
+
+relu = unary("relu", nn_ops.relu, "`max(x, 0)`.", keeps=True)
+
+
+relu6 = unary("relu6", nn_ops.relu6, "`min(max(x, 0), 6)`.", keeps=True)
+
+
+sigmoid = unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`.")
+
+
+log_sigmoid = unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`.")
+
+
+softplus = unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`.")
+
+
+softsign = unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`.")
+
+
+silu = unary("silu", nn_ops.silu, "`x * sigmoid(x)`.")
+
+
+swish = silu
+
+
+selu = unary("selu", nn_ops.selu, "The scaled exponential linear unit (arXiv:1706.02515).")
+
+
+hard_sigmoid = unary(
+    "hard_sigmoid", jax.nn.hard_sigmoid, "`x / 6 + 1 / 2` within 0 and 1.", array=True
+)
+
+
+hard_silu = unary(
+    "hard_silu", jax.nn.hard_silu, "`x * hard_sigmoid(x)` (arXiv:1905.02244).", array=True
+)
+
+
+hard_swish = hard_silu
+
+
+hard_tanh = unary("hard_tanh", jax.nn.hard_tanh, "`x` within -1 and 1.", array=True)
+
+
+tanh_shrink = unary("tanh_shrink", lambda x: x - jnp.tanh(x), "`x - tanh(x)`.", array=True)
+
+
+sparse_plus = unary(
+    "sparse_plus",
+    lambda x: jnp.where(x <= -1, 0, jnp.where(x < 1, (x + 1) ** 2 / 4, x)).astype(x.dtype),
+    "0 up to -1, `x` from 1 on, `(x + 1)^2 / 4` between.",
+    array=True,
+)
+
+
+sparse_sigmoid = unary(
+    "sparse_sigmoid",
+    lambda x: jnp.clip((x + 1) / 2, 0, 1),
+    "`(x + 1) / 2` within 0 and 1.",
+    array=True,
+)
+
+
+@op(same=(), name="elu")
+def _elu(x: TensorLike, alpha: Any) -> Any:
+    return jax.nn.elu(x, alpha)
+
+
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """`x` for positive x, `alpha (exp(x) - 1)` below.
+
+    Args:
+      x: a tensor.
+      alpha: the bound below.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.elu([1.0]).numpy().tolist()
+      [1.0]
+    """
+    return _elu(as_float(x), alpha)
+
+
+@op(same=(), name="celu")
+def _celu(x: TensorLike, alpha: Any) -> Any:
+    return jax.nn.celu(x, alpha)
+
+
+def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """`max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
+
+    Args:
+      x: a tensor.
+      alpha: the bound below.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.celu([1.0]).numpy().tolist()
+      [1.0]
+    """
+    return _celu(as_float(x), alpha)
+
+
+def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
+    """`x P(X <= x)` for normally distributed X (arXiv:1606.08415).
+
+    Args:
+      x: a tensor.
+      approximate: whether tanh stands for the error function.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.gelu([0.0]).numpy().tolist()
+      [0.0]
+    """
+    return nn_ops.gelu(as_float(x), approximate)
+
+
+def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
+    """`x` for positive x, a share of it below.
+
+    Args:
+      x: a tensor.
+      negative_slope: the share.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.leaky_relu([-1.0, 1.0], 0.5).numpy().tolist()
+      [-0.5, 1.0]
+    """
+    return nn_ops.leaky_relu(as_float(x), negative_slope)
+
+
+def glu(x: TensorLike, axis: int = -1) -> Tensor:
+    """The first half times the sigmoid of the second half (arXiv:1612.08083).
+
+    Args:
+      x: a tensor.
+      axis: the dimension that is halved.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.glu([2.0, 0.0]).numpy().tolist()
+      [1.0]
+    """
+    x = as_float(x)
+    if x.shape[axis] is not None and x.shape[axis] % 2:
+        raise ValueError(
+            f"axis size must be divisible by 2. Received: x.shape={tuple(x.shape)} with axis={axis}"
+        )
+    first, second = array_ops.split(x, 2, axis)
+    return first * math.sigmoid(second)
+
+
+@op(same=(), name="threshold")
+def _threshold(x: TensorLike, threshold: Any, default: Any, kind: str) -> Any:
+    if kind == "hard":
+        found = jnp.where(jnp.abs(x) > threshold, x, 0)
+    elif kind == "soft":
+        found = jnp.where(x > threshold, x - threshold, jnp.where(x < -threshold, x + threshold, 0))
+    else:
+        found = jnp.where(x > threshold, x, default)
+    return found.astype(x.dtype)
+
+
+def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
+    """`x` above a threshold, a number elsewhere.
+
+    Args:
+      x: a tensor.
+      threshold: the threshold.
+      default_value: the number.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.threshold([1.0, 3.0], 2.0, 0.0).numpy().tolist()
+      [0.0, 3.0]
+    """
+    return _threshold(as_float(x), threshold, default_value, "plain")
+
+
+def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
+    """`x` where it is far from 0, and 0 elsewhere.
+
+    Args:
+      x: a tensor.
+      threshold: how far.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.hard_shrink([0.25, -1.0]).numpy().tolist()
+      [0.0, -1.0]
+    """
+    return _threshold(as_float(x), threshold, 0, "hard")
+
+
+def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
+    """`x` moved towards 0.
+
+    Args:
+      x: a tensor.
+      threshold: how far.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.soft_shrink([0.25, -1.0]).numpy().tolist()
+      [0.0, -0.5]
+    """
+    return _threshold(as_float(x), threshold, 0, "soft")
+
+
+@op(same=(), name="squareplus")
+def _squareplus(x: TensorLike, b: Any) -> Any:
+    return (x + jnp.sqrt(x * x + b)) / 2
+
+
+def squareplus(x: TensorLike, b: float = 4) -> Tensor:
+    """`(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
+
+    Args:
+      x: a tensor.
+      b: how smooth it is.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.squareplus([0.0]).numpy().tolist()
+      [1.0]
+    """
+    return _squareplus(as_float(x), b)
+
+
+def _flat_softmax(function: Any, x: Any, axis: Any) -> Any:
+    """`function` over one dimension, several, or all of them."""
+    x = as_float(x)
+    if isinstance(axis, int):
+        return function(x, axis)
+    rank = len(x.shape)
+    axes = list(range(rank)) if axis is None else [a % rank for a in axis]
+    order = [*(i for i in range(rank) if i not in axes), *axes]
+    moved = array_ops.transpose(x, order)
+    kept = list(moved.shape)[: rank - len(axes)]
+    found = array_ops.reshape(
+        function(array_ops.reshape(moved, [*kept, -1]), -1), list(moved.shape)
+    )
+    return array_ops.transpose(found, np.argsort(order).tolist())
+
+
+def softmax(x: TensorLike, axis: Any = -1) -> Tensor:
+    """`exp(x) / sum(exp(x))`.
+
+    Args:
+      x: a tensor.
+      axis: the dimension or dimensions of the sum; None for all.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.softmax([0.0, 0.0]).numpy().tolist()
+      [0.5, 0.5]
+    """
+    return _flat_softmax(nn_ops.softmax, x, axis)
+
+
+def log_softmax(x: TensorLike, axis: Any = -1) -> Tensor:
+    """The logarithm of `softmax`.
+
+    Args:
+      x: a tensor.
+      axis: the dimension or dimensions of the sum; None for all.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.log_softmax([0.0]).numpy().tolist()
+      [0.0]
+    """
+    return _flat_softmax(nn_ops.log_softmax, x, axis)
+
+
+@op(same=(), name="sparsemax")
+def _sparsemax(x: TensorLike, axis: int) -> Any:
+    z = jnp.moveaxis(x, axis, -1)
+    ordered = -jnp.sort(-z, -1)
+    count = jnp.arange(1, z.shape[-1] + 1, dtype=x.dtype)
+    totals = jnp.cumsum(ordered, -1)
+    support = (1 + count * ordered > totals).astype(x.dtype)
+    size = jnp.sum(support, -1, keepdims=True)
+    level = (jnp.sum(ordered * support, -1, keepdims=True) - 1) / size
+    return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)
+
+
+def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
+    """The nearest probabilities, of which many are 0 (arXiv:1602.02068).
+
+    Args:
+      x: a tensor.
+      axis: the dimension of the probabilities.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.sparsemax([2.0, 0.0]).numpy().tolist()
+      [1.0, 0.0]
+    """
+    return _sparsemax(as_float(x), axis)

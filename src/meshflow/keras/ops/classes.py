@@ -1,0 +1,277 @@
+"""Numbers of classes as rows of 0 and 1, and how far probabilities are from them.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> ops.one_hot([1], 3).numpy().tolist()
+  [[0.0, 1.0, 0.0]]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.promotion import as_float, tensor
+from meshflow.keras.settings import epsilon as default_epsilon
+from meshflow.keras.settings import floatx
+from meshflow.ops import array as array_ops
+from meshflow.ops import casting, math
+from meshflow.ops import nn as nn_ops
+
+__all__ = [
+    "binary_crossentropy",
+    "categorical_crossentropy",
+    "ctc_decode",
+    "ctc_loss",
+    "multi_hot",
+    "one_hot",
+    "sparse_categorical_crossentropy",
+]
+
+
+def one_hot(
+    x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
+) -> Tensor:
+    """1 at the place that an integer names, 0 elsewhere; all 0 for places that do not exist.
+
+    Args:
+      x: integers.
+      num_classes: how many places.
+      axis: where the new dimension goes.
+      dtype: the dtype; default `floatx()`.
+      sparse: not supported: the result is dense.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.one_hot([1], 3).numpy().tolist()
+      [[0.0, 1.0, 0.0]]
+    """
+    _refuse_sparse(sparse, "one_hot")
+    kind = dtypes.as_dtype(dtype or floatx())
+    return array_ops.one_hot(casting.cast(tensor(x), "int32"), num_classes, axis=axis, dtype=kind)
+
+
+def _refuse_sparse(sparse: bool, name: str) -> None:
+    if sparse:
+        raise InvalidValueError(
+            f"{name}: sparse=True is not supported; use the dense result, or tf.sparse.from_dense."
+        )
+
+
+def multi_hot(
+    inputs: TensorLike,
+    num_classes: int | None = None,
+    axis: int = -1,
+    dtype: Any = None,
+    sparse: bool = False,
+    **kwargs: Any,
+) -> Tensor:
+    """1 at all places that a row of integers names.
+
+    Args:
+      inputs: integers, [..., n].
+      num_classes: how many places.
+      axis: where the places lie.
+      dtype: the dtype; default `floatx()`.
+      sparse: not supported: the result is dense.
+      **kwargs: `num_tokens`, the older name of `num_classes`.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.multi_hot([0, 2], 3).numpy().tolist()
+      [1.0, 0.0, 1.0]
+    """
+    count = kwargs.pop("num_tokens", num_classes)
+    if count is None:
+        raise ValueError("Argument `num_classes` must be specified. Received: num_classes=None")
+    inputs = tensor(inputs)
+    summed = 1 if len(inputs.shape) > 1 else 0
+    return math.reduce_max(one_hot(inputs, count, axis, dtype, sparse), summed)
+
+
+def binary_crossentropy(
+    target: TensorLike, output: TensorLike, from_logits: bool = False
+) -> Tensor:
+    """`-t log(o) - (1 - t) log(1 - o)` of each element.
+
+    Args:
+      target: what should come out, 0 to 1.
+      output: what came out: probabilities or logits.
+      from_logits: whether they are logits.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> print(ops.binary_crossentropy([1.0], [0.5]).numpy().round(4))
+      [0.6931]
+    """
+    target, output = tensor(target), as_float(output)
+    target = casting.cast(target, output.dtype)
+    _check_shapes("binary_crossentropy", target.shape, output.shape)
+    if from_logits:
+        return nn_ops.sigmoid_cross_entropy_with_logits(target, output)
+    small = default_epsilon()
+    kept = math.minimum(math.maximum(output, small), 1.0 - small)
+    return -(target * math.log(kept) + (1 - target) * math.log(1 - kept))
+
+
+def _check_shapes(name: str, target: Any, output: Any) -> None:
+    if len(target) != len(output) or any(
+        t is not None and o is not None and t != o for t, o in zip(target, output, strict=True)
+    ):
+        raise ValueError(
+            f"{name}: arguments `target` and `output` must have the same shape. Received: "
+            f"target.shape={tuple(target)}, output.shape={tuple(output)}"
+        )
+
+
+def categorical_crossentropy(
+    target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
+) -> Tensor:
+    """`-sum(t log(o))` over classes.
+
+    Args:
+      target: probabilities of classes.
+      output: probabilities (scaled to the sum 1) or logits.
+      from_logits: whether they are logits.
+      axis: the dimension of the classes.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> print(ops.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy().round(4))
+      [0.6931]
+    """
+    target, output = tensor(target), as_float(output)
+    target = casting.cast(target, output.dtype)
+    _check_shapes("categorical_crossentropy", target.shape, output.shape)
+    return -math.reduce_sum(target * _log_probabilities(output, from_logits, axis), axis)
+
+
+def _log_probabilities(output: Any, from_logits: bool, axis: int) -> Any:
+    if from_logits:
+        return nn_ops.log_softmax(output, axis)
+    small = default_epsilon()
+    shares = output / math.reduce_sum(output, axis, keepdims=True)
+    return math.log(math.minimum(math.maximum(shares, small), 1.0 - small))
+
+
+def sparse_categorical_crossentropy(
+    target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
+) -> Tensor:
+    """`-log(o)` of the class that should come out.
+
+    Args:
+      target: numbers of classes.
+      output: probabilities (scaled to the sum 1) or logits.
+      from_logits: whether they are logits.
+      axis: the dimension of the classes.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> print(ops.sparse_categorical_crossentropy([1], [[0.5, 0.5]]).numpy().round(4))
+      [0.6931]
+    """
+    target, output = casting.cast(tensor(target), "int64"), as_float(output)
+    if len(target.shape) == len(output.shape) and target.shape[-1] == 1:
+        target = array_ops.squeeze(target, -1)
+    if len(output.shape) < 1:
+        raise ValueError(
+            f"Argument `output` must be at least rank 1. Received: output.shape={tuple(output.shape)}"
+        )
+    classes = list(output.shape)
+    count = classes.pop(axis)
+    _check_shapes("sparse_categorical_crossentropy", target.shape, classes)
+    chosen = array_ops.one_hot(target, count, axis=axis, dtype=output.dtype)
+    return -math.reduce_sum(chosen * _log_probabilities(output, from_logits, axis), axis)
+
+
+def ctc_loss(
+    target: TensorLike,
+    output: TensorLike,
+    target_length: TensorLike,
+    output_length: TensorLike,
+    mask_index: int = 0,
+) -> Tensor:
+    """The connectionist temporal classification loss of each sequence.
+
+    Args:
+      target: numbers of classes, [batch, length].
+      output: logits, [batch, time, classes].
+      target_length: [batch].
+      output_length: [batch].
+      mask_index: the class that stands for nothing.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> print(ops.ctc_loss([[1]], ops.zeros([1, 2, 2]), [1], [2]).numpy().round(4))
+      [0.2877]
+    """
+    return nn_ops.ctc_loss(
+        casting.cast(tensor(target), "int32"),
+        as_float(output),
+        casting.cast(tensor(target_length), "int32"),
+        casting.cast(tensor(output_length), "int32"),
+        logits_time_major=False,
+        blank_index=mask_index,
+    )
+
+
+def ctc_decode(
+    inputs: TensorLike,
+    sequence_lengths: TensorLike,
+    strategy: str = "greedy",
+    beam_width: int = 100,
+    top_paths: int = 1,
+    merge_repeated: bool = True,
+    mask_index: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The most probable sequences of classes.
+
+    Args:
+      inputs: logits, [batch, time, classes].
+      sequence_lengths: [batch].
+      strategy: 'greedy' or 'beam_search'.
+      beam_width: how many beginnings a search keeps.
+      top_paths: how many sequences it returns.
+      merge_repeated: whether repeated classes count once.
+      mask_index: the class that stands for nothing.
+
+    Returns:
+      Sequences [paths, batch, length], filled with -1, and their scores.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.ctc_decode([[[0.0, 9.0], [0.0, 9.0]]], [2])[0].numpy().tolist()
+      [[[1, -1]]]
+    """
+    if strategy not in ("greedy", "beam_search"):
+        raise ValueError(
+            f"Invalid strategy {strategy}. Supported values are 'greedy' and 'beam_search'."
+        )
+    inputs = array_ops.transpose(as_float(inputs), [1, 0, 2])
+    lengths = casting.cast(tensor(sequence_lengths), "int32")
+    if strategy == "greedy":
+        decoded, scores = nn_ops.ctc_greedy_decoder(
+            inputs, lengths, merge_repeated, blank_index=mask_index
+        )
+    else:
+        if mask_index != inputs.shape[-1] - 1:
+            # The search takes the last class for nothing.
+            order = [i for i in range(inputs.shape[-1]) if i != mask_index]
+            inputs = array_ops.gather(inputs, [*order, mask_index], axis=-1)
+        decoded, scores = nn_ops.ctc_beam_search_decoder(inputs, lengths, beam_width, top_paths)
+    width = int(inputs.shape[0])
+    rows = [_dense_paths(d, width) for d in decoded]
+    if strategy == "beam_search":
+        rows = [
+            array_ops.where(r >= mask_index, r + 1, r) if mask_index < inputs.shape[-1] - 1 else r
+            for r in rows
+        ]
+    return array_ops.stack(rows), scores
+
+
+def _dense_paths(decoded: Any, width: int) -> Any:
+    blank = array_ops.fill([int(decoded.dense_shape[0]), width], -1)
+    values = casting.cast(decoded.values, "int32")
+    return array_ops.tensor_scatter_nd_update(blank, decoded.indices, values)

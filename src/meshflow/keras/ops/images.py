@@ -1,0 +1,493 @@
+"""Sizes, colours and windows of images.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> ops.image.resize(ops.ones([4, 4, 3]), (2, 2)).shape
+  TensorShape([2, 2, 3])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops import windows
+from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.settings import standard_data_format
+from meshflow.ops import array as array_ops
+from meshflow.ops import casting, math
+from meshflow.ops import image as image_ops
+
+__all__ = [
+    "crop_images",
+    "extract_patches",
+    "extract_patches_3d",
+    "gaussian_blur",
+    "hsv_to_rgb",
+    "pad_images",
+    "resize",
+    "rgb_to_grayscale",
+    "rgb_to_hsv",
+    "sobel_edges",
+    "ssim",
+]
+
+
+def channels_last(function: Callable[[Any], Any], images: Any, data_format: str | None) -> Any:
+    """`function` of images whose channels are last, and back."""
+    if standard_data_format(data_format) == "channels_last":
+        return function(images)
+    rank = len(images.shape)
+    order = [*range(rank - 3), rank - 2, rank - 1, rank - 3]
+    back = [*range(rank - 3), rank - 1, rank - 3, rank - 2]
+    return array_ops.transpose(function(array_ops.transpose(images, order)), back)
+
+
+def checked_images(images: Any, name: str) -> Any:
+    images = tensor(images)
+    if len(images.shape) not in (3, 4):
+        raise ValueError(
+            f"Invalid images rank: expected rank 3 (single image) or rank 4 (batch of images). Received input with "
+            f"shape: images.shape={tuple(images.shape)} ({name})"
+        )
+    return images
+
+
+def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tensor:
+    """The luma of images.
+
+    Args:
+      images: [..., height, width, 3] (or channels first).
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.rgb_to_grayscale(ops.ones([2, 2, 3])).shape
+      TensorShape([2, 2, 1])
+    """
+    images = as_float(checked_images(images, "rgb_to_grayscale"))
+    return channels_last(image_ops.rgb_to_grayscale, images, data_format)
+
+
+def _only_floats(images: Any, name: str) -> Any:
+    images = checked_images(images, name)
+    if not dtypes.as_dtype(images.dtype).is_floating:
+        raise ValueError(
+            f"Invalid images dtype: expected float dtype. Received: images.dtype={dtypes.as_dtype(images.dtype).name}"
+        )
+    return images
+
+
+def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
+    """Hue, saturation and value of images.
+
+    Args:
+      images: floating, [..., height, width, 3] (or channels first), from 0 to 1.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.rgb_to_hsv([[[1.0, 0.0, 0.0]]]).numpy().tolist()
+      [[[0.0, 1.0, 1.0]]]
+    """
+    return channels_last(image_ops.rgb_to_hsv, _only_floats(images, "rgb_to_hsv"), data_format)
+
+
+def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
+    """The inverse of `rgb_to_hsv`.
+
+    Args:
+      images: floating, [..., height, width, 3] (or channels first).
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.hsv_to_rgb([[[0.0, 1.0, 1.0]]]).numpy().tolist()
+      [[[1.0, 0.0, 0.0]]]
+    """
+    return channels_last(image_ops.hsv_to_rgb, _only_floats(images, "hsv_to_rgb"), data_format)
+
+
+def resize(
+    images: TensorLike,
+    size: Any,
+    interpolation: str = "bilinear",
+    antialias: bool = False,
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+    fill_mode: str = "constant",
+    fill_value: float = 0.0,
+    data_format: str | None = None,
+) -> Tensor:
+    """Another height and width.
+
+    Args:
+      images: [height, width, channels] or a batch of them (or channels first).
+      size: the new (height, width).
+      interpolation: 'nearest', 'bilinear', 'bicubic', 'lanczos3' or 'lanczos5'.
+      antialias: whether the filter widens when images get smaller.
+      crop_to_aspect_ratio: whether what is too much is cut off first.
+      pad_to_aspect_ratio: whether what is missing is filled in first.
+      fill_mode: 'constant'.
+      fill_value: what is filled in.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Returns:
+      Images of the dtype of `images`.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.resize(ops.ones([1, 4, 4, 3]), (2, 8)).shape
+      TensorShape([1, 2, 8, 3])
+    """
+    if interpolation not in ("bilinear", "nearest", "bicubic", "lanczos3", "lanczos5"):
+        raise ValueError(
+            f"Invalid `interpolation` argument. Expected one of 'bilinear', 'nearest', 'lanczos3', 'lanczos5', 'bicubic'. Received: interpolation={interpolation}"
+        )
+    if crop_to_aspect_ratio and pad_to_aspect_ratio:
+        raise ValueError(
+            "Only one of `crop_to_aspect_ratio` & `pad_to_aspect_ratio` can be `True`."
+        )
+    if fill_mode != "constant":
+        raise ValueError(
+            f"Invalid `fill_mode` argument. Only `'constant'` is supported. Received: fill_mode={fill_mode}"
+        )
+    images = checked_images(images, "resize")
+    new = tuple(int(s) for s in size)
+    if len(new) != 2:
+        raise ValueError(f"`size` must be (height, width). Received: size={size}")
+    kind = dtypes.as_dtype(images.dtype)
+
+    def resized(x: Any) -> Any:
+        if crop_to_aspect_ratio:
+            x = _cut_to(x, new)
+        elif pad_to_aspect_ratio:
+            x = _filled_to(x, new, fill_value)
+        found = image_ops.resize(x, new, interpolation, antialias=antialias)
+        if dtypes.as_dtype(found.dtype) is kind:
+            return found
+        return (
+            casting.saturate_cast(math.round(found), kind)
+            if kind.is_integer
+            else casting.cast(found, kind)
+        )
+
+    return channels_last(resized, images, data_format)
+
+
+def _cut_to(x: Any, new: tuple[int, int]) -> Any:
+    height, width = int(x.shape[-3]), int(x.shape[-2])
+    rows = min(height, int(float(width * new[0]) / new[1]))
+    columns = min(width, int(float(height * new[1]) / new[0]))
+    top, left = int(float(height - rows) / 2), int(float(width - columns) / 2)
+    return x[..., top : top + rows, left : left + columns, :]
+
+
+def _filled_to(x: Any, new: tuple[int, int], value: float) -> Any:
+    height, width = int(x.shape[-3]), int(x.shape[-2])
+    rows = max(height, int(float(width * new[0]) / new[1]))
+    columns = max(width, int(float(height * new[1]) / new[0]))
+    # As in Keras, both sides get the same, which is nothing where one row or column is missing.
+    top, left = int(float(rows - height) / 2), int(float(columns - width) / 2)
+    pairs = [[top, top], [left if not top else 0] * 2, [0, 0]]
+    return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + pairs, constant_values=value)
+
+
+def _two(name: str, before: Any, after: Any, size: Any, target: Any) -> tuple[int, int]:
+    """Two numbers of which sizes may stand for one."""
+    if sum(v is None for v in (before, after, target)) != 1:
+        raise ValueError(
+            f"Must specify exactly two of {name}. Received: {before}, {after}, target size {target}."
+        )
+    return before, after
+
+
+def pad_images(
+    images: TensorLike,
+    top_padding: int | None = None,
+    left_padding: int | None = None,
+    bottom_padding: int | None = None,
+    right_padding: int | None = None,
+    target_height: int | None = None,
+    target_width: int | None = None,
+    data_format: str | None = None,
+) -> Tensor:
+    """Zeros around images; of each direction two of the three numbers are given.
+
+    Args:
+      images: [height, width, channels] or a batch of them (or channels first).
+      top_padding: rows above.
+      left_padding: columns on the left.
+      bottom_padding: rows below.
+      right_padding: columns on the right.
+      target_height: rows of the result.
+      target_width: columns of the result.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.pad_images(ops.ones([2, 2, 1]), 1, 0, target_height=4, target_width=3).shape
+      TensorShape([4, 3, 1])
+    """
+    images = checked_images(images, "pad_images")
+
+    def padded(x: Any) -> Any:
+        height, width = int(x.shape[-3]), int(x.shape[-2])
+        rows = _around(
+            "top_padding, bottom_padding, target_height",
+            top_padding,
+            bottom_padding,
+            target_height,
+            height,
+        )
+        columns = _around(
+            "left_padding, right_padding, target_width",
+            left_padding,
+            right_padding,
+            target_width,
+            width,
+        )
+        return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + [rows, columns, [0, 0]])
+
+    return channels_last(padded, images, data_format)
+
+
+def _around(
+    names: str, before: Any, after: Any, target: Any, size: int, sign: int = 1
+) -> list[int]:
+    _two(names, before, after, size, target)
+    if before is None:
+        before = sign * (target - size) - after
+    if after is None:
+        after = sign * (target - size) - before
+    if before < 0 or after < 0:
+        raise ValueError(
+            f"{names}: must be >= 0. Received: {before} and {after} for a size of {size}."
+        )
+    return [before, after]
+
+
+def crop_images(
+    images: TensorLike,
+    top_cropping: int | None = None,
+    left_cropping: int | None = None,
+    bottom_cropping: int | None = None,
+    right_cropping: int | None = None,
+    target_height: int | None = None,
+    target_width: int | None = None,
+    data_format: str | None = None,
+) -> Tensor:
+    """A part of images; of each direction two of the three numbers are given.
+
+    Args:
+      images: [height, width, channels] or a batch of them (or channels first).
+      top_cropping: rows cut off above.
+      left_cropping: columns cut off on the left.
+      bottom_cropping: rows cut off below.
+      right_cropping: columns cut off on the right.
+      target_height: rows of the result.
+      target_width: columns of the result.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.crop_images(ops.ones([4, 4, 1]), 1, 1, target_height=2, target_width=2).shape
+      TensorShape([2, 2, 1])
+    """
+    images = checked_images(images, "crop_images")
+
+    def cropped(x: Any) -> Any:
+        height, width = int(x.shape[-3]), int(x.shape[-2])
+        rows = _around(
+            "top_cropping, bottom_cropping, target_height",
+            top_cropping,
+            bottom_cropping,
+            target_height,
+            height,
+            -1,
+        )
+        columns = _around(
+            "left_cropping, right_cropping, target_width",
+            left_cropping,
+            right_cropping,
+            target_width,
+            width,
+            -1,
+        )
+        return x[..., rows[0] : height - rows[1], columns[0] : width - columns[1], :]
+
+    return channels_last(cropped, images, data_format)
+
+
+def _patches(
+    x: Any, size: Any, strides: Any, rate: Any, padding: str, data_format: Any, rank: int
+) -> Any:
+    """Patches by a convolution whose filters each pick one element."""
+    x = tensor(x)
+    alone = len(x.shape) == rank + 1
+    if alone:
+        x = array_ops.expand_dims(x, 0)
+    first = standard_data_format(data_format) == "channels_first"
+    window = (size,) * rank if isinstance(size, int) else tuple(size)
+    channels = int(x.shape[1 if first else -1])
+    count = int(np.prod(window)) * channels
+    kernel = casting.cast(
+        tensor(np.eye(count, dtype="float32").reshape(*window, channels, count)), x.dtype
+    )
+    found = windows.conv(
+        x, kernel, window if strides is None else strides, padding, data_format, rate
+    )
+    return array_ops.squeeze(found, 0) if alone else found
+
+
+def extract_patches(
+    images: TensorLike,
+    size: Any,
+    strides: Any = None,
+    dilation_rate: Any = 1,
+    padding: str = "valid",
+    data_format: str | None = None,
+) -> Tensor:
+    """Windows of images as channels.
+
+    Args:
+      images: [height, width, channels] or a batch of them (or channels first).
+      size: the window.
+      strides: the step; default the window.
+      dilation_rate: distance between neighbouring elements of a window.
+      padding: 'valid' or 'same'.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.extract_patches(ops.ones([1, 4, 4, 3]), 2).shape
+      TensorShape([1, 2, 2, 12])
+    """
+    return _patches(images, size, strides, dilation_rate, padding, data_format, 2)
+
+
+def extract_patches_3d(
+    volumes: TensorLike,
+    size: Any,
+    strides: Any = None,
+    dilation_rate: Any = 1,
+    padding: str = "valid",
+    data_format: str | None = None,
+) -> Tensor:
+    """Windows of volumes as channels.
+
+    Args:
+      volumes: [depth, height, width, channels] or a batch of them (or channels first).
+      size: the window.
+      strides: the step; default the window.
+      dilation_rate: distance between neighbouring elements of a window.
+      padding: 'valid' or 'same'.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.extract_patches_3d(ops.ones([1, 4, 4, 4, 1]), 2).shape
+      TensorShape([1, 2, 2, 2, 8])
+    """
+    return _patches(volumes, size, strides, dilation_rate, padding, data_format, 3)
+
+
+def gaussian_blur(
+    images: TensorLike,
+    kernel_size: Any = (3, 3),
+    sigma: Any = (1.0, 1.0),
+    data_format: str | None = None,
+) -> Tensor:
+    """Images smoothed by a bell.
+
+    Args:
+      images: [height, width, channels] or a batch of them (or channels first).
+      kernel_size: (height, width) of the bell.
+      sigma: its standard deviations, along x and along y.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.gaussian_blur(ops.ones([1, 4, 4, 1])).shape
+      TensorShape([1, 4, 4, 1])
+    """
+    images = as_float(checked_images(images, "gaussian_blur"))
+
+    def blurred(x: Any) -> Any:
+        batch = array_ops.expand_dims(x, 0) if len(x.shape) == 3 else x
+        bells = []
+        # As in Keras: deviations come in the order (x, y), sizes as (height, width).
+        for size, deviation in zip(kernel_size, reversed(sigma), strict=True):
+            at = np.arange(size, dtype="float32") - (size - 1) / 2
+            bell = np.exp(-(at**2) / (2 * float(deviation) ** 2))
+            bells.append(bell / bell.sum())
+        kernel = np.tile(np.outer(*bells)[:, :, None, None], (1, 1, int(batch.shape[-1]), 1))
+        found = windows.depthwise_conv(
+            batch,
+            casting.cast(tensor(kernel.astype("float32")), batch.dtype),
+            1,
+            "same",
+            "channels_last",
+        )
+        return array_ops.squeeze(found, 0) if len(x.shape) == 3 else found
+
+    return channels_last(blurred, images, data_format)
+
+
+def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
+    """Slopes downwards and to the right (Sobel).
+
+    Args:
+      images: [batch, height, width, channels] (or channels first).
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Returns:
+      [batch, height, width, channels, 2] (channels where they were).
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.sobel_edges(ops.ones([1, 4, 4, 1])).shape
+      TensorShape([1, 4, 4, 1, 2])
+    """
+    images = as_float(checked_images(images, "sobel_edges"))
+    if standard_data_format(data_format) == "channels_last":
+        return image_ops.sobel_edges(images)
+    found = image_ops.sobel_edges(array_ops.transpose(images, [0, 2, 3, 1]))
+    return array_ops.transpose(found, [0, 3, 1, 2, 4])
+
+
+def ssim(
+    image1: TensorLike,
+    image2: TensorLike,
+    max_val: float = 1.0,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+    data_format: str | None = None,
+) -> Tensor:
+    """The structural similarity of images.
+
+    Args:
+      image1: [batch, height, width, channels] (or channels first).
+      image2: images of the same shape.
+      max_val: the largest value.
+      filter_size: of the window.
+      filter_sigma: standard deviation of the window.
+      k1: of the formula.
+      k2: of the formula.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.ssim(ops.ones([1, 16, 16, 1]), ops.ones([1, 16, 16, 1])).numpy().tolist()
+      [1.0]
+    """
+    first, second = common(image1, image2, also=float)
+    if standard_data_format(data_format) == "channels_first":
+        first, second = (array_ops.transpose(v, [0, 2, 3, 1]) for v in (first, second))
+    return image_ops.ssim(first, second, max_val, filter_size, filter_sigma, k1, k2)

@@ -1,0 +1,260 @@
+"""Means and variances, what is divided by them, and channels as pixels.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> print(ops.normalize([3.0, 4.0]).numpy().round(3))
+  [0.6 0.8]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.settings import epsilon as default_epsilon
+from meshflow.keras.settings import standard_data_format
+from meshflow.ops import array as array_ops
+from meshflow.ops import casting, math
+from meshflow.ops import nn as nn_ops
+
+__all__ = [
+    "batch_normalization",
+    "depth_to_space",
+    "layer_normalization",
+    "moments",
+    "normalize",
+    "psnr",
+    "rms_normalization",
+    "space_to_depth",
+]
+
+
+def moments(
+    x: TensorLike, axes: Any, keepdims: bool = False, synchronized: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance.
+
+    Args:
+      x: a tensor.
+      axes: the dimensions.
+      keepdims: whether reduced dimensions stay, of size 1.
+      synchronized: accepted: batches that are split over devices have one mean in any case.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> [float(v) for v in ops.moments([1.0, 3.0], axes=[0])]
+      [2.0, 1.0]
+    """
+    return nn_ops.moments(tensor(x), axes, keepdims=keepdims)
+
+
+def batch_normalization(
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    axis: int,
+    offset: Any = None,
+    scale: Any = None,
+    epsilon: float = 1e-3,
+) -> Tensor:
+    """`(x - mean) / sqrt(variance + epsilon) * scale + offset`.
+
+    Args:
+      x: a tensor.
+      mean: of the size of dimension `axis`.
+      variance: of the same size.
+      axis: the dimension of the channels.
+      offset: added; of the same size.
+      scale: a factor; of the same size.
+      epsilon: added to the variance.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.batch_normalization([[3.0]], [1.0], [4.0], -1, epsilon=0.0).numpy().tolist()
+      [[1.0]]
+    """
+    x = as_float(x)
+    shape = [1] * len(x.shape)
+    shape[axis] = -1
+    lay = lambda v: (
+        None if v is None else array_ops.reshape(casting.cast(tensor(v), x.dtype), shape)
+    )
+    return nn_ops.batch_normalization(x, lay(mean), lay(variance), lay(offset), lay(scale), epsilon)
+
+
+def _wide(x: Any) -> tuple[Any, Any]:
+    """A tensor with 32 bits at least, and the dtype it had."""
+    x = as_float(x)
+    kind = dtypes.as_dtype(x.dtype)
+    return (casting.cast(x, "float32") if kind.size < 4 else x), kind
+
+
+def layer_normalization(
+    x: TensorLike,
+    gamma: Any = None,
+    beta: Any = None,
+    axis: Any = -1,
+    epsilon: float | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta` of each example (arXiv:1607.06450).
+
+    Args:
+      x: a tensor.
+      gamma: a factor.
+      beta: added.
+      axis: the dimension or dimensions of mean and variance.
+      epsilon: added to the variance; default `keras.config.epsilon()`.
+      **kwargs: `rms_scaling`: whether only the variance is divided by (use `rms_normalization`).
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.layer_normalization([1.0, 3.0]).numpy().round(3).tolist()
+      [-1.0, 1.0]
+    """
+    wide, kind = _wide(x)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    small = default_epsilon() if epsilon is None else epsilon
+    mean, variance = nn_ops.moments(wide, axes, keepdims=True)
+    if kwargs.pop("rms_scaling", False):
+        found = wide * math.rsqrt(variance + small)
+        if gamma is not None:
+            found = found * _along(gamma, wide, axes)
+    else:
+        found = (wide - mean) * math.rsqrt(variance + small)
+        if gamma is not None:
+            found = found * _along(gamma, wide, axes)
+        if beta is not None:
+            found = found + _along(beta, wide, axes)
+    return casting.cast(found, kind)
+
+
+def _along(weights: Any, x: Any, axes: list[int]) -> Any:
+    """Weights laid along the dimensions that they belong to."""
+    weights = casting.cast(tensor(weights), x.dtype)
+    if len(weights.shape) == len(x.shape):
+        return weights
+    shape = [1] * len(x.shape)
+    for axis in axes:
+        shape[axis] = x.shape[axis]
+    return array_ops.reshape(weights, shape)
+
+
+def rms_normalization(
+    x: TensorLike, scale: Any = None, axis: Any = -1, epsilon: float | None = None
+) -> Tensor:
+    """`x / sqrt(mean(x^2) + epsilon) * scale` (arXiv:1910.07467).
+
+    Args:
+      x: a tensor.
+      scale: a factor.
+      axis: the dimension or dimensions of the mean.
+      epsilon: added to the mean; default `keras.config.epsilon()`.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.rms_normalization([2.0, 2.0]).numpy().round(3).tolist()
+      [1.0, 1.0]
+    """
+    wide, kind = _wide(x)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    small = default_epsilon() if epsilon is None else epsilon
+    found = wide * math.rsqrt(math.reduce_mean(wide * wide, axes, keepdims=True) + small)
+    if scale is not None:
+        found = found * _along(scale, wide, axes)
+    return casting.cast(found, kind)
+
+
+def normalize(
+    x: TensorLike, axis: Any = -1, order: Any = 2, epsilon: float | None = None
+) -> Tensor:
+    """`x / max(norm(x), epsilon)`.
+
+    Args:
+      x: a tensor.
+      axis: the dimension or dimensions of the norm.
+      order: which norm.
+      epsilon: the least divisor; default `keras.config.epsilon()`.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> print(ops.normalize([3.0, 4.0]).numpy().round(3))
+      [0.6 0.8]
+    """
+    if not isinstance(order, int) or not order >= 1:
+        raise ValueError(f"Argument `order` must be int >= 1. Received: order={order}")
+    x = as_float(x)
+    small = default_epsilon() if epsilon is None else epsilon
+    if order == 2:
+        squares = math.reduce_sum(x * x, axis, keepdims=True)
+        return x * math.rsqrt(math.maximum(squares, small**2))
+    lengths = math.reduce_sum(math.abs(x) ** order, axis, keepdims=True) ** (1.0 / order)
+    return x / math.maximum(lengths, small)
+
+
+def psnr(x1: TensorLike, x2: TensorLike, max_val: float) -> Tensor:
+    """The peak signal-to-noise ratio of all elements, in decibels.
+
+    Args:
+      x1: a tensor.
+      x2: a tensor of the same shape.
+      max_val: the largest value.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> round(float(ops.psnr([1.0], [0.9], 1.0)), 2)
+      20.0
+    """
+    x1, x2 = tensor(x1), tensor(x2)
+    if tuple(x1.shape) != tuple(x2.shape):
+        raise ValueError(
+            f"Input shapes {tuple(x1.shape)} and {tuple(x2.shape)} must match for PSNR calculation. "
+        )
+    x1, x2 = common(x1, x2, also=float)
+    error = math.reduce_mean((x1 - x2) ** 2)
+    top = casting.cast(tensor(float(max_val)), x1.dtype)
+    return (20 * math.log(top) - 10 * math.log(error)) / float(np.log(10))
+
+
+def depth_to_space(
+    x: TensorLike, block_size: int, data_format: str | None = "channels_last"
+) -> Tensor:
+    """Channels laid out as blocks of pixels.
+
+    Args:
+      x: [batch, height, width, channels] (or channels first).
+      block_size: height and width of a block.
+      data_format: 'channels_last' or 'channels_first'.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.depth_to_space(ops.zeros([1, 2, 2, 4]), 2).shape
+      TensorShape([1, 4, 4, 1])
+    """
+    return array_ops.depth_to_space(tensor(x), block_size, _letters(data_format))
+
+
+def space_to_depth(
+    x: TensorLike, block_size: int, data_format: str | None = "channels_last"
+) -> Tensor:
+    """Blocks of pixels as channels.
+
+    Args:
+      x: [batch, height, width, channels] (or channels first).
+      block_size: height and width of a block.
+      data_format: 'channels_last' or 'channels_first'.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.space_to_depth(ops.zeros([1, 4, 4, 1]), 2).shape
+      TensorShape([1, 2, 2, 4])
+    """
+    return array_ops.space_to_depth(tensor(x), block_size, _letters(data_format))
+
+
+def _letters(data_format: str | None) -> str:
+    return "NHWC" if standard_data_format(data_format) == "channels_last" else "NCHW"

@@ -1,0 +1,206 @@
+"""Products of matrices and vectors.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> ops.matmul([[1, 2]], [[3], [4]]).numpy().tolist()
+  [[11]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.making import binary
+from meshflow.keras.ops.promotion import common, tensor
+from meshflow.ops import casting
+
+__all__ = [
+    "cdist",
+    "correlate",
+    "cross",
+    "dot",
+    "einsum",
+    "inner",
+    "kron",
+    "matmul",
+    "outer",
+    "tensordot",
+    "vdot",
+]
+
+
+def _product(x1: Any, x2: Any) -> Any:
+    """Operands of a product in its dtype: bytes are summed in 32 bits."""
+    x1, x2 = tensor(x1), tensor(x2)
+    if all(dtypes.as_dtype(x.dtype) is dtypes.int8 for x in (x1, x2)):
+        return casting.cast(x1, "int32"), casting.cast(x2, "int32")
+    return common(x1, x2)
+
+
+@op(same=("x1", "x2"), name="matmul")
+def _matmul(x1: TensorLike, x2: TensorLike) -> Any:
+    return jnp.matmul(x1, x2)
+
+
+def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """The product of matrices, or of batches of them; a row on the left or right is a vector.
+
+    Args:
+      x1: [..., m, k].
+      x2: [..., k, n].
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.matmul([[1, 2]], [[3], [4]]).numpy().tolist()
+      [[11]]
+    """
+    return _matmul(*_product(x1, x2))
+
+
+dot = binary(
+    "dot", jnp.dot, "The last dimension of `x1` times the second last of `x2`.", array=True
+)
+
+
+inner = binary("inner", jnp.inner, "The products of all rows.", array=True)
+
+
+outer = binary("outer", jnp.outer, "Each element times each element.", array=True)
+
+
+vdot = binary("vdot", jnp.vdot, "The product of all elements as two rows.", array=True)
+
+
+kron = binary("kron", jnp.kron, "Each element times the whole of `x2`.", array=True)
+
+
+@op(same=("x1", "x2"), name="cross")
+def _cross(x1: TensorLike, x2: TensorLike, axisa: int, axisb: int, axisc: int, axis: Any) -> Any:
+    return jnp.cross(x1, x2, axisa, axisb, axisc, axis)
+
+
+def cross(
+    x1: TensorLike,
+    x2: TensorLike,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: Any = None,
+) -> Tensor:
+    """The cross product of vectors of 2 or 3 elements.
+
+    Args:
+      x1: a tensor of vectors.
+      x2: a tensor of vectors.
+      axisa: where the vectors of `x1` lie.
+      axisb: where those of `x2` lie.
+      axisc: where those of the result lie.
+      axis: all three of them.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.cross([1, 0, 0], [0, 1, 0]).numpy().tolist()
+      [0, 0, 1]
+    """
+    x1, x2 = common(x1, x2)
+    return _cross(x1, x2, axisa, axisb, axisc, axis)
+
+
+@op(same=("x1", "x2"), name="tensordot")
+def _tensordot(x1: TensorLike, x2: TensorLike, axes: Any) -> Any:
+    return jnp.tensordot(x1, x2, axes)
+
+
+def tensordot(x1: TensorLike, x2: TensorLike, axes: Any = 2) -> Tensor:
+    """The sums of products over pairs of dimensions.
+
+    Args:
+      x1: a tensor.
+      x2: a tensor.
+      axes: how many dimensions, the last of `x1` and the first of `x2`, or both lists.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> int(ops.tensordot([1, 2], [3, 4], axes=1))
+      11
+    """
+    x1, x2 = _product(x1, x2)
+    return _tensordot(x1, x2, axes)
+
+
+@op(name="einsum")
+def _einsum(operands: Sequence[TensorLike], subscripts: str) -> Any:
+    return jnp.einsum(subscripts, *operands)
+
+
+def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
+    """Sums of products over dimensions named by letters (Einstein's convention).
+
+    Args:
+      subscripts: such as 'ij,jk->ik'.
+      *operands: the tensors.
+      **kwargs: accepted: how the products are ordered is the compiler's affair.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy().tolist()
+      [3, 7]
+    """
+    found = [tensor(v) for v in operands]
+    if all(dtypes.as_dtype(v.dtype) is dtypes.int8 for v in found):
+        found = [casting.cast(v, "int32") for v in found]
+    return _einsum(common(*found), subscripts)
+
+
+@op(same=("x1", "x2"), name="correlate")
+def _correlate(x1: TensorLike, x2: TensorLike, mode: str) -> Any:
+    return jnp.correlate(x1, x2, mode)
+
+
+def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
+    """The sums of products of one row with another at each offset.
+
+    Args:
+      x1: a row.
+      x2: a row.
+      mode: 'valid', 'same' or 'full'.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.correlate([1, 2, 3], [0, 1, 0.5]).numpy().tolist()
+      [3.5]
+    """
+    x1, x2 = common(x1, x2, also=float)
+    return _correlate(x1, x2, mode)
+
+
+@op(same=("x", "y"), name="cdist")
+def _cdist(x: TensorLike, y: TensorLike) -> Any:
+    gaps = x[..., :, None, :] - y[..., None, :, :]
+    total = jnp.sum(gaps * gaps, -1)
+    # The slope of a distance of 0 is 0, not infinite.
+    return jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), 0)
+
+
+def cdist(x: TensorLike, y: TensorLike) -> Tensor:
+    """Euclidean distances of all pairs of rows.
+
+    Args:
+      x: [..., m, d].
+      y: [..., n, d].
+
+    Returns:
+      [..., m, n].
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.cdist([[0.0, 0.0]], [[3.0, 4.0]]).numpy().tolist()
+      [[5.0]]
+    """
+    return _cdist(*common(x, y, also=float))

@@ -1,0 +1,129 @@
+"""Parts of tensors, and tensors of which parts are replaced.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> ops.slice_update([1, 2, 3], [1], [8, 9]).numpy().tolist()
+  [1, 8, 9]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.promotion import tensor
+from meshflow.ops import array as array_ops
+from meshflow.ops import casting
+
+__all__ = ["scatter", "scatter_update", "slice", "slice_update", "unstack"]
+
+
+def scatter(indices: TensorLike, values: TensorLike, shape: Any) -> Tensor:
+    """Zeros with values at places; values at one place are summed.
+
+    Args:
+      indices: [n, d], places in the first d dimensions.
+      values: [n, ...].
+      shape: the shape of the result.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.scatter([[0], [2]], [1.0, 2.0], [3]).numpy().tolist()
+      [1.0, 0.0, 2.0]
+    """
+    return array_ops.scatter_nd(tensor(indices), tensor(values), shape)
+
+
+def scatter_update(
+    inputs: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str | None = None
+) -> Tensor:
+    """A tensor with other values at places.
+
+    Args:
+      inputs: the tensor.
+      indices: [n, d], places in the first d dimensions.
+      updates: [n, ...].
+      reduction: None to replace, or 'add', 'max', 'min', 'mul'.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.scatter_update([1, 2, 3], [[1]], [9]).numpy().tolist()
+      [1, 9, 3]
+    """
+    inputs, updates = tensor(inputs), tensor(updates)
+    updates = casting.cast(updates, inputs.dtype)
+    known: dict[str | None, Any] = {
+        None: array_ops.tensor_scatter_nd_update,
+        "add": array_ops.tensor_scatter_nd_add,
+        "max": array_ops.tensor_scatter_nd_max,
+        "min": array_ops.tensor_scatter_nd_min,
+        "mul": _scatter_mul,
+    }
+    if reduction not in known:
+        raise ValueError(f"Unsupported reduction: {reduction}; expected one of {list(known)}.")
+    return known[reduction](inputs, tensor(indices), updates)
+
+
+@op(same=("x", "updates"), name="scatter_mul")
+def _scatter_mul(x: TensorLike, indices: TensorLike, updates: TensorLike) -> Any:
+    return x.at[tuple(jnp.moveaxis(indices, -1, 0))].multiply(updates)
+
+
+def slice(inputs: TensorLike, start_indices: Any, shape: Any) -> Tensor:
+    """A part of a tensor.
+
+    Args:
+      inputs: the tensor.
+      start_indices: where it begins in each dimension.
+      shape: its shape.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.slice([1, 2, 3, 4], [1], [2]).numpy().tolist()
+      [2, 3]
+    """
+    return array_ops.slice(tensor(inputs), start_indices, shape)
+
+
+@op(same=("x", "updates"), name="slice_update")
+def _slice_update(x: TensorLike, starts: Sequence[TensorLike], updates: TensorLike) -> Any:
+    return jax.lax.dynamic_update_slice(x, updates, starts)
+
+
+def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) -> Tensor:
+    """A tensor of which a part is replaced.
+
+    Args:
+      inputs: the tensor.
+      start_indices: where the part begins in each dimension.
+      updates: the part.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.slice_update([1, 2, 3], [1], [8, 9]).numpy().tolist()
+      [1, 8, 9]
+    """
+    inputs = tensor(inputs)
+    starts = array_ops.unstack(casting.cast(tensor(start_indices), "int32"))
+    return _slice_update(inputs, starts, casting.cast(tensor(updates), inputs.dtype))
+
+
+def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor]:
+    """Slices along a dimension.
+
+    Args:
+      x: a tensor.
+      num: how many there are, where that is not known.
+      axis: the dimension.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> [int(v) for v in ops.unstack([1, 2])]
+      [1, 2]
+    """
+    return list(array_ops.unstack(tensor(x), num, axis))

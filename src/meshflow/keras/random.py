@@ -1,0 +1,340 @@
+"""`tf.keras.random`: Keras 3's random numbers, from a seed, a seed generator, or the global seed.
+
+A whole number as a seed gives the same numbers at each call; a `SeedGenerator` others each time; None draws
+from the program's own generator (`tf.random.set_seed`, `tf.keras.utils.set_random_seed`).
+
+Example:
+  >>> import meshflow as tf
+  >>> a, b = (tf.keras.random.normal([3], seed=1) for _ in range(2))
+  >>> bool(tf.reduce_all(a == b))
+  True
+"""
+
+from __future__ import annotations
+
+import random as python_random
+from typing import Any
+
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.module import Module
+from meshflow.core.variables.variable import Variable
+from meshflow.keras.settings import floatx
+from meshflow.ops import array, casting
+from meshflow.ops import random as random_ops
+from meshflow.ops.nn.activation import stateless_dropout
+
+__all__ = [
+    "SeedGenerator",
+    "beta",
+    "binomial",
+    "categorical",
+    "dropout",
+    "gamma",
+    "normal",
+    "randint",
+    "shuffle",
+    "truncated_normal",
+    "uniform",
+]
+
+
+class SeedGenerator(Module):
+    """Seeds one after the other: a variable of two numbers, of which the second counts.
+
+    Args:
+      seed: the first seed; default a random one.
+      name: a name.
+
+    Attributes:
+      seed: the first seed.
+      state: the variable, [2].
+
+    Example:
+      >>> import meshflow as tf
+      >>> seeds = tf.keras.random.SeedGenerator(seed=3)
+      >>> [seeds.next().numpy().tolist() for _ in range(2)]
+      [[3, 0], [3, 1]]
+    """
+
+    def __init__(self, seed: int | None = None, name: str | None = None, **kwargs: Any) -> None:
+        if kwargs:
+            raise ValueError(f"Unrecognized keyword arguments: {kwargs}")
+        super().__init__(name=name)
+        if seed is None:
+            seed = python_random.randint(1, 2**31 - 1)
+        if not isinstance(seed, int):
+            raise ValueError(f"Argument `seed` must be an integer. Received: seed={seed}")
+        if seed < 0:
+            raise ValueError(f"Argument `seed` must be a positive integer. Received: seed={seed}")
+        self._initial_seed = seed
+        self.seed = seed
+        self.state = Variable(
+            [seed, 0], dtype="int64", trainable=False, name="seed_generator_state"
+        )
+
+    def next(self, ordered: bool = True) -> Tensor:
+        """The next seed, two numbers.
+
+        Args:
+          ordered: accepted: seeds come in order.
+        """
+        found = array.identity(self.state)
+        self.state.assign_add([0, 1])
+        return found
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"seed": self._initial_seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SeedGenerator:
+        """A generator of a configuration."""
+        return cls(**config)
+
+
+def draw_seed(seed: Any) -> Tensor:
+    """The two numbers that a seed stands for, as int64."""
+    if isinstance(seed, SeedGenerator):
+        return seed.next()
+    if isinstance(seed, int):
+        return convert_to_tensor([seed, 0], "int64")
+    if seed is None:
+        return random_ops.uniform([2], maxval=2**31 - 1, dtype="int64")
+    raise ValueError(
+        f"Argument `seed` must be either an integer or an instance of `SeedGenerator`. Received: seed={seed} (of type {type(seed)})"
+    )
+
+
+def _floating(dtype: Any) -> Any:
+    found = dtypes.as_dtype(dtype or floatx())
+    if not found.is_floating:
+        raise ValueError(
+            f"`keras.random` requires a floating point `dtype`. Received: dtype={found.name} "
+        )
+    return found
+
+
+def normal(
+    shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
+    """Normally distributed numbers.
+
+    Args:
+      shape: the shape.
+      mean: the mean.
+      stddev: the standard deviation.
+      dtype: a floating dtype; default `floatx()`.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.random.normal([2, 3]).shape
+      TensorShape([2, 3])
+    """
+    return random_ops.stateless_normal(shape, draw_seed(seed), mean, stddev, _floating(dtype))
+
+
+def truncated_normal(
+    shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
+    """Normally distributed numbers within two standard deviations.
+
+    Args:
+      shape: the shape.
+      mean: the mean.
+      stddev: the standard deviation.
+      dtype: a floating dtype; default `floatx()`.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> bool(tf.reduce_all(tf.abs(tf.keras.random.truncated_normal([100])) <= 2.0))
+      True
+    """
+    return random_ops.stateless_truncated_normal(
+        shape, draw_seed(seed), mean, stddev, _floating(dtype)
+    )
+
+
+def uniform(
+    shape: Any, minval: float = 0.0, maxval: float = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
+    """Numbers of a range, each as probable as the others.
+
+    Args:
+      shape: the shape.
+      minval: the least number.
+      maxval: where the range ends.
+      dtype: a floating dtype; default `floatx()`.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> bool(tf.reduce_all(tf.keras.random.uniform([9], 2.0, 3.0) >= 2.0))
+      True
+    """
+    return random_ops.stateless_uniform(shape, draw_seed(seed), minval, maxval, _floating(dtype))
+
+
+def randint(shape: Any, minval: int, maxval: int, dtype: Any = "int32", seed: Any = None) -> Tensor:
+    """Whole numbers of a range, each as probable as the others.
+
+    Args:
+      shape: the shape.
+      minval: the least number.
+      maxval: where the range ends, which is left out.
+      dtype: a dtype of integers.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.random.randint([3], 0, 1).numpy().tolist()
+      [0, 0, 0]
+    """
+    kind = dtypes.as_dtype(dtype)
+    if not kind.is_integer:
+        raise ValueError(
+            f"`keras.random.randint` requires an integer `dtype`. Received: dtype={kind.name} "
+        )
+    drawn = kind if kind.name in ("int32", "int64", "uint32", "uint64") else dtypes.int32
+    found = random_ops.stateless_uniform(shape, draw_seed(seed), minval, maxval, drawn)
+    return casting.cast(found, kind)
+
+
+def categorical(
+    logits: TensorLike, num_samples: int, dtype: Any = "int32", seed: Any = None
+) -> Tensor:
+    """Numbers of classes, drawn by their probabilities.
+
+    Args:
+      logits: logarithms of probabilities, [batch, classes].
+      num_samples: how many of each row.
+      dtype: a dtype of integers.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Returns:
+      [batch, num_samples].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.random.categorical([[0.0, -1e9]], 3).numpy().tolist()
+      [[0, 0, 0]]
+    """
+    logits = convert_to_tensor(logits)
+    if len(logits.shape) != 2:
+        raise ValueError(
+            f"`logits` should be a 2-D tensor with shape [batch_size, num_classes]. Received: logits={logits}"
+        )
+    return random_ops.stateless_categorical(
+        logits, num_samples, draw_seed(seed), dtypes.as_dtype(dtype)
+    )
+
+
+def dropout(inputs: TensorLike, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
+    """A random fraction of elements set to 0, the others scaled up.
+
+    Args:
+      inputs: a floating tensor.
+      rate: the fraction.
+      noise_shape: shape of the mask; sizes of 1 share a decision.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.random.dropout([1.0, 2.0], 0.0).numpy().tolist()
+      [1.0, 2.0]
+    """
+    inputs = convert_to_tensor(inputs)
+    if noise_shape is not None:
+        sizes = array.shape(inputs)
+        noise_shape = [sizes[i] if s is None else s for i, s in enumerate(noise_shape)]
+    return stateless_dropout(inputs, rate, draw_seed(seed), noise_shape=noise_shape)
+
+
+def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
+    """Slices in a random order.
+
+    Args:
+      x: a tensor.
+      axis: the dimension.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> sorted(tf.keras.random.shuffle([3, 1, 2]).numpy().tolist())
+      [1, 2, 3]
+    """
+    x = convert_to_tensor(x)
+    order = random_ops.stateless_shuffle(array.range(array.shape(x)[axis]), draw_seed(seed))
+    return array.gather(x, order, axis=axis)
+
+
+def gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Tensor:
+    """Numbers of a gamma distribution with rate 1.
+
+    Args:
+      shape: the shape.
+      alpha: the distribution's shape, which broadcasts to the last sizes.
+      dtype: a floating dtype; default `floatx()`.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.random.gamma([2], 1.5).shape
+      TensorShape([2])
+    """
+    kind = _floating(dtype)
+    return random_ops.stateless_gamma(shape, draw_seed(seed), alpha=_as(alpha, kind), dtype=kind)
+
+
+def beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Tensor:
+    """Numbers of a beta distribution: of two gamma distributions, the first's share of both.
+
+    Args:
+      shape: the shape.
+      alpha: the first one's shape.
+      beta: the second one's shape.
+      dtype: a floating dtype; default `floatx()`.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> bool(tf.reduce_all(tf.keras.random.beta([9], 2.0, 2.0) < 1.0))
+      True
+    """
+    kind = _floating(dtype)
+    first = draw_seed(seed)
+    # Two seeds of one: whoever repeats the call has both again.
+    second = first + convert_to_tensor([12, 0], "int64")
+    one = random_ops.stateless_gamma(shape, first, alpha=_as(alpha, kind), dtype=kind)
+    other = random_ops.stateless_gamma(shape, second, alpha=_as(beta, kind), dtype=kind)
+    return one / (one + other)
+
+
+def binomial(
+    shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None
+) -> Tensor:
+    """How many of a number of trials succeed.
+
+    Args:
+      shape: the shape.
+      counts: how many trials.
+      probabilities: of the success of each.
+      dtype: a floating dtype; default `floatx()`.
+      seed: a whole number, a `SeedGenerator`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.random.binomial([2], 5.0, 1.0).numpy().tolist()
+      [5.0, 5.0]
+    """
+    kind = _floating(dtype)
+    return random_ops.stateless_binomial(
+        shape, draw_seed(seed), _as(counts, kind), _as(probabilities, kind), output_dtype=kind
+    )
+
+
+def _as(value: Any, kind: Any) -> Tensor:
+    return casting.cast(convert_to_tensor(value), kind)
