@@ -47,8 +47,8 @@ def coded(kind, values):
     "kind, options",
     [
         ("int8", {}),
-        ("1bit", {"zero": 1, "micro_batches": 2}),
-        ("int8", {"zero": 3}),
+        pytest.param("1bit", {"zero": 1, "micro_batches": 2}, marks=pytest.mark.soak),
+        pytest.param("int8", {"zero": 3}, marks=pytest.mark.soak),
     ],
 )
 def test_fit_sends_codes_and_learns_as_well(kind, options, rng, tmp_path):

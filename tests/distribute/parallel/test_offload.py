@@ -35,7 +35,7 @@ def in_host(text):
 @pytest.mark.parametrize(
     "sizes, options, steps",
     [
-        ({"data": 1}, {"offload": "optimizer"}, 1),
+        pytest.param({"data": 1}, {"offload": "optimizer"}, 1, marks=pytest.mark.soak),
         ({"data": 4}, {"offload": ("optimizer", "parameters"), "zero": 3}, 2),
     ],
 )

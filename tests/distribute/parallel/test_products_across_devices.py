@@ -68,6 +68,7 @@ def trained(scope, x):
     return model.fit(x, np.roll(x, -1, 1), batch_size=8, epochs=2, verbose=0, shuffle=False)
 
 
+@pytest.mark.soak
 def test_fit_with_sequences_split_between_blocks_and_states_split(rng):
     x = rng.integers(0, 20, (20, 8))
     expected = trained(contextlib.nullcontext(), x).history["loss"]

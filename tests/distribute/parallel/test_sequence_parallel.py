@@ -18,6 +18,7 @@ from meshflow.experimental import dtensor
 from meshflow.keras.layers import attention_in_parts
 
 N = 4
+SOAK = pytest.mark.soak
 
 
 def over(way):
@@ -46,9 +47,9 @@ def arrays(rng, t, s, values=6):
     [
         (None, True, "full", 13, 22),
         ("ring", True, "keys", 13, 22),
-        ("ring", False, "full", 16, 16),
-        ("ring", True, None, 16, 16),
         ("ulysses", True, "full", 13, 22),
+        pytest.param("ring", False, "full", 16, 16, marks=SOAK),
+        pytest.param("ring", True, None, 16, 16, marks=SOAK),
     ],
 )
 def test_values_and_gradients_are_those_of_the_definition(way, causal, mask, t, s, rng):
@@ -79,7 +80,9 @@ def test_values_and_gradients_are_those_of_the_definition(way, causal, mask, t, 
         assert_close(found, expected, 1e-9, 1e-9)
 
 
-@pytest.mark.parametrize("way", [None, "ring", "ulysses"])
+@pytest.mark.parametrize(
+    "way", ["ring", pytest.param(None, marks=SOAK), pytest.param("ulysses", marks=SOAK)]
+)
 def test_dropout_of_weights(way, rng):
     q, k, v = arrays(rng, 8, 8)
     what, key = Attend(False, 0.4, 4), jnp.asarray([1, 2], jnp.uint32)

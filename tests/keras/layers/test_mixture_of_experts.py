@@ -127,7 +127,12 @@ def test_values_losses_and_metrics_are_those_of_the_definition(router, capacity,
 
 
 @pytest.mark.parametrize(
-    "router, capacity", [("top2", 0.75), ("topk:2", None), ("expert_choice", 2.0)]
+    "router, capacity",
+    [
+        ("top2", 0.75),
+        pytest.param("topk:2", None, marks=pytest.mark.soak),
+        pytest.param("expert_choice", 2.0, marks=pytest.mark.soak),
+    ],
 )
 def test_gradients_are_finite_differences(router, capacity, rng):
     layer = made(router, capacity, aux=0.5, z_loss=0.25)
