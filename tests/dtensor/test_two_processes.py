@@ -18,11 +18,12 @@ def free_ports(count):
     return ports
 
 
-def test_two_processes_share_a_checkpoint(tmp_path):
+def in_two_processes(program, folder):
+    """What two processes print that run a program with their number, the addresses of both, and a folder."""
     addresses = ",".join(f"127.0.0.1:{p}" for p in free_ports(2))
     workers = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(i), addresses, str(tmp_path)],
+            [sys.executable, str(program), str(i), addresses, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -36,5 +37,10 @@ def test_two_processes_share_a_checkpoint(tmp_path):
             worker.kill()
     for worker, (_, errors) in zip(workers, results, strict=True):
         assert worker.returncode == 0, errors
-    assert "barrier alone: not all of 2 processes came within 0.5 s" in results[0][0]
+    return [printed for printed, _ in results]
+
+
+def test_two_processes_share_a_checkpoint(tmp_path):
+    printed = in_two_processes(PROGRAM, tmp_path)
+    assert "barrier alone: not all of 2 processes came within 0.5 s" in printed[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "ckpt-1", "ckpt-1.index"]

@@ -110,3 +110,14 @@ def test_memory_of_what_is_not_kept():
     assert few < 2 * (KERNEL + BIAS) + ALL // 4
     rows = 4 * (16 // 4) * WIDTH
     assert temporaries(3 * BLOCKS, "layer") - few <= 2 * BLOCKS * ((KERNEL + BIAS) // 4 + rows)
+
+
+def test_equal_layers_as_one_loop():
+    """What is sent stays the same, and is sent by a loop: the program does not grow with the layers."""
+    options = {"zero": 3, "recompute": "layer", "stack": True}
+    blocks = 3 * BLOCKS
+    found, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", **options)
+    whole = blocks * (KERNEL + BIAS)
+    assert found == {"all-gather": part(2 * whole), "reduce-scatter": part(whole)}
+    # XLA takes a turn or two out of the loop; one by one there are six for each layer.
+    assert len(step.select()) < 3 * blocks

@@ -47,8 +47,14 @@ def alone():
     return trained(mlp)
 
 
+# Those that others contain run in `make test-all`.
+CONTAINED = ("zero 1", "zero 1, micro_batches", "zero 3")
+
+
 @ignores
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.soak] * (n in CONTAINED)) for n in STRATEGIES]
+)
 def test_each_option_trains_as_one_device(name):
     model, curves = trained(mlp, strategy(name))
     same_curves(curves, alone()[1])
@@ -243,6 +249,34 @@ def test_steps_whose_gradients_overflow_are_left_out():
     model, curves = trained(make, strategy("zero 3"), optimizer=scaled)
     assert float(model.optimizer.loss_scale) == float(wanted.optimizer.loss_scale) < 2.0**22
     same_curves(curves, curve, rtol=5e-3)
+
+
+class Block(LAYERS.Layer):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = LAYERS.LayerNormalization(), LAYERS.Dense(32, "gelu")
+        self.down, self.drop = LAYERS.Dense(16), LAYERS.Dropout(0.1)
+
+    def call(self, x):
+        return x + self.drop(self.down(self.up(self.norm(x))))
+
+
+def test_equal_blocks_as_one_loop_train_as_they_do_one_by_one():
+    def blocks():
+        return tf.keras.Sequential(
+            [tf.keras.Input([16]), *(Block() for _ in range(4)), LAYERS.Dense(8)]
+        )
+
+    options = {"zero": 3, "micro_batches": 2, "recompute": "layer"}
+    runs = [
+        trained(
+            blocks, tf.distribute.MeshStrategy(mesh(data=4), "batch:data", stack=stack, **options)
+        )
+        for stack in (False, True)
+    ]
+    # Each block draws its own dropout masks in both.
+    same_curves(runs[1][1], runs[0][1])
+    same_weights(runs[1][0], runs[0][0])
 
 
 class Drawing(LAYERS.Layer):

@@ -114,6 +114,7 @@ REFUSED = {
     "zero must be one of 0, 1, 2, 3, got 4": {"zero": 4},
     "micro_batches must be an integer of at least 1, got 0": {"micro_batches": 0},
     "recompute must be one of None, 'layer', 'gathers' or a policy": {"recompute": "some"},
+    "stack=True: it must be None, True or False": {"stack": True},
     "sequence must be one of": {"sequence": "rings"},
     "compress must be one of": {"compress": "4bit"},
     "offload must be one of": {"offload": ("weights",)},

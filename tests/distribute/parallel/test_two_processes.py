@@ -1,37 +1,18 @@
 """A mesh over two processes: parts within each, sums across, as one device trains."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 import meshflow as tf
-from dtensor.test_two_processes import free_ports
+from dtensor.test_two_processes import in_two_processes
 
 PROGRAM = Path(__file__).with_name("in_two_processes.py")
 
 
 def test_two_processes_train_as_one_device(tmp_path):
-    addresses = ",".join(f"127.0.0.1:{p}" for p in free_ports(2))
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(i), addresses, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    try:
-        results = [w.communicate(timeout=180) for w in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (_, errors) in zip(workers, results, strict=True):
-        assert worker.returncode == 0, errors
-    curves = [json.loads(out.splitlines()[-1]) for out, _ in results]
+    curves = [json.loads(out.splitlines()[-1]) for out in in_two_processes(PROGRAM, tmp_path)]
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(32, 16)).astype("float32"), rng.normal(size=(32, 8)).astype("float32")
     tf.keras.utils.set_random_seed(1)

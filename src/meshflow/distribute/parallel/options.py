@@ -48,6 +48,8 @@ class ParallelOptions:
       micro_batches: into how many parts a device's rows are divided, one after the other.
       recompute: what the backward pass computes again instead of keeping it: "layer" all inside of layers, "gathers"
         weights brought together, or a policy of `jax.checkpoint_policies`.
+      stack: whether four or more equal layers in a row that are computed again become one loop over their stacked
+        weights: a program that does not grow with them. Default: not on CPUs, where it takes more memory.
       pipeline: a `Pipeline`, or the mesh dimension of its stages.
       sequence: how sequences are split in attention: "ring", "ulysses" or "split".
       offload: what is to lie in the host's memory: some of "optimizer", "parameters", "activations". No strategy
@@ -67,6 +69,7 @@ class ParallelOptions:
     zero_over: str | Sequence[str] | None = None
     micro_batches: int = 1
     recompute: str | Callable[..., Any] | None = None
+    stack: bool | None = None
     pipeline: Pipeline | str | None = None
     sequence: str | None = None
     offload: str | Sequence[str] = ()
@@ -85,6 +88,11 @@ class ParallelOptions:
                 self.recompute,
                 (None, *_RECOMPUTE),
                 "or a policy of jax.checkpoint_policies",
+            )
+        if self.stack not in (None, True, False) or (self.stack and not self.recompute):
+            raise InvalidValueError(
+                f"stack={self.stack!r}: it must be None, True or False, and what is stacked are layers that recompute= "
+                f"has computed again, of which recompute={self.recompute!r} has none."
             )
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))

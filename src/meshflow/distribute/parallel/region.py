@@ -29,6 +29,7 @@ from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
 from meshflow.distribute.shares import LocalPart, Shares, in_shares
+from meshflow.passes.stacking import stacked
 
 __all__ = ["region_gradients"]
 
@@ -133,6 +134,12 @@ class _Region:
         variables: list[Variable],
     ) -> None:
         self.shares, self.batch, self.traced = shares, batch, traced
+        # Layers that are computed again are units, of which equal ones become a loop. On CPUs branches bound memory
+        # already, and stacks take more of it.
+        stack = strategy.options.stack
+        if stack is None:
+            stack = bool(shares.recompute) and jax.default_backend() != "cpu"
+        self._program = stacked(traced.closed) if stack else None
         self.zero = strategy.options.zero
         self.mesh = strategy.mesh.jax_mesh
         self.kept = [kept_like(strategy, c) for c in traced.captures]
@@ -246,7 +253,7 @@ class _Region:
         places = [(i, number[id(c)]) for i, c in enumerate(self.traced.captures) if id(c) in number]
 
         def values(rows: list[Any]) -> list[Any]:
-            outputs = self.traced.arrays(rows, captures)
+            outputs = self._arrays(rows, captures)
             return [outputs[k] for _, k in places]
 
         means = [v.mean(0) for v in lax.map(values, self._micro_batches(leaves))]
@@ -254,6 +261,11 @@ class _Region:
         for (i, _), mean in zip(places, means, strict=True):
             captures[i] = self._mean(mean)
         return captures
+
+    def _arrays(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
+        if self._program is None:
+            return self.traced.arrays(leaves, captures)
+        return self._program(*leaves, *captures)
 
     def _micro_batches(self, leaves: list[Any]) -> list[Any]:
         """A device's rows with a first axis of micro-batches."""
@@ -283,7 +295,7 @@ class _Region:
             full = list(inputs)
             for (i, _), value in zip(self.trained, trained, strict=True):
                 full[i] = value
-            outputs = self.traced.arrays(leaves, full)
+            outputs = self._arrays(leaves, full)
             return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
 
         (_, rest), gradients = jax.value_and_grad(loss_of, has_aux=True)(
