@@ -34,6 +34,7 @@ collect_ignore_glob = [
     "tests/dtensor/in_two_processes.py",
     "tests/distribute/parallel/in_two_processes.py",
     "tests/dtensor/on_eight_devices.py",
+    "tests/distribute/parallel/products_on_eight_devices.py",
 ]
 
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.

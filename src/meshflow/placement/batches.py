@@ -10,7 +10,10 @@ import jax
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["BatchPlacer"]
+__all__ = ["BATCH_DIMENSIONS", "BatchPlacer"]
+
+# The names of the mesh dimension that batches are split over, where nobody says which.
+BATCH_DIMENSIONS = ("batch", "data", "replica")
 
 
 class BatchPlacer:

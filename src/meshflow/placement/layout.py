@@ -35,9 +35,11 @@ class Layout:
       sharding_specs: one entry per axis of the tensor. An axis split over several mesh dimensions has
         "data+model" or ("data", "model"): over the first, and each of these parts over the second.
       mesh: the mesh.
+      memory: "device", or "host": variables lie in the host's memory then, and programs bring them to the devices
+        while they run. Text forms of a layout do not say so.
 
     Raises:
-      ValueError: for an unknown or repeated mesh dimension.
+      ValueError: for an unknown or repeated mesh dimension, or memory that the devices do not reach.
 
     Example:
       >>> import meshflow as tf
@@ -47,7 +49,9 @@ class Layout:
       1
     """
 
-    def __init__(self, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> None:
+    def __init__(
+        self, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh, memory: str = "device"
+    ) -> None:
         if not isinstance(mesh, Mesh):
             raise InvalidValueError(f"Layout: mesh is not a valid Mesh object, got {mesh!r}.")
         specs = [_spec(s) for s in sharding_specs]
@@ -65,6 +69,7 @@ class Layout:
                 )
         self.sharding_specs = specs
         self.mesh = mesh
+        self.memory = _checked_memory(memory, mesh)
 
     # ---- making layouts --------------------------------------------------------------------
 
@@ -316,6 +321,14 @@ class Layout:
         """The JAX sharding of this layout."""
         return self._sharding
 
+    def in_memory(self, memory: str) -> Layout:
+        """The layout in another memory.
+
+        Args:
+          memory: "device" or "host".
+        """
+        return self if memory == self.memory else Layout(self.sharding_specs, self.mesh, memory)
+
     @functools.cached_property
     def _sharding(self) -> jax.sharding.NamedSharding:
         # What XLA is to leave as it is has no other name in a function.
@@ -324,7 +337,9 @@ class Layout:
             free if s == MATCH else d[0] if len(d) == 1 else d or None
             for s, d in zip(self.sharding_specs, self._dimensions, strict=True)
         ]
-        return jax.sharding.NamedSharding(self.mesh.jax_mesh, jax.sharding.PartitionSpec(*spec))
+        kind = _HOST if self.memory == "host" else None
+        over = jax.sharding.PartitionSpec(*spec)
+        return jax.sharding.NamedSharding(self.mesh.jax_mesh, over, memory_kind=kind)
 
     def constrain(self, tensor: Tensor) -> Tensor:
         """The tensor moved into this layout; a variable with a layout calls it on every write."""
@@ -341,6 +356,7 @@ class Layout:
         return (
             isinstance(other, Layout)
             and self.mesh == other.mesh
+            and self.memory == other.memory
             and (self.sharding_specs == other.sharding_specs or self._splits() == other._splits())
         )
 
@@ -351,7 +367,23 @@ class Layout:
         return f"Layout.from_string({self.to_string()})"
 
     def __reduce__(self) -> Any:
-        return Layout, (self.sharding_specs, self.mesh)
+        return Layout, (self.sharding_specs, self.mesh, self.memory)
+
+
+# JAX's name of the memory of hosts that devices read by themselves.
+_HOST = "pinned_host"
+
+
+def _checked_memory(memory: str, mesh: Mesh) -> str:
+    if memory not in ("device", "host"):
+        raise InvalidValueError(f'Layout: memory must be "device" or "host", got {memory!r}.')
+    if memory == "host":
+        kinds = {m.kind for m in mesh.jax_mesh.devices.flat[0].addressable_memories()}
+        if _HOST not in kinds:
+            raise InvalidValueError(
+                f'Layout: memory="host" needs devices that reach the memory {_HOST!r}; those of the mesh have {sorted(kinds)}.'
+            )
+    return memory
 
 
 def _spec(entry: Any) -> str:
@@ -384,7 +416,13 @@ def _moved_backward(sharding: Any, array: Any, gradient: Any) -> tuple[Any]:
 
 _moved.defvjp(_moved_forward, _moved_backward)
 
-_relayout = Op("relayout", lambda operands, s: _moved(operands[0], s[0].sharding()), constant=False)
+
+def _relaid(operands: Any, static: Any) -> Any:
+    # Programs compute in the devices' memory, wherever variables are in between.
+    return _moved(operands[0], static[0].in_memory("device").sharding())
+
+
+_relayout = Op("relayout", _relaid, constant=False)
 
 
 def place(tensor: Tensor, layout: Layout) -> Tensor:

@@ -213,10 +213,13 @@ class ConcreteFunction(Signed):
         closed = self._rewritten()
         if not ordered:
             closed = host_callbacks.unordered(closed)
-        if not self._calls_python:
+        offset = len(closed.in_avals) - len(traced.captures)
+        from_host = [offset + i for i, c in enumerate(traced.captures) if in_host_memory(c)]
+        to_host = [i for i, v in enumerate(traced.writes) if in_host_memory(v)]
+        if not self._calls_python and not from_host:
             written = {id(v) for v in traced.writes}
             closed, self._keeper = divided(closed, traced.captures, written, self.name)
-        program = _named(closed, self.name, traced.count)
+        program = _named(closed, self.name, traced.count, from_host, to_host)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at)
 
     def _rewritten(self) -> jex_core.ClosedJaxpr:
@@ -342,14 +345,35 @@ def keep_shared(variables: Iterable[Variable]) -> None:
             variable._value = transfers.duplicate(variable._value)
 
 
-def _named(closed: jex_core.ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
-    """A program with its name: new values of variables, which take the donated buffers, then `count` results."""
+def in_host_memory(value: Any) -> bool:
+    """Whether a captured value is a variable that lies in the host's memory between programs."""
+    return isinstance(value, Variable) and value._in_host_memory
+
+
+def _named(
+    closed: jex_core.ClosedJaxpr,
+    name: str,
+    count: int,
+    from_host: Sequence[int],
+    to_host: Sequence[int],
+) -> Callable[..., Any]:
+    """A program with its name: new values of variables, which take the donated buffers, then `count` results.
+
+    Operands and new values of variables in the host's memory, by their numbers, are moved by the program.
+    """
     run = jex_core.jaxpr_as_fun(closed)
+    device, host = jax.memory.Space.Device, jax.memory.Space.Host
 
     def compiled(*arrays: Any) -> Any:
         announce(closed)
-        outputs = run(*arrays)
-        return [*outputs[count:], *outputs[:count]]
+        operands = list(arrays)
+        for i in from_host:
+            operands[i] = jax.device_put(operands[i], device)
+        outputs = run(*operands)
+        written = outputs[count:]
+        for i in to_host:
+            written[i] = jax.device_put(written[i], host)
+        return [*written, *outputs[:count]]
 
     compiled.__name__ = compiled.__qualname__ = name
     return compiled

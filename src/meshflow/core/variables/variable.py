@@ -288,11 +288,22 @@ class Variable(VariableRows, _Operators):
         with writing:
             return self._value
 
+    def _on_devices(self) -> Any:
+        """The present value, where operations compute."""
+        if not self._in_host_memory:
+            return self._current()
+        return jax.device_put(self._current(), self._own_layout.in_memory("device").sharding())
+
+    @property
+    def _in_host_memory(self) -> bool:
+        """Whether the value lies in the host's memory between programs."""
+        return self._own_layout is not None and self._own_layout.memory == "host"
+
     def _as_tensor(self) -> Tensor:
         """The present value, cast when a mixed-precision layer is running; seen by tapes."""
         trace = context.trace
         if trace is None:
-            tensor = Tensor(self._current())
+            tensor = Tensor(self._on_devices())
         elif context.reading is None:
             tensor = trace.read(self)
         else:
@@ -360,6 +371,8 @@ class Variable(VariableRows, _Operators):
             array = value._value
             on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
             array = transfers.transfer(array) if on_host else array
+            if self._in_host_memory:
+                array = jax.device_put(array, self._own_layout.sharding())
             with writing:
                 self._value = array
 

@@ -126,12 +126,20 @@ class ParallelOptions:
           ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
             to be split where nothing is.
         """
-        for name in ("offload", "compress"):
-            if getattr(self, name):
-                raise NotImplementedError(
-                    f"MeshStrategy: {name}={getattr(self, name)!r} is not available. States, gradients and weights are "
-                    "divided by zero=, activations by recompute= and micro_batches=."
-                )
+        if "activations" in self.offload:
+            raise NotImplementedError(
+                "MeshStrategy: offload='activations' is not available. recompute= computes activations again, "
+                "micro_batches= has fewer of them, and offload='optimizer' and 'parameters' are."
+            )
+        if self.offload and self.pipeline is not None:
+            raise NotImplementedError(
+                f"MeshStrategy: offload={self.offload!r} is not available with a pipeline, whose stages lay out weights."
+            )
+        if self.compress and (not batch or self.pipeline is not None):
+            why = "with a pipeline" if batch else "where no rule splits the batch"
+            raise InvalidValueError(
+                f"compress={self.compress!r} is about gradients that devices sum for a batch, and does nothing {why}."
+            )
         for name in self.zero_over or ():
             known_dimension(name, mesh, "zero_over")
             if name not in batch:

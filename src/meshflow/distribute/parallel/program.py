@@ -29,6 +29,9 @@ class LossProgram(Protocol):
           The loss, the noted values, and the predictions.
         """
 
+    def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
+        """A slot of zeros of a variable's optimizer; the same when it is asked for again."""
+
     def forward(self, x: Any) -> Any:
         """The model's predictions in training."""
 

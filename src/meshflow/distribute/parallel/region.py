@@ -24,6 +24,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
+from meshflow.distribute.parallel.compress import Sent, errors_of
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
@@ -80,10 +81,15 @@ def region_gradients(
     shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = _trace_share(shares, program, batch)
     region = _Region(strategy, shares, batch, traced, list(program.variables))
-    operands = (batch.leaves, traced.captured_tensors())
-    op = Op("region", lambda o, _: region.run(o[0], o[1]), differentiable=False, constant=False)
+    if strategy.options.compress and shares.axes:
+        region.sent = errors_of(strategy, program.variables, program.add_slot)
+    errors = region.errors()
+    operands = (batch.leaves, traced.captured_tensors(), [slot.value() for slot in errors])
+    op = Op("region", lambda o, _: region.run(*o), differentiable=False, constant=False)
     outputs = list(apply(op, operands))
-    gradients, state, results = region.sorted(outputs)
+    for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):
+        slot.assign(value)
+    gradients, state, results = region.sorted(outputs[: len(outputs) - len(errors)])
     traced.assign(state)
     _, _, noted, predictions = traced.rebuild([None, *results])
     return Gradients(noted, gradients, predictions)
@@ -145,6 +151,8 @@ class _Region:
             if id(_variable(c)) in places
         ]
         self.wanted = len(variables)
+        # How gradients are sent in few bits, by the ids of their variables.
+        self.sent: dict[int, tuple[Sent, list[Variable]]] = {}
         written = {id(v): k for k, v in enumerate(traced.writes)}
         self.state_at = [
             (i, written[id(c)]) for i, c in enumerate(traced.captures) if id(c) in written
@@ -152,10 +160,16 @@ class _Region:
 
     # ---- over the mesh ---------------------------------------------------------------------
 
-    def run(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
-        """Gradients by capture, new state, then the share's results, of whole arrays."""
+    def errors(self) -> list[Variable]:
+        """The slots of what rounding took away from gradients, in their order."""
+        return [slot for _, slots in self.sent.values() for slot in slots]
+
+    def run(
+        self, leaves: Sequence[Any], captures: Sequence[Any], errors: Sequence[Any]
+    ) -> list[Any]:
+        """Gradients by capture, new state, the share's results, then new errors, of whole arrays."""
         if not self.shares.axes:
-            return self._local(list(leaves), list(captures))
+            return self._local(list(leaves), list(captures), [])
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
         rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
         specs = [kept.spec for kept in self.kept]
@@ -163,15 +177,16 @@ class _Region:
         out += [PartitionSpec()] * len(self.traced.writes)
         avals = self.traced.closed.out_avals[1 : self.traced.count]
         out += [self._result_spec(a, rows) for a in avals]
+        by_device = [PartitionSpec(self.shares.axes)] * len(errors)
         mapped = jax.shard_map(
             self._local,
             mesh=self.mesh,
-            in_specs=(rows_of, specs),
-            out_specs=out,
+            in_specs=(rows_of, specs, by_device),
+            out_specs=[*out, *by_device],
             axis_names=set(self.shares.axes),
             check_vma=False,
         )
-        return list(mapped(list(leaves), list(captures)))
+        return list(mapped(list(leaves), list(captures), list(errors)))
 
     def sorted(self, outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Outputs of `run` as gradients by variable, new state, and the share's results but for its loss."""
@@ -198,22 +213,37 @@ class _Region:
 
     # ---- on one device ---------------------------------------------------------------------
 
-    def _local(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
+    def _local(self, leaves: list[Any], captures: list[Any], errors: list[Any]) -> list[Any]:
         count = self.shares.micro_batches
         captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
         captures = self._with_totals(leaves, captures)
         state = [captures[i] for i, _ in self.state_at]
         if count == 1:
             gradients, state, results = self._share(captures, state, leaves)
-            gradients = [k.collected(g) for g, k in zip(gradients, self._kept_trained, strict=True)]
+            gradients, errors = self._collected(gradients, errors)
         else:
-            gradients, state, results = self._in_turn(captures, state, leaves)
+            gradients, state, results, errors = self._in_turn(captures, state, leaves, errors)
         new = self._written(captures, state)
         averaged = [
             r if self._is_rows(a) else self._mean(r)
             for r, a in zip(results, self._result_avals, strict=True)
         ]
-        return [*gradients, *new, *averaged]
+        return [*gradients, *new, *averaged, *errors]
+
+    def _collected(self, gradients: list[Any], errors: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Gradients as all devices together make them, and the new errors."""
+        supply = iter(errors)
+        before = {k: [next(supply)[0] for _ in s.errors] for k, (s, _) in self.sent.items()}
+        after, sums = dict(before), []
+        for (i, _), gradient, kept in zip(self.trained, gradients, self._kept_trained, strict=True):
+            key = id(_variable(self.traced.captures[i]))
+            # Of weights that are brought together where they are used, the sum has been made there.
+            if key in before and gradient.shape == self.sent[key][0].shape:
+                found, after[key] = self.sent[key][0].summed(gradient, before[key])
+                sums.append(found.astype(gradient.dtype))
+            else:
+                sums.append(kept.collected(gradient))
+        return sums, [error[None] for key in self.sent for error in after[key]]
 
     def _with_totals(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
         """The captures with means over all shares in their places: those parts of the program run first."""
@@ -274,10 +304,12 @@ class _Region:
         results, written = rest[: self.traced.count - 1], rest[self.traced.count - 1 :]
         return gradients, [written[k] for _, k in self.state_at], results
 
-    def _in_turn(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
+    def _in_turn(
+        self, captures: list[Any], state: list[Any], leaves: list[Any], errors: list[Any]
+    ) -> Any:
         """The shares of one device, one after the other; gradients are summed in float32."""
         # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
-        early = self.zero >= 2
+        early = self.zero >= 2 and not self.sent
         kept = self._kept_trained
         values = [captures[i] for i, _ in self.trained]
         sums = [
@@ -295,13 +327,13 @@ class _Region:
 
         (state, sums), stacked = lax.scan(step, (state, sums), self._micro_batches(leaves))
         if not early:
-            sums = [k.collected(s) for s, k in zip(sums, kept, strict=True)]
+            sums, errors = self._collected(sums, errors)
         gradients = [s.astype(v.dtype) for s, v in zip(sums, values, strict=True)]
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
             for r, a in zip(stacked, self._result_avals, strict=True)
         ]
-        return gradients, state, results
+        return gradients, state, results, errors
 
     def _mean(self, value: Any) -> Any:
         if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):

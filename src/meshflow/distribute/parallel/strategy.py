@@ -149,9 +149,11 @@ class MeshStrategy(Strategy):
             # A step brings a stage's weights together on its devices.
             layout = split(layout, variable._shape, (self.options.stages.over,))
         parts = split(layout, variable._shape, self.zero_dimensions)
-        variable._layout = parts if trained and self.options.zero == 3 else layout
+        own = parts if trained and self.options.zero == 3 else layout
+        place = lambda what: "host" if trained and what in self.options.offload else "device"
+        variable._layout = own.in_memory(place("parameters"))
         if trained:
-            variable._slot_layout = parts  # type: ignore[attr-defined]
+            variable._slot_layout = parts.in_memory(place("optimizer"))  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 

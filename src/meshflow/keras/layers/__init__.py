@@ -19,6 +19,7 @@ from meshflow.keras.layers.core import *
 from meshflow.keras.layers.dense_features import *
 from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.embedding import *
+from meshflow.keras.layers.experts import *
 from meshflow.keras.layers.gated_cells import *
 from meshflow.keras.layers.jax_layers import *
 from meshflow.keras.layers.lambda_layer import *

@@ -14,8 +14,10 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.divided_products import divided_product, projections
 from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.layers.activation import Softmax
+from meshflow.keras.layers.attention_in_parts import attention_in_parts
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.regularization import Dropout
 from meshflow.ops import array, math, nn
@@ -64,9 +66,13 @@ class _Projection(Layer):
 
     def call(self, inputs: Any) -> Any:
         """The map's value."""
-        outputs = product(
-            self, lambda x, w: einsum(self._equation, x, w), inputs, self.kernel.value()
+        compute = divided_product(self, inputs, self._equation) or (
+            lambda x, w: einsum(self._equation, x, w)
         )
+        return self.biased(product(self, compute, inputs, self.kernel.value()))
+
+    def biased(self, outputs: Any) -> Any:
+        """What the product gave, with the bias."""
         return outputs if self.bias is None else outputs + self.bias
 
 
@@ -233,25 +239,45 @@ class MultiHeadAttention(Layer):
         if self._autocast:
             value, key = (self._cast_inputs(v) for v in (value, key))
         self._ensure(query, value, key)
+        q, k, v = self._project(query, key, value)
+        q = q * (1.0 / self.key_dim**0.5)
+        masks = self._masks(None, value, key, attention_mask)
+        live = getattr(query, "_keras_mask", None)
+        live = None if live is None else math.cast(live, "bool")
+        wanted = (use_causal_mask, training, return_attention_scores)
+        outputs = attention_in_parts(self, q, k, v, masks, live, *wanted)
+        if outputs is not None:
+            return self._output_dense(outputs)
         mask = self._mask(query, value, key, attention_mask, use_causal_mask)
-        q = self._query_dense(query) * (1.0 / self.key_dim**0.5)
         pairs = lambda k, q: einsum("bsnh,btnh->bnts", k, q)
-        scores = product(self, pairs, self._key_dense(key), q, "scores")
+        scores = product(self, pairs, k, q, "scores")
         if mask is not None:
             mask = array.expand_dims(mask, 1) if len(mask.shape) == 3 else mask
         weights = self._softmax(scores, mask=mask)
         dropped = self._dropout_layer(weights, training=training)
         mixed = lambda w, v: einsum("bnts,bsnh->btnh", w, v)
-        outputs = product(self, mixed, dropped, self._value_dense(value), "values")
+        outputs = product(self, mixed, dropped, v, "values")
         outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _mask(self, query: Any, value: Any, key: Any, mask: Any, causal: bool) -> Any:
+    def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
+        layers = [self._query_dense, self._key_dense, self._value_dense]
+        if query is key is value and not self.dtype_policy.float8:
+            found = projections(layers, query, self._query_dense._equation)
+            if found is not None:
+                return [layer.biased(one) for layer, one in zip(layers, found, strict=True)]
+        return [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
+
+    def _masks(self, query: Any, value: Any, key: Any, mask: Any) -> list[Any]:
         parts = [] if mask is None else [math.cast(mask, "bool")]
         for tensor, axis in ((query, -1), (value, 1), (key, 1)):
             own = getattr(tensor, "_keras_mask", None)
             if own is not None:
                 parts.append(array.expand_dims(math.cast(own, "bool"), axis))
+        return parts
+
+    def _mask(self, query: Any, value: Any, key: Any, mask: Any, causal: bool) -> Any:
+        parts = self._masks(query, value, key, mask)
         if causal:
             t, s = query.shape[1], value.shape[1]
             parts.append(
@@ -327,21 +353,37 @@ class _BaseAttention(Layer):
         self._check(inputs, mask)
         query, value = inputs[0], inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
-        scores = self._scores(query, key)
         value_mask = mask[1] if isinstance(mask, (list, tuple)) and len(mask) > 1 else None
+        masks = [] if value_mask is None else [array.expand_dims(math.cast(value_mask, "bool"), 1)]
+        causal = use_causal_mask or self.causal
+        outputs = self._in_parts(
+            query, key, value, masks, None, causal, training, return_attention_scores
+        )
+        if outputs is not None:
+            return self._of_queries(outputs, mask)
+        scores = self._scores(query, key)
         if value_mask is not None:
             scores = scores - 1e9 * math.cast(
                 math.logical_not(array.expand_dims(value_mask, 1)), scores.dtype
             )
-        if use_causal_mask or self.causal:
+        if causal:
             t, s = scores.shape[-2], scores.shape[-1]
             later = array.reshape(array.range(t), [-1, 1]) < array.reshape(array.range(s), [1, -1])
             scores = scores - 1e9 * math.cast(later, scores.dtype)
         weights = self._dropout_layer(nn.softmax(scores), training=training)
         outputs = product(self, math.matmul, weights, value, "values")
+        outputs = self._of_queries(outputs, mask)
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def _of_queries(self, outputs: Any, mask: Any) -> Any:
+        """The outputs, zero for masked queries."""
         if isinstance(mask, (list, tuple)) and mask[0] is not None:
             outputs = outputs * array.expand_dims(math.cast(mask[0], outputs.dtype), -1)
-        return (outputs, weights) if return_attention_scores else outputs
+        return outputs
+
+    def _in_parts(self, query: Any, key: Any, value: Any, *args: Any) -> Any:
+        """The outputs without scores, where there is a way; otherwise None."""
+        return None
 
     def _scores(self, query: Any, key: Any) -> Any:
         raise NotImplementedError
@@ -402,6 +444,15 @@ class Attention(_BaseAttention):
             else None
         )
         self.built = True
+
+    def _in_parts(self, query: Any, key: Any, value: Any, *args: Any) -> Any:
+        if self.score_mode != "dot" or not len(query.shape) == len(value.shape) == 3:
+            return None
+        query = query if self.scale is None else query * self.scale
+        of_one_head = [array.expand_dims(x, 2) for x in (query, key, value)]
+        query, key, value = of_one_head
+        outputs = attention_in_parts(self, query, key, value, *args)
+        return None if outputs is None else array.squeeze(outputs, 2)
 
     def _scores(self, query: Any, key: Any) -> Any:
         if self.score_mode == "dot":

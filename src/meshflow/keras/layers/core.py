@@ -12,6 +12,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.divided_products import divided_product
 from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math, nn
@@ -119,7 +120,8 @@ class Dense(Layer):
     def call(self, inputs: Any) -> Any:
         """The layer's output."""
         inputs = math.cast(inputs, self.compute_dtype)
-        outputs = product(self, _last_axis_product, inputs, self.kernel)
+        compute = divided_product(self, inputs) or _last_axis_product
+        outputs = product(self, compute, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
         # Scripts take the softmax off a finished model by `model.layers[-1].activation = None`.

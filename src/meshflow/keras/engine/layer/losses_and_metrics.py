@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.distribute.shares import current_shares
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.layer.tracking import Tracker
@@ -146,7 +147,10 @@ class LayerLosses:
         if metric is None:
             metric = Mean(name=name)
             self._own_metrics.append(metric)
-        metric.update_state(value)
+        shares = current_shares()
+        # A batch counts once, into however many shares it is divided.
+        parts = 1 if shares is None else shares.row_parts * shares.micro_batches
+        metric.update_state(value, sample_weight=None if parts == 1 else 1 / parts)
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
         raise ValueError(

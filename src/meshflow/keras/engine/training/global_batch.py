@@ -16,11 +16,9 @@ from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.replica import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
-from meshflow.placement.batches import BatchPlacer
+from meshflow.placement.batches import BATCH_DIMENSIONS, BatchPlacer
 
 __all__ = ["current_strategy", "distributed_input", "on_devices", "strategy_of"]
-
-_BATCH_DIMENSIONS = ("batch", "data", "replica")
 
 
 def on_devices(model: Any, step: Any) -> Any:
@@ -37,7 +35,7 @@ def on_devices(model: Any, step: Any) -> Any:
     mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
     if mesh is not None:
         step.place = BatchPlacer(
-            mesh, next((n for n in mesh.dim_names if n in _BATCH_DIMENSIONS), None)
+            mesh, next((n for n in mesh.dim_names if n in BATCH_DIMENSIONS), None)
         )
         for layer in model._flatten_layers():
             if getattr(layer, "_layout_map", None) is not None:

@@ -62,6 +62,12 @@ class ModelProgram:
         masks = [getattr(p, "_keras_mask", None) for p in nest.flatten(y_pred)]
         return loss, noted, (y_pred, masks)
 
+    def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
+        """A slot of a variable; see `LossProgram`."""
+        # The optimizer's own slots come first.
+        self.model.optimizer.build(self.variables)
+        return self.model.optimizer.add_slot(variable, name, shape=shape)
+
     def forward(self, x: Any) -> Any:
         """The model's predictions."""
         return self.model(x, training=self.training)

@@ -1,0 +1,184 @@
+"""Gradients sent in fewer bits, with what rounding took away added to the next step's.
+
+Each device rounds its gradient plus the error so far, block by block, and keeps what is lost as its new error (Seide et
+al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). A sum over N devices sends the parts to those that add them up, and,
+where all are to have it, the rounded sum back, with an error of its own (Tang et al. 2021, 1-bit Adam, arXiv:2102.02888).
+
+| | bits of a value | numbers of a block |
+| --- | --- | --- |
+| "int8" | 8 | the largest magnitude / 127, of 256 values |
+| "1bit" | 1, the sign | the mean magnitude, of 2,048 values |
+
+Small gradients, and those of weights that rules split over other dimensions than the batch's, are sent as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.zero import Kept, kept_like
+from meshflow.placement.layout import UNSHARDED, Layout
+
+__all__ = ["Sent", "decoded", "encoded", "errors_of"]
+
+BLOCKS = {"int8": 256, "1bit": 2048}
+# Gradients of fewer values are not worth it.
+SMALL = 4096
+
+
+def encoded(values: Any, kind: str) -> tuple[Any, Any]:
+    """Values in few bits.
+
+    Args:
+      values: float32 [..., n], n a multiple of the kind's block.
+      kind: "int8" or "1bit".
+
+    Returns:
+      Codes, int8 [..., n] or uint8 [..., n / 8], and a float32 number for each block.
+    """
+    blocks = values.reshape(*values.shape[:-1], -1, BLOCKS[kind])
+    if kind == "int8":
+        scale = jnp.abs(blocks).max(-1) / 127
+        codes = jnp.round(blocks / jnp.where(scale > 0, scale, 1)[..., None]).astype(jnp.int8)
+        return codes.reshape(values.shape), scale
+    bits = (values >= 0).reshape(*values.shape[:-1], -1, 8)
+    codes = (bits * (1 << jnp.arange(8))).sum(-1).astype(jnp.uint8)
+    return codes, jnp.abs(blocks).mean(-1)
+
+
+def decoded(codes: Any, scale: Any, kind: str) -> Any:
+    """The values that codes stand for."""
+    if kind == "1bit":
+        bits = (codes[..., None] >> jnp.arange(8, dtype=jnp.uint8)) & 1
+        codes = 2.0 * bits.reshape(*codes.shape[:-1], -1) - 1
+    blocks = codes.astype(jnp.float32).reshape(*codes.shape[:-1], -1, BLOCKS[kind])
+    return (blocks * scale[..., None]).reshape(*codes.shape[:-1], -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """How a gradient is summed in few bits.
+
+    Attributes:
+      kind: "int8" or "1bit".
+      shape: the gradient's shape on each device.
+      axis: the axis along which the sum stays divided; None where all devices get all of it.
+      over: the mesh dimensions of the sum.
+      devices: how many devices these are.
+      then: the mesh dimensions over which the parts are summed after that, as they are.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    axis: int | None
+    over: tuple[str, ...]
+    devices: int
+    then: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kept: Kept, shape: Sequence[int], strategy: Any) -> Sent | None:
+        """How the gradient of a value is sent; None where it is sent as it is, or not at all.
+
+        Args:
+          kept: how the region takes the value.
+          shape: the value's whole shape.
+          strategy: the strategy.
+        """
+        axis, over = kept.scatters if kept.scatters is not None else (None, kept.sums)
+        split = any(entry is not None for entry in kept.others)
+        if split or not over or math.prod(shape) < SMALL:
+            return None
+        devices = math.prod(strategy.mesh.dim_size(name) for name in over)
+        then = kept.sums if axis is not None else ()
+        found = cls(strategy.options.compress, tuple(shape), axis, tuple(over), devices, then)
+        return found if devices > 1 else None
+
+    @property
+    def part(self) -> int:
+        """How many values each device adds up, with padding."""
+        block = BLOCKS[self.kind]
+        return -(-math.prod(self.shape) // (self.devices * block)) * block
+
+    @property
+    def errors(self) -> list[tuple[int, ...]]:
+        """Shapes of a device's errors: of the parts that it sends, and of the sum that it sends back."""
+        sent: tuple[int, ...] = (self.devices, self.part)
+        return [sent] if self.axis is not None else [sent, (self.part,)]
+
+    def summed(self, gradient: Any, errors: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """The sum over the devices, or this device's part of it, and the new errors.
+
+        Args:
+          gradient: this device's gradient.
+          errors: this device's errors.
+        """
+        rows = self._in_parts(gradient.astype(jnp.float32)) + errors[0]
+        codes = encoded(rows, self.kind)
+        new = [_lost(rows, decoded(*codes, self.kind))]
+        there = lambda c: lax.all_to_all(c, self.over, 0, 0, tiled=True)
+        total = decoded(there(codes[0]), there(codes[1]), self.kind).sum(0)
+        if self.axis is not None:
+            result = self._of_part(total)
+            return lax.psum(result, self.then) if self.then else result, new
+        total = total + errors[1]
+        codes = encoded(total, self.kind)
+        new.append(_lost(total, decoded(*codes, self.kind)))
+        everywhere = lambda c: lax.all_gather(c, self.over, axis=0, tiled=True)
+        whole = decoded(everywhere(codes[0]), everywhere(codes[1]), self.kind)
+        return whole[: math.prod(self.shape)].reshape(self.shape), new
+
+    def _in_parts(self, gradient: Any) -> Any:
+        """[devices, part], padded with zeros."""
+        if self.axis is None:
+            flat = gradient.reshape(-1)
+            flat = jnp.pad(flat, (0, self.devices * self.part - flat.shape[0]))
+            return flat.reshape(self.devices, self.part)
+        rows = jnp.moveaxis(gradient, self.axis, 0).reshape(self.devices, -1)
+        return jnp.pad(rows, ((0, 0), (0, self.part - rows.shape[1])))
+
+    def _of_part(self, total: Any) -> Any:
+        axis = self.axis or 0
+        rest = (*self.shape[:axis], *self.shape[axis + 1 :])
+        size = self.shape[axis] // self.devices
+        part = total[: size * math.prod(rest)].reshape(size, *rest)
+        return jnp.moveaxis(part, 0, axis)
+
+
+def _lost(values: Any, sent: Any) -> Any:
+    # A gradient that overflowed leaves nothing behind.
+    lost = values - sent
+    return jnp.where(jnp.isfinite(lost), lost, 0)
+
+
+def errors_of(
+    strategy: Any, variables: Sequence[Variable], add_slot: Callable[[Variable, str, Any], Variable]
+) -> dict[int, tuple[Sent, list[Variable]]]:
+    """How gradients are sent, and the slots that keep their errors, by the variables' ids.
+
+    Args:
+      strategy: the strategy.
+      variables: the trained variables.
+      add_slot: makes (or finds) a slot of a variable, by its name and shape.
+    """
+    axes, found = strategy.batch_dimensions, {}
+    everywhere = math.prod(strategy.mesh.dim_size(a) for a in axes)
+    for variable in variables:
+        sent = Sent.of(kept_like(strategy, variable), variable.shape.as_list(), strategy)
+        if sent is None:
+            continue
+        slots = []
+        for name, shape in zip(("sent_error", "sum_error"), sent.errors, strict=False):
+            slot = add_slot(variable, name, (everywhere, *shape))
+            if slot.layout is None or slot.layout.num_shards(0) != everywhere:
+                specs = ["+".join(axes), *[UNSHARDED] * len(shape)]
+                slot._layout = Layout(specs, strategy.mesh)
+            slots.append(slot)
+        found[id(variable)] = sent, slots
+    return found

@@ -1,0 +1,127 @@
+"""How attention layers run in parts: in blocks on one device, or over sequences that lie on several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parallel import sequence
+from meshflow.distribute.parallel.blockwise import Attend
+from meshflow.distribute.parallel.sequence import Sequences
+from meshflow.distribute.shares import current_shares
+from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.ops import array, math
+
+__all__ = ["attention_in_parts", "sequences_in_parts"]
+
+# More scores than this for a head of an example, 64 MB of float32, are computed in blocks.
+LONG = 1 << 24
+
+
+def sequences_in_parts() -> Sequences | None:
+    """How the current strategy has attention run over sequences on several devices; None where it does not.
+
+    Raises:
+      ValueError: when no rule says over which.
+    """
+    strategy = get_strategy() if has_strategy() else None
+    way = getattr(getattr(strategy, "options", None), "sequence", None)
+    if way not in ("ring", "ulysses"):
+        return None
+    axes = strategy.rules.dimensions("sequence")  # type: ignore[union-attr]
+    if not axes:
+        raise ValueError(
+            f"sequence={way!r} needs a rule that splits sequences, such as rules='batch:data, sequence:model'."
+        )
+    mesh = strategy.mesh  # type: ignore[union-attr]
+    heads = tuple(n for n in strategy.rules.dimensions("heads") if n not in axes)  # type: ignore[union-attr]
+    if all(mesh.dim_size(name) == 1 for name in axes):
+        return None
+    if current_shares() is not None:
+        return Sequences(way, None, axes, (), heads)
+    return Sequences(way, mesh.jax_mesh, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
+
+
+def attention_in_parts(
+    layer: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    masks: Sequence[Any],
+    queries: Any,
+    causal: bool,
+    training: Any,
+    return_scores: bool,
+) -> Any:
+    """Attention whose scores are never whole, or None where the layer is to compute them.
+
+    Args:
+      layer: the layer, with its `_dropout_layer`.
+      q: queries [b, t, n, h], scaled.
+      k: keys [b, s, n, h].
+      v: values [b, s, n, h].
+      masks: what must be True for a query to see a key: bool tensors that broadcast to [b, t, s].
+      queries: bool [b, t], False for queries that are padding, or None.
+      causal: whether queries see only keys of earlier positions and their own.
+      training: whether dropout is on.
+      return_scores: whether the weights are wanted.
+
+    Raises:
+      ValueError: when a strategy splits sequences and the layer's arguments need all scores.
+    """
+    sequences = sequences_in_parts()
+    refused = _refusal(layer, masks, training, return_scores)
+    if sequences is None:
+        long = q.shape[1] is not None and k.shape[1] is not None and q.shape[1] * k.shape[1] > LONG
+        if not long or refused:
+            return None
+    elif refused:
+        raise ValueError(
+            f"{type(layer).__name__} {layer.name}: {refused} needs the scores of whole sequences, but the strategy "
+            f"splits them over devices (sequence={sequences.way!r}). Leave it out, or leave sequence= out."
+        )
+    rate = float(layer._dropout_layer.rate) if training else 0.0
+    key = layer._dropout_layer._stream.next_key() if rate else None
+    what = Attend(causal, rate)
+    mask = _combined(masks, q, k)
+    return apply(_attention, (q, k, v, mask, queries, key), (what, sequences))
+
+
+def _refusal(layer: Any, masks: Sequence[Any], training: Any, return_scores: bool) -> str:
+    if return_scores:
+        return "return_attention_scores=True"
+    if any(len(m.shape) > 3 for m in masks):
+        return "an attention_mask for each head"
+    if layer.dtype_policy.float8:
+        return "the policy mixed_float8"
+    if isinstance(training, Tensor) and layer._dropout_layer.rate:
+        return "dropout by a tensor `training`"
+    return "dropout of all weights" if layer._dropout_layer.rate >= 1 and training else ""
+
+
+def _combined(masks: Sequence[Any], q: Any, k: Any) -> Any:
+    """One mask [b, 1 or t, s], or None."""
+    result = None
+    for mask in masks:
+        result = mask if result is None else math.logical_and(result, mask)
+    if result is None:
+        return None
+    while len(result.shape) < 3:
+        result = array.expand_dims(result, 0)
+    rows = 1 if result.shape[1] == 1 else q.shape[1]
+    return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
+
+
+def _attend(static: Any, q: Any, k: Any, v: Any, mask: Any, queries: Any, key: Any) -> Any:
+    what, sequences = static
+    return sequence.attention(what, q, k, v, mask, queries, key, sequences)
+
+
+_attention = Op(
+    "attention_in_parts",
+    lambda operands, static: _attend(static, *operands),
+    constant=False,
+)

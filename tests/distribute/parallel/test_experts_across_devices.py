@@ -1,0 +1,185 @@
+"""Experts split over devices: the numbers of one device, and the bytes of the formula."""
+
+import contextlib
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import meshflow as tf
+from helpers import rounds
+from meshflow.distribute.parallel import dropless, experts
+from meshflow.distribute.parallel.experts import Exchange
+from meshflow.distribute.parallel.routing import Router
+from meshflow.dtensor.collectives import collectives_of
+from meshflow.experimental import dtensor
+from meshflow.experimental.dtensor import UNSHARDED as U
+from meshflow.experimental.dtensor import Layout
+
+D, H, E = 6, 10, 8
+MESHES = {
+    "together": ({"data": 4}, ("data",), ("data",)),
+    "apart": ({"data": 2, "expert": 2}, ("data", "expert"), ("expert",)),
+    "whole": ({"data": 4}, ("data",), ()),
+}
+
+
+def exchange_on(name, ragged=False):
+    sizes, tokens, of_experts = MESHES[name]
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(*sizes.values()), tuple(sizes))
+    return Exchange(mesh, tokens, of_experts, 4, ragged)
+
+
+def network(router, groups, exchange):
+    """The layer's computation as a function of arrays: values, drops and load."""
+
+    def run(x, live, gate, into, out):
+        if router.capacity is None:
+            rows, turn, s = dropless.dispatch(x, live, gate, router, groups, exchange)
+            rows = jnp.tanh(dropless.product(rows, into, None, turn.sizes, exchange))
+            rows = dropless.product(rows, out, None, turn.sizes, exchange)
+            y = dropless.collect(rows, turn, x.shape[0], router.choices, exchange)
+        else:
+            rows, tokens, weights, s = experts.dispatch(
+                x, live, gate, None, router, groups, exchange
+            )
+            rows = jnp.einsum("erh,ehd->erd", jnp.tanh(jnp.einsum("erd,edh->erh", rows, into)), out)
+            y = experts.collect(rows, tokens, weights, x.shape[0], exchange)
+        total = jax.tree.map(lambda a: a.sum(0), s)
+        return (y**2).mean() + 0.1 * total.balance / total.live, (y, total.dropped, total.load)
+
+    return jax.jit(jax.value_and_grad(run, argnums=(0, 2, 3, 4), has_aux=True))
+
+
+def data(rng, count):
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    live = jnp.asarray(rng.uniform(size=count) < 0.9)
+    return normal(count, D), live, normal(D, E), normal(E, D, H) / 3, normal(E, H, D) / 3
+
+
+def check(router, groups, exchange, arrays):
+    (loss, (y, dropped, load)), gradients = network(router, groups, None)(*arrays)
+    run = network(router, groups, exchange)
+    (found, (y2, dropped2, load2)), gradients2 = run(*arrays)
+    np.testing.assert_allclose(found, loss, rtol=1e-6)
+    np.testing.assert_allclose(y2, y, rtol=1e-5, atol=1e-6)
+    assert float(dropped) == float(dropped2) and load.tolist() == load2.tolist()
+    for a, b in zip(gradients2, gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    return run.lower(*arrays).compile().as_text()
+
+
+@pytest.mark.parametrize(
+    "name, choices, count",
+    [
+        *[("together", 2, 64), ("apart", 1, 50), ("whole", 0, 64)],
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [("together", 0, 64), ("apart", 2, 64), ("apart", 0, 64), ("whole", 2, 50)]
+        ),
+    ],
+)
+def test_values_and_gradients_are_those_of_one_device(name, choices, count, rng):
+    router = Router(E, choices, Fraction(1), choices > 1)
+    arrays = data(rng, count)
+    exchange = exchange_on(name)
+    if name != "whole":
+        over = jax.sharding.NamedSharding(
+            exchange.mesh, jax.sharding.PartitionSpec(exchange.experts)
+        )
+        arrays = (*arrays[:3], *(jax.device_put(a, over) for a in arrays[3:]))
+    text = check(router, 8, exchange, arrays)
+    sent = collectives_of(text, dict(exchange.mesh.shape))
+    moved = sum(c.sent * c.times for c in sent if c.kind == "all-to-all")
+    parts = {"together": 4, "apart": 2, "whole": 1}[name]
+    # Two groups on each device: to the experts and back, forwards and backwards.
+    slots = 2 * router.slots(-(-count // 8))
+    assert moved == 4 * E * slots * D * 4 * (parts - 1) // parts
+    # No weight of an expert is gathered.
+    assert not [c for c in sent if c.kind == "all-gather" and f"{D},{H}" in c.shape]
+
+
+def emulated(operand, output, first, send, start, receive, *, axis_name):
+    """What `lax.ragged_all_to_all` is for, by gathers, for devices that have none."""
+    me = lax.axis_index(axis_name)
+    operands, firsts, sends, starts = (
+        lax.all_gather(a, axis_name) for a in (operand, first, send, start)
+    )
+    for other in range(lax.axis_size(axis_name)):
+        row = jnp.arange(operand.shape[0])
+        taken = (row >= firsts[other, me]) & (row < firsts[other, me] + sends[other, me])
+        at = jnp.where(taken, starts[other, me] + row - firsts[other, me], output.shape[0])
+        output = output.at[at].set(operands[other], mode="drop")
+    return output
+
+
+@pytest.mark.parametrize("name, ragged", [("together", False), ("apart", True), ("together", True)])
+def test_without_limit(name, ragged, rng, monkeypatch):
+    monkeypatch.setattr(lax, "ragged_all_to_all", emulated)
+    check(Router(E, 2, None), 4, exchange_on(name, ragged), data(rng, 50))
+
+
+def trained(scope, x, **kwargs):
+    """A model of experts after `fit`, and its history; the last batch does not divide."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(3)
+    with scope:
+        inputs = tf.keras.Input((4, 8))
+        h = tf.keras.layers.Dense(8, "relu")(inputs)
+        layer = tf.keras.layers.MixtureOfExperts(8, 16, groups=8, name="moe", **kwargs)
+        model = tf.keras.Model(inputs, tf.keras.layers.Dense(8)(h + layer(h)))
+        model.compile("adam", "mse")
+    history = model.fit(x, x**2, batch_size=24, epochs=2, verbose=0, shuffle=False).history
+    return model, history
+
+
+def by_layouts(mesh):
+    placed = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+    placed["moe.kernel.*"] = Layout(["data", U, U], mesh)
+    placed["moe.bias.*"] = Layout(["data", U], mesh)
+    return placed.scope()
+
+
+def by_rules(mesh):
+    rules = "batch:data, experts:data"
+    return tf.distribute.MeshStrategy(mesh, rules, zero=1, micro_batches=2).scope()
+
+
+def test_fit_with_experts_and_batch_over_one_dimension(rng):
+    x = rng.normal(size=(54, 4, 8)).astype("float32")
+    mesh = dtensor.create_mesh({"data": 4})
+    _, expected = trained(contextlib.nullcontext(), x)
+    assert list(expected) == ["loss", "moe_dropped", "moe_load"]
+    for way in (by_rules, by_layouts)[: rounds(1, 2)]:
+        model, found = trained(way(mesh), x)
+        for name in ("loss", "moe_dropped"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=str(way))
+        layer = model.get_layer("moe")
+        assert layer.kernel_in._value.addressable_shards[0].data.shape == (2, 8, 16)
+        batch = x[:16]
+        explained = dtensor.explain(model, batch, batch)
+        # Two groups of 8 tokens on each device.
+        slots = 2 * layer._router.slots(8)
+        assert explained.sent("all-to-all") == 4 * 8 * slots * 8 * 4 * 3 // 4
+        # Weights of experts are neither gathered nor summed.
+        others = [*explained.select("all-gather"), *explained.select("all-reduce")]
+        assert not [c for c in others if "8,16" in c.shape or "16,8" in c.shape]
+
+
+def test_experts_over_a_dimension_that_tokens_are_not(rng):
+    mesh = dtensor.create_mesh({"data": 2, "expert": 2})
+    rules = "batch:data, experts:expert"
+    with pytest.raises(ValueError, match=r"rules='batch:data\+expert, experts:expert'"):
+        trained(tf.distribute.MeshStrategy(mesh, rules, zero=1).scope(), np.zeros((8, 4, 8), "f4"))
+
+
+def test_groups_that_devices_cannot_share():
+    mesh = dtensor.create_mesh({"data": 4})
+    placed = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+    with placed.scope():
+        layer = tf.keras.layers.MixtureOfExperts(8, 16, groups=6, name="moe")
+    with pytest.raises(ValueError, match="groups=6 do not divide among the 4 devices"):
+        layer(tf.ones([8, 8]))
