@@ -166,12 +166,7 @@ _to_first.defvjp(lambda x, y, g, windows: (_to_first(x, y, g, windows), (x, y, g
 
 
 def _to_tiles(x: Any, g: Any, windows: Windows) -> Any:
-    """Each gradient at the first maximum of its tile: one pass over the result.
-
-    The maximum is found again, as XLA may give the two uses of `x` different digits: a convolution's
-    result that was rounded to bfloat16 for `y` is read unrounded where it is used in float32.
-    """
-    y = _max_by_xla(x, windows)
+    """Each gradient at the first maximum of its tile: one pass over the result."""
     blocks, inner, outer = [], [], []
     for n, k in zip(x.shape, windows.size, strict=True):
         blocks += [n // k, k]
@@ -179,21 +174,40 @@ def _to_tiles(x: Any, g: Any, windows: Windows) -> Any:
         inner += [1, k]
     place = np.arange(windows.count, dtype=np.int32).reshape(inner)
     if windows.count > UNROLLED:
-        hit = jnp.where(x.reshape(blocks) == y.reshape(outer), place, windows.count)
-        first = jnp.min(hit, axis=tuple(range(1, 2 * x.ndim, 2)), keepdims=True)
+        hit = x.reshape(blocks) == _max_by_xla(x, windows).reshape(outer)
+        places = jnp.where(hit, place, windows.count)
+        first = jnp.min(places, axis=tuple(range(1, 2 * x.ndim, 2)), keepdims=True)
     else:
         place = place.astype(np.int8)
-        first = jnp.full(y.shape, windows.count, jnp.int8)
-        for k, element in reversed(list(enumerate(_elements(x, windows, 0)))):
-            first = jnp.where(element == y, jnp.int8(k), first)
-        first = first.reshape(outer)
+        first = _first_places(x, windows).reshape(outer)
     return jnp.where(first == place, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
+
+
+def _first_places(x: Any, windows: Windows) -> Any:
+    """Which element of its window the first maximum is, counted from 0; -1 where the maximum is NaN.
+
+    Found while elements are compared with each other: XLA may compute `x` anew for each of its uses,
+    with other digits in the last place, and no element need equal a maximum found elsewhere.
+    """
+    full = padded(x, windows, lowest(x.dtype))
+    dtype = np.int8 if windows.count <= UNROLLED else np.int32
+    best, first = None, None
+    for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
+        element = lax.slice(full, start, limit, strides)
+        inside = True if full is x else _inside(windows, x.shape, start, limit)
+        if best is None:
+            best, first = element, jnp.where(inside, np.zeros(element.shape, dtype), dtype(-1))
+            continue
+        better = (element > best) | (first < 0)
+        first = jnp.where(better & inside, dtype(k), first)
+        best = lax.max(best, element)
+    return jnp.where(best != best, dtype(-1), first)
 
 
 def _to_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
     if windows.tile(x.shape):
         return _to_tiles(x, g, windows)
-    return _to_overlapping(x, y, g, windows)
+    return _to_overlapping(x, g, windows)
 
 
 def _to_positive_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
@@ -212,20 +226,16 @@ def _inside(windows: Windows, shape: Any, start: Any, limit: Any) -> Any:
     return found
 
 
-def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+def _to_overlapping(x: Any, g: Any, windows: Windows) -> Any:
     """Each gradient at the first maximum of its window, added up where windows overlap."""
-    full = padded(x, windows, lowest(x.dtype))
+    shape = [n + low + high for n, (low, high) in zip(x.shape, windows.pads, strict=True)]
     zero = np.zeros((), g.dtype)
-    taken = jnp.zeros(y.shape, bool)
-    total = jnp.zeros(full.shape, g.dtype)
-    for start, limit, strides in windows.slices(x.shape):
-        hit = lax.slice(full, start, limit, strides) == y
-        if full is not x:
-            hit = hit & _inside(windows, x.shape, start, limit)
-        share = jnp.where(hit & ~taken, g, zero)
-        taken = taken | hit
-        around = zip(start, limit, strides, full.shape, strict=True)
-        total = total + lax.pad(share, zero, [(a, n - b, s - 1) for a, b, s, n in around])
+    first = _first_places(x, windows)
+    total = jnp.zeros(shape, g.dtype)
+    for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
+        around = zip(start, limit, strides, shape, strict=True)
+        pads = [(a, n - b, s - 1) for a, b, s, n in around]
+        total = total + lax.pad(jnp.where(first == k, g, zero), zero, pads)
     corner = [low for low, _ in windows.pads]
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
 
@@ -271,11 +281,8 @@ def argmax_windows(x: Any, windows: Windows) -> Any:
     spatial = x.shape[1:]
     index = jnp.arange(math.prod(spatial), dtype=jnp.int64).reshape(1, *spatial)
     index = padded(jnp.broadcast_to(index, x.shape), windows, -1)
-    y = max_windows(x, windows)
-    full = padded(x, windows, lowest(x.dtype))
-    found = jnp.full(y.shape, -1, jnp.int64)
-    for start, limit, strides in windows.slices(x.shape):
-        place = lax.slice(index, start, limit, strides)
-        hit = (lax.slice(full, start, limit, strides) == y) & (place >= 0)
-        found = jnp.where((found < 0) & hit, place, found)
-    return y, found
+    first = _first_places(x, windows)
+    found = jnp.full(first.shape, -1, jnp.int64)
+    for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
+        found = jnp.where(first == k, lax.slice(index, start, limit, strides), found)
+    return max_windows(x, windows), found
