@@ -8,6 +8,7 @@ outside after a random time, while data goes to a file that is open.
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,13 @@ import helpers
 
 # Makes a process for each line that it is given, from one that has imported all there is to import.
 NURSERY = """
-import os, signal, sys
+import operator, os, signal, sys
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import meshflow as tf
 import numpy as np
+
+for name in {names}:
+    operator.attrgetter(name)(tf)
 
 {program}
 
@@ -56,7 +60,9 @@ class Nursery:
     """Processes of a program, one after the other."""
 
     def __init__(self, program):
-        source = NURSERY.format(program=textwrap.dedent(program))
+        # Parts of the package are imported when they are first asked for.
+        names = sorted(set(re.findall(r"\btf\.([\w.]*\w)", program)))
+        source = NURSERY.format(program=textwrap.dedent(program), names=names)
         self._process = subprocess.Popen(
             [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
