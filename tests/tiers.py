@@ -1,8 +1,10 @@
 """How a run of the tests is kept short, small and told of: a plugin of pytest.
 
 * Compiled programs are shared between workers, processes that tests start, and runs.
+* Where no test asks for bits or speed, XLA writes plain code, in a fifth of the time.
 * Compiled programs are freed between tests once a worker has grown.
-* At the end stand the seconds of each area and the peak memory of each worker.
+* At the end stand the seconds of each area, by the clock and of processors, and the peak memory of
+  each worker.
 """
 
 import collections
@@ -15,6 +17,8 @@ import pathlib
 import resource
 import shutil
 import sys
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = ROOT / ".test_cache"
@@ -37,6 +41,71 @@ def share_compiled_programs():
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+# The same programs after the same rewrites of XLA, but as code that LLVM does not improve; and as users get them.
+PLAIN = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+USUAL = {
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+}
+PLAIN_FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in PLAIN.items())
+# Areas that ask for bits and for what XLA makes of programs; single tests say so by a marker.
+OPTIMIZED = {"dtensor", "kernels", "passes"}
+
+
+def write_plain_code():
+    """Has XLA write plain code, here and in processes that tests start; call before importing JAX."""
+    if os.environ.get("MESHFLOW_SOAK", "0") in ("", "0") and PLAIN_FLAGS not in _flags():
+        os.environ["XLA_FLAGS"] = f"{_flags()} {PLAIN_FLAGS}".strip()
+
+
+def _flags():
+    return os.environ.get("XLA_FLAGS", "")
+
+
+class Compiling:
+    """Has XLA compile for each test what it asks for: plain code, or what users get."""
+
+    def __init__(self):
+        self.plain = PLAIN_FLAGS in _flags()
+        self.optimized = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        wanted = self.plain and wants_optimized(item)
+        if wanted != self.optimized:
+            self.optimized = wanted
+            self.switch()
+
+    def switch(self):
+        import jax
+        from jax._src import compiler
+
+        jax.clear_caches()
+        if not self.optimized:
+            compiler.get_compile_options = self.options
+            os.environ["XLA_FLAGS"] = f"{_flags()} {PLAIN_FLAGS}".strip()
+            return
+        self.options = compiler.get_compile_options
+
+        def usual(*args, env_options_overrides=None, **kwargs):
+            overrides = {**USUAL, **(env_options_overrides or {})}
+            return self.options(*args, env_options_overrides=overrides, **kwargs)
+
+        compiler.get_compile_options = usual
+        os.environ["XLA_FLAGS"] = _flags().replace(PLAIN_FLAGS, "").strip()
+
+
+def wants_optimized(item):
+    """Whether a test is to run the programs that users get."""
+    folders = item.path.relative_to(ROOT).parts[:-1] if ROOT in item.path.parents else ()
+    return bool(OPTIMIZED & set(folders)) or item.get_closest_marker("optimized") is not None
 
 
 def _unseen_by_keys():
@@ -98,6 +167,28 @@ def area(nodeid):
     return "examples: " + (parts[2] if len(parts) > 3 else "package")
 
 
+class Spending:
+    """Says with every report what processors did since the last one, ended children included."""
+
+    def __init__(self):
+        self.before = 0.0
+
+    def pytest_runtest_logstart(self):
+        self.before = self.before or processor_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item):
+        report = yield
+        now = processor_seconds()
+        report.processor_seconds, self.before = now - self.before, now
+        return report
+
+
+def processor_seconds():
+    """Seconds that processors worked for this process and for its children that ended."""
+    return sum(os.times()[:4])
+
+
 class Report:
     """Adds up seconds by area and by file, and asks workers for their peak memory."""
 
@@ -107,11 +198,13 @@ class Report:
         self.whole &= not any("::" in argument for argument in config.args)
         self.areas = collections.Counter()
         self.files = collections.Counter()
+        self.processors = collections.Counter()
         self.peaks = {}
 
     def pytest_runtest_logreport(self, report):
         self.areas[area(report.nodeid)] += report.duration
         self.files[report.nodeid.split("::")[0]] += report.duration
+        self.processors[area(report.nodeid)] += getattr(report, "processor_seconds", 0.0)
 
     def pytest_testnodedown(self, node):
         self.peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak", 0)
@@ -119,8 +212,10 @@ class Report:
     def pytest_terminal_summary(self, terminalreporter):
         if not self.areas:
             return
-        named = [f"{name} {seconds:.0f}" for name, seconds in self.areas.most_common()]
-        terminalreporter.write_line("seconds by area: " + ", ".join(named))
+        for kind, seconds in (("", self.areas), (" of processors", self.processors)):
+            named = [f"{name} {spent:.0f}" for name, spent in seconds.most_common()]
+            total = f"{sum(seconds.values()):.0f}"
+            terminalreporter.write_line(f"seconds{kind} by area: {total}: {', '.join(named)}")
         for name, peak in sorted((self.peaks or {"this process": peak_memory()}).items()):
             terminalreporter.write_line(f"peak memory of {name}: {peak / (1 << 30):.2f} GB")
 
@@ -161,3 +256,5 @@ def register(config):
     worker = hasattr(config, "workeroutput")
     config.pluginmanager.register(Worker(config) if worker else Report(config), "meshflow-report")
     config.pluginmanager.register(Freeing(), "meshflow-freeing")
+    config.pluginmanager.register(Compiling(), "meshflow-compiling")
+    config.pluginmanager.register(Spending(), "meshflow-spending")
