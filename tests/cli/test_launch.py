@@ -1,6 +1,6 @@
 """`meshflow launch` with real processes: outputs, faults, restarts, and that nothing is left running.
 
-Workers are killed at 20 random moments, or as many as MESHFLOW_FAULTS says.
+Workers are killed at 4 random moments, at 20 in `make test-all`, or as many as MESHFLOW_FAULTS says.
 """
 
 import os
@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import helpers
 from meshflow.cli.launch import Job
 
 TESTS = Path(__file__).parents[1]
 SURVIVING = TESTS / "distribute" / "workers" / "surviving.py"
-KILLS = int(os.environ.get("MESHFLOW_FAULTS", 20))
+KILLS = int(os.environ.get("MESHFLOW_FAULTS", helpers.rounds(4, 20)))
 COMMAND = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
 
 

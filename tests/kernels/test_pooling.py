@@ -181,7 +181,7 @@ def test_the_gradient_of_a_relu_in_front_is_taken_in(windows):
 
 def test_a_plan_that_does_not_fit_is_an_error():
     x = image((2, 7, 8, 16), "bfloat16")
-    good = pooling.plan(x.shape, WINDOWS)
+    good = pooling.descriptor(x.shape, WINDOWS)
     out = jax.ShapeDtypeStruct(WINDOWS.grid(x.shape), "bfloat16")
 
     def run(plan, *arrays):

@@ -46,15 +46,15 @@ def convolve(x, w, kernel_layout, strides, dilations, padding):
     )
 
 
-def on_tiles(x, w, *how, finish="gate", turned=False):
+def on_tiles(x, w, *how, epilogue="relu_mask", flipped=False):
     """The convolution with what is no change: a gate that is open everywhere."""
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
     gate = jnp.ones(eqn.outvars[0].aval.shape, x.dtype)
-    operands = (x, w, gate) if finish == "gate" else (x, w)
+    operands = (x, w, gate) if epilogue == "relu_mask" else (x, w)
     parameters = {
         **eqn.params,
-        "steps": (finish,) if finish else (),
-        "turned": turned,
+        "epilogue": (epilogue,) if epilogue else (),
+        "flipped": flipped,
         "packed": False,
     }
     code = epilogues.code(operands, gate, parameters)
@@ -83,17 +83,17 @@ def test_it_equals_the_sums_in_float64(name, layout):
 
 
 @pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_are_read_as_they_lie(dtype, turned, layout):
+def test_kernels_are_read_as_they_lie(dtype, flipped, layout):
     how = ((1, 1), (1, 1), ((1, 1), (0, 1)))
     x = draw(0, (2, 9, 8, 64))
     w = jnp.asarray(np.random.default_rng(1).standard_normal((3, 2, 64, 70)), dtype)
     if layout == "HWOI":
         w = jnp.swapaxes(w, 2, 3)
     rounded = w.astype(jnp.bfloat16)
-    got = on_tiles(x, w, layout, *how, turned=turned)
-    wanted = on_tiles(x, rounded[::-1, ::-1] if turned else rounded, layout, *how)
+    got = on_tiles(x, w, layout, *how, flipped=flipped)
+    wanted = on_tiles(x, rounded[::-1, ::-1] if flipped else rounded, layout, *how)
     np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
 
 
@@ -101,8 +101,8 @@ def test_alone_it_is_taken_where_it_is_the_faster_one():
     how = ("HWIO", (1, 1), (1, 1), "SAME")
     for channels, taken in ((64, False), (256, True)):
         x, w = draw(0, (2, 8, 8, channels)), draw(1, (3, 3, channels, 64))
-        assert (on_tiles(x, w, *how, finish=None) is not None) == taken
-        assert on_tiles(x, w, *how, finish="relu") is not None
+        assert (on_tiles(x, w, *how, epilogue=None) is not None) == taken
+        assert on_tiles(x, w, *how, epilogue="relu") is not None
 
 
 @pytest.mark.nan_expected

@@ -9,7 +9,7 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshflow.kernels.kernel_and_bias_gradient import totalled_p
+from meshflow.kernels.kernel_and_bias_gradient import kernel_and_bias_p
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
 
 
@@ -38,7 +38,7 @@ def rewritten(fn, *args):
 
 
 def count(fn, *args):
-    return str(rewritten(fn, *args)).count(totalled_p.name)
+    return str(rewritten(fn, *args)).count(kernel_and_bias_p.name)
 
 
 def near(got, wanted, tolerance=1e-2):

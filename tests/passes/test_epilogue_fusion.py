@@ -75,7 +75,7 @@ FORMS = {
 @pytest.mark.isa
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_are_fused(form):
-    assert "finished_convolution" in names(FORMS[form], X, W, B)
+    assert "convolution_with_epilogue" in names(FORMS[form], X, W, B)
     assert "conv_general_dilated" not in names(FORMS[form], X, W, B)
     assert_same(FORMS[form], X, W, B)
 
@@ -99,7 +99,7 @@ OTHERS = {
 @pytest.mark.parametrize("form", OTHERS)
 def test_what_is_read_elsewhere_stays(form):
     found = fuse_epilogues(jax.make_jaxpr(OTHERS[form])(X, W, B)).jaxpr.eqns
-    assert not any(set(e.params.get("steps", ())) - {"add"} for e in found)
+    assert not any(set(e.params.get("epilogue", ())) - {"add"} for e in found)
     assert_same(OTHERS[form], X, W, B)
 
 
@@ -117,22 +117,22 @@ def test_products_take_in_what_follows(steps, dtype):
     shapes = (3, 700, 24), (24, 40), (40,), (3, 700, 40)
     args = [draw(shape, i, dtype) for i, shape in enumerate(shapes)]
     found = fuse_epilogues(jax.make_jaxpr(PRODUCTS[steps])(*args)).jaxpr.eqns
-    assert [e.params["steps"] for e in found if e.primitive is epilogues.product_p] == [steps]
+    assert [e.params["epilogue"] for e in found if e.primitive is epilogues.product_p] == [steps]
     assert_same(PRODUCTS[steps], *args)
 
 
 def test_what_a_product_is_multiplied_by_or_written_with_twice_stays():
     x, w, b, r = (draw(shape, i) for i, shape in enumerate(((9, 24), (24, 40), (40,), (9, 40))))
-    assert "finished_product" not in names(lambda x, w, b: x @ w + b, x, w, b)
-    assert "finished_product" not in names(lambda x, w, r: (x @ w) * r, x, w, r)
+    assert "product_with_epilogue" not in names(lambda x, w, b: x @ w + b, x, w, b)
+    assert "product_with_epilogue" not in names(lambda x, w, r: (x @ w) * r, x, w, r)
     pair = lambda x, w, b: (lambda y: (y, jax.nn.relu(y)))(x @ w + b)
-    assert "finished_product" not in names(pair, x, w, b)
+    assert "product_with_epilogue" not in names(pair, x, w, b)
 
 
 def test_a_vector_of_several_dimensions_is_added_to_each_row():
     x, w, b = draw((4, 8, 16), 0), draw((16, 2, 8), 1), draw((2, 8), 2)
     layer = lambda x, w, b: jax.nn.relu(jnp.einsum("btc,chd->bthd", x, w) + b)
-    assert "finished_product" in names(layer, x, w, b)
+    assert "product_with_epilogue" in names(layer, x, w, b)
     assert_same(layer, x, w, b)
 
 
@@ -145,8 +145,10 @@ def loss(parameters, x):
 def test_gradients_pass_where_the_relu_was_open():
     step = jax.value_and_grad(loss, argnums=(0, 1))
     found = fuse_epilogues(jax.make_jaxpr(step)((*SMALL, FAR), X)).jaxpr.eqns
-    steps = [e.params["steps"] for e in found if e.primitive.name == epilogues.finished_p.name]
-    assert steps == [("add", "relu")] * 3 + [("gate",)] * 2 + [()]
+    steps = [
+        e.params["epilogue"] for e in found if e.primitive.name == epilogues.convolution_p.name
+    ]
+    assert steps == [("add", "relu")] * 3 + [("relu_mask",)] * 2 + [()]
     assert_same(step, (*SMALL, FAR), X)
 
 
@@ -158,8 +160,8 @@ def test_kernels_are_rounded_and_turned_in_the_convolution():
     wide = W.astype(jnp.float32) + 1e-4, V.astype(jnp.float32) + 1e-4
     step = jax.value_and_grad(network, argnums=(0, 1))
     found = fuse_epilogues(jax.make_jaxpr(step)(*wide, X)).jaxpr.eqns
-    made = [e for e in found if e.primitive.name == epilogues.finished_p.name]
-    assert [e.params["turned"] for e in made] == [False, False, True]
+    made = [e for e in found if e.primitive.name == epilogues.convolution_p.name]
+    assert [e.params["flipped"] for e in made] == [False, False, True]
     assert all(e.invars[1].aval.dtype == jnp.float32 for e in made)
     got, wanted = run(step, *wide, X), jax.tree.leaves(jax.jit(step)(*wide, X))
     for a, b in zip(got, wanted, strict=True):
@@ -168,7 +170,7 @@ def test_kernels_are_rounded_and_turned_in_the_convolution():
 
 def test_a_part_of_a_kernel_turned_round_stays():
     part = lambda x, w: convolve(x, jax.lax.rev(w, (0,)))
-    assert "finished_convolution" not in names(part, X, W)
+    assert "convolution_with_epilogue" not in names(part, X, W)
 
 
 def test_programs_inside_are_fused():
@@ -180,7 +182,7 @@ def test_programs_inside_are_fused():
         return jax.lax.cond(x[0, 0, 0, 0] > 0, call, lambda x: x, x)
 
     for fn in (scanned, branched, jax.jit(layer)):
-        assert "finished_convolution" in str(fuse_epilogues(jax.make_jaxpr(fn)(X, W, B)))
+        assert "convolution_with_epilogue" in str(fuse_epilogues(jax.make_jaxpr(fn)(X, W, B)))
         assert_same(fn, X, W, B)
 
 

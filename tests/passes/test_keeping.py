@@ -108,7 +108,7 @@ def test_kernels_are_packed_apart(name, batch):
     dtype, fn = CONVOLUTIONS[name]
     parts = assert_same(fn, draw((batch, 13, 11, 64), 5, dtype), KERNEL)
     assert "packed_kernel" in names(parts.early)
-    assert "finished_convolution" in names(parts.rest)
+    assert "convolution_with_epilogue" in names(parts.rest)
 
 
 @pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")

@@ -1,6 +1,6 @@
 """CPU kernels: oneDNN behind JAX's own primitives, by XLA's foreign function interface.
 
-`library` finds and loads the compiled handlers, `plans` describes a computation to them,
+`library` finds and loads the compiled handlers, `descriptors` describes a computation to them,
 `lowerings` decides what they run. Without them everything is compiled by XLA alone.
 """
 

@@ -18,7 +18,7 @@
 #include <cstring>
 
 #include "amx_tiles.h"
-#include "finish_vectors.h"
+#include "epilogue_vectors.h"
 
 namespace meshflow {
 namespace {
@@ -139,7 +139,7 @@ struct Task {
   const Convolution& s;
   const Division& d;
   const char* kernel;
-  const Finish& finish;
+  const Epilogue& epilogue;
   void* result;
   int64_t first, images, row, rows;  // of the batch; of the result
   char *sums, *packed;
@@ -246,7 +246,7 @@ struct Task {
     __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
     __m512 v[2] = {_mm512_load_ps(sums), _mm512_load_ps(sums + kTile)};
     at += panel * 32;
-    complete<2>(finish, v, {static_cast<__mmask16>(there), static_cast<__mmask16>(there >> 16)}, panel * 32, at);
+    complete<2>(epilogue, v, {static_cast<__mmask16>(there), static_cast<__mmask16>(there >> 16)}, panel * 32, at);
     if (s.wide) {
       float* to = static_cast<float*>(result) + at;
       _mm512_mask_storeu_ps(to, there, v[0]);
@@ -300,9 +300,9 @@ struct Task {
 
 }  // namespace
 
-bool suits(const Convolution& s, bool finished) {
+bool suits(const Convolution& s, bool has_epilogue) {
   // Packing and writing are a large part where sums are short: worth it for what is done on the way.
-  bool alone = !finished && s.strides[0] * s.strides[1] == 1;
+  bool alone = !has_epilogue && s.strides[0] * s.strides[1] == 1;
   if (alone && s.channels * s.taps[0] * s.taps[1] < kLongSum) return false;
   bool wide = s.channels >= 32 && s.features >= 32 && (s.channels % 32 == 0 || s.channels >= 96);
   return wide && (s.kernel[2] == 1 || s.kernel[3] == 1) && s.taps[0] * s.taps[1] >= 2 && permitted() &&
@@ -324,7 +324,7 @@ void pack(const Convolution& s, const void* kernel, char* packed, int threads) {
   });
 }
 
-void run(const Convolution& s, const void* image, const void* kernel, const char* packed, const Finish& finish,
+void run(const Convolution& s, const void* image, const void* kernel, const char* packed, const Epilogue& epilogue,
          void* result, char* scratch, int threads) {
   Division d(s, threads);
   char* bands = scratch + d.kernel_bytes(s);
@@ -339,7 +339,7 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
       for (int64_t number = 0; number < d.groups * d.bands; ++number) {
         int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
         char* own = bands + d.band_bytes() * omp_get_thread_num();
-        Task<Tiles>{s, d, panels, finish, result, first, std::min(d.images, s.batch - first), row,
+        Task<Tiles>{s, d, panels, epilogue, result, first, std::min(d.images, s.batch - first), row,
                     std::min(d.rows, s.rows - row), own, own + d.together * kSums}
             .run(static_cast<const bfloat16*>(image));
       }
@@ -375,7 +375,7 @@ bool suits(const Convolution&, bool) { return false; }
 size_t scratch_bytes(const Convolution&, int) { return 0; }
 size_t packed_bytes(const Convolution&) { return 0; }
 void pack(const Convolution&, const void*, char*, int) {}
-void run(const Convolution&, const void*, const void*, const char*, const Finish&, void*, char*, int) {}
+void run(const Convolution&, const void*, const void*, const char*, const Epilogue&, void*, char*, int) {}
 }  // namespace meshflow
 
 #endif

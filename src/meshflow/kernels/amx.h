@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "finish.h"
+#include "epilogue.h"
 
 namespace meshflow {
 
@@ -21,8 +21,8 @@ struct Convolution {
 };
 
 // Whether this code exists for the processor and is the faster one for these sizes.
-//   finished: whether something is done to the result.
-bool suits(const Convolution& sizes, bool finished);
+//   has_epilogue: whether something is done to the result.
+bool suits(const Convolution& sizes, bool has_epilogue);
 
 size_t scratch_bytes(const Convolution& sizes, int threads);
 
@@ -30,11 +30,11 @@ size_t scratch_bytes(const Convolution& sizes, int threads);
 size_t packed_bytes(const Convolution& sizes);
 void pack(const Convolution& sizes, const void* kernel, char* packed, int threads);
 
-// result[n, i, j, k] = finish(sum over y, x, c of
+// result[n, i, j, k] = epilogue(sum over y, x, c of
 //     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
 // The image is bfloat16, so is the kernel (when it is float32, it is rounded); the sum is float32 until it
 // is finished. A kernel that was packed before is taken from there (else null). Same bits for any number of threads.
-void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const Finish& finish,
+void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const Epilogue& epilogue,
          void* result, char* scratch, int threads);
 
 // Sizes, and strides in elements; channels lie together (stride 1) in every operand.

@@ -48,14 +48,14 @@ int64_t met(const KernelGradient& s) {
 
 struct Scratch {
   int64_t lines;                       // rows of the image: those that are read and those being packed
-  size_t sums, totals, result, image;  // of rows: bytes of one
+  size_t sums, bias_sums, result, image;  // of rows: bytes of one
   Scratch(const KernelGradient& s, const Blocks& b)
       : lines(window(s) + s.strides[0]),
         sums(s.taps[0] * s.taps[1] * b.channels * b.features * 4 * kTile),
-        totals(b.features * kPair),
+        bias_sums(b.features * kPair),
         result(b.features * strip(s) * kPair),
         image(b.channels * met(s) * kPair) {}
-  size_t bytes() const { return sums + totals + 2 * result + lines * image; }
+  size_t bytes() const { return sums + bias_sums + 2 * result + lines * image; }
 };
 
 // Packs a row of places of up to 32 images, blocks of 32 channels each, a little at a time: a pair of tiles
@@ -127,14 +127,14 @@ void multiply(char* sums, const char* image, int64_t step, const char* result, i
 
 // Adds up `count` places of 32 features, as products with a tile whose first row is ones.
 template <typename Tiles>
-void add_up(char* totals, const char* result, int64_t count) {
+void add_up(char* bias_sums, const char* result, int64_t count) {
   alignas(64) static const auto ones = [] {
     struct { bfloat16 values[512] = {}; } tile;
     std::fill(tile.values, tile.values + 32, 0x3f80);
     return tile;
   }();
-  Tiles::template load<0>(totals, 64);
-  Tiles::template load<1>(totals + kTile, 64);
+  Tiles::template load<0>(bias_sums, 64);
+  Tiles::template load<1>(bias_sums + kTile, 64);
   Tiles::template load<4>(ones.values, 64);
   for (int64_t i = 0; i < count; ++i, result += kPair) {
     Tiles::template load<6>(result, 64);
@@ -142,8 +142,8 @@ void add_up(char* totals, const char* result, int64_t count) {
     Tiles::template multiply<0, 4, 6>();
     Tiles::template multiply<1, 4, 7>();
   }
-  Tiles::template store<0>(totals, 64);
-  Tiles::template store<1>(totals + kTile, 64);
+  Tiles::template store<0>(bias_sums, 64);
+  Tiles::template store<1>(bias_sums + kTile, 64);
 }
 
 template <typename Tiles>
@@ -154,23 +154,23 @@ struct Task {
   void *kernel, *bias;
   int64_t c0, k0, channels, features;  // this block, in pairs of tiles
   Scratch parts;
-  char *sums, *totals, *results, *images;
+  char *sums, *bias_sums, *results, *images;
   int64_t first = 0, count = 0;  // of the batch
   int64_t begin = 0, end = 0;    // the strip's columns
   int64_t left = 0, places = 0;  // of the image that they can meet
   Packing packing;
   int64_t packed = 0, until = 0;  // rows of the image: the next one to pack, and the first not to
 
-  Task(const KernelGradient& sizes, const Blocks& blocks, const void* x, const void* y, void* w, void* totals_to,
+  Task(const KernelGradient& sizes, const Blocks& blocks, const void* x, const void* y, void* w, void* bias_gradient,
        int64_t number, char* scratch)
       : s(sizes), b(blocks), image(static_cast<const bfloat16*>(x)),
-        result(static_cast<const bfloat16*>(y)), kernel(w), bias(totals_to),
+        result(static_cast<const bfloat16*>(y)), kernel(w), bias(bias_gradient),
         c0(number / blocks.across * blocks.channels), k0(number % blocks.across * blocks.features),
         channels(std::min(blocks.channels, pairs(sizes.channels) - c0)),
         features(std::min(blocks.features, pairs(sizes.features) - k0)), parts(sizes, blocks), sums(scratch),
-        totals(sums + parts.sums), results(totals + parts.totals), images(results + 2 * parts.result) {
+        bias_sums(sums + parts.sums), results(bias_sums + parts.bias_sums), images(results + 2 * parts.result) {
     if (c0 > 0) bias = nullptr;  // another task's
-    std::memset(sums, 0, parts.sums + parts.totals);
+    std::memset(sums, 0, parts.sums + parts.bias_sums);
   }
 
   char* sums_of(int64_t y, int64_t x, int64_t c, int64_t k) {
@@ -238,7 +238,7 @@ struct Task {
       int64_t work = features * (end - begin) + std::max<int64_t>(until - packed, 0) * channels * places;
       int64_t steps = (work * Packing::kRounds + segments - 1) / segments;
       for (int64_t k = 0; bias && k < features; ++k)
-        add_up<Tiles>(totals + k * kPair, result_row(row) + k * (end - begin) * kPair, end - begin);
+        add_up<Tiles>(bias_sums + k * kPair, result_row(row) + k * (end - begin) * kPair, end - begin);
       for (int64_t y = 0; y < s.taps[0]; ++y) {
         int64_t at = top(row) + y * s.dilations[0];
         if (at >= 0 && at < s.height) add(row, y, steps);
@@ -263,7 +263,7 @@ struct Task {
   void write() {
     for (int64_t k = 0; k < features; ++k) {
       int64_t feature = (k0 + k) * 32;
-      if (bias) write(totals + k * kPair, bias, feature, s.features - feature);
+      if (bias) write(bias_sums + k * kPair, bias, feature, s.features - feature);
       for (int64_t y = 0; y < s.taps[0]; ++y)
         for (int64_t x = 0; x < s.taps[1]; ++x)
           for (int64_t c = 0; c < std::min(32 * channels, s.channels - c0 * 32); ++c) {

@@ -15,7 +15,7 @@ from meshflow.kernels import lowerings
 
 def register(
     primitive: Any,
-    composed: Callable[..., Any],
+    composite: Callable[..., Any],
     abstract: Callable[..., Any],
     choose: Callable[[Any, Any, Any], Any],
 ) -> None:
@@ -23,7 +23,7 @@ def register(
 
     Args:
       primitive: the primitive, with one result or several.
-      composed: the equations: a function of the operands and the primitive's parameters.
+      composite: the equations: a function of the operands and the primitive's parameters.
       abstract: shapes and dtypes of the results, from those of the operands and the parameters.
       choose: called with shapes and dtypes of operands and of results, and the parameters, where a CPU's own
         code can run: gives a function of the operands that calls it, or None.
@@ -33,23 +33,23 @@ def register(
     def lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
         own = lowerings.is_ours(context)
         made = choose(context.avals_in, context.avals_out, parameters) if own else None
-        call = functools.partial(composed, **parameters) if made is None else made
+        call = functools.partial(composite, **parameters) if made is None else made
         return mlir.lower_fun(call, multiple_results=many)(context, *operands)
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
         moves = tuple(ad.instantiate_zeros(t) for t in tangents)
-        return jax.jvp(functools.partial(composed, **parameters), tuple(primals), moves)
+        return jax.jvp(functools.partial(composite, **parameters), tuple(primals), moves)
 
     def batched(operands: Any, axes: Any, **parameters: Any) -> Any:
-        run = jax.vmap(functools.partial(composed, **parameters), in_axes=tuple(axes))
+        run = jax.vmap(functools.partial(composite, **parameters), in_axes=tuple(axes))
         found = run(*operands)
         return found, [0] * len(found) if many else 0
 
-    primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composed, **ps))(*xs))
+    primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composite, **ps))(*xs))
     primitive.def_abstract_eval(abstract)
     ad.primitive_jvps[primitive] = jvp
     batching.primitive_batchers[primitive] = batched
-    mlir.register_lowering(primitive, mlir.lower_fun(composed, multiple_results=many))
+    mlir.register_lowering(primitive, mlir.lower_fun(composite, multiple_results=many))
     mlir.register_lowering(primitive, lowered, platform="cpu")
 
 

@@ -148,15 +148,15 @@ void typed(const ffi::AnyBuffer& buffer, Use use) {
                                               : use(static_cast<bfloat16*>(buffer.untyped_data()));
 }
 
-// Plan: rows, classes. Of logits and labels: loss, maximum, logarithm of the sum; of logits, labels, these
+// Descriptor: rows, classes. Of logits and labels: loss, maximum, logarithm of the sum; of logits, labels, these
 // two and the gradient of the loss: the gradient of the logits.
-ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> plan) {
+ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> descriptor) {
   return handled("meshflow_cross_entropy", [&]() -> ffi::Error {
-    Reader reader(plan.begin(), plan.size());
+    Reader reader(descriptor.begin(), descriptor.size());
     int64_t count = reader.next(), classes = reader.next();
     bool backward = arguments.size() == 5;
     if (arguments.size() + results.size() != (backward ? 6 : 5) || count < 0 || classes < 1)
-      return wrong("the plan has another number of operands, or no sizes");
+      return wrong("the descriptor has another number of operands, or no sizes");
     std::vector<ffi::AnyBuffer> given;
     for (size_t i = 0; i < arguments.size(); ++i) given.push_back(arguments.get<ffi::AnyBuffer>(i).value());
     for (size_t i = 0; i < results.size(); ++i) given.push_back(*results.get<ffi::AnyBuffer>(i).value());
@@ -165,7 +165,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
       auto type = i == 1 ? ffi::DataType::S32 : ffi::DataType::F32;
       int64_t least = large ? count * classes : count;
       if (!is(given[i], type, least) && !(large && is(given[i], ffi::DataType::BF16, least)))
-        return wrong("operand " + std::to_string(i) + " has another type, or is smaller than its plan says");
+        return wrong("operand " + std::to_string(i) + " has another type, or is smaller than its descriptor says");
     }
     Rows rows{count, classes, static_cast<const int32_t*>(given[1].untyped_data())};
     for (int64_t i = 0; i < count; ++i)
@@ -184,4 +184,4 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_cross_entropy, execute,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));

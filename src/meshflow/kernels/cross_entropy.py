@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.kernels import library, lowerings
 from meshflow.kernels.composite_primitives import in_front
-from meshflow.kernels.composite_primitives import register as register_composed
+from meshflow.kernels.composite_primitives import register as register_composite
 
 # Smaller logits cost less than the call: elements.
 LEAST_SIZE = 1 << 15
@@ -69,14 +69,14 @@ def _choose(operands: Any, results: Any, parameters: Any) -> Any:
     loaded = library.load() if known and logits.size >= LEAST_SIZE else None
     if loaded is None or not loaded.has_handler(library.CROSS_ENTROPY):
         return None
-    plan = [math.prod(logits.shape[:-1]), logits.shape[-1]]
+    descriptor = [math.prod(logits.shape[:-1]), logits.shape[-1]]
     found = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
 
     def call(x: Any, index: Any, *rest: Any) -> Any:
         arrays = [x, index.astype(np.int32), *rest]
         # The gradient is the only result of its primitive.
         shapes = found if len(found) > 1 else found[0]
-        return lowerings.run(plan, arrays, shapes, library.CROSS_ENTROPY)
+        return lowerings.run(descriptor, arrays, shapes, library.CROSS_ENTROPY)
 
     return call
 
@@ -86,9 +86,9 @@ def _batched(primitive: Any, arrays: Any, axes: Any, **parameters: Any) -> Any:
     return found, [0] * len(found) if primitive.multiple_results else 0
 
 
-def _abstract(composed: Any, many: bool, *avals: Any, **parameters: Any) -> Any:
+def _abstract(composite: Any, many: bool, *avals: Any, **parameters: Any) -> Any:
     # Traced, so that shardings and the like are those of the function.
-    found = jax.make_jaxpr(functools.partial(composed, **parameters))(*avals).out_avals
+    found = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
     return found if many else found[0]
 
 
@@ -102,10 +102,10 @@ def _transposed(ct: Any, *operands: Any, dtype: Any) -> Any:
 
 def register() -> None:
     """Makes the primitives known to JAX."""
-    for primitive, composed in ((loss_p, _loss), (gradient_p, _gradient), (tangent_p, _tangent)):
-        abstract = functools.partial(_abstract, composed, primitive.multiple_results)
+    for primitive, composite in ((loss_p, _loss), (gradient_p, _gradient), (tangent_p, _tangent)):
+        abstract = functools.partial(_abstract, composite, primitive.multiple_results)
         choose = _choose if primitive is not tangent_p else lambda *_: None
-        register_composed(primitive, composed, abstract, choose)
+        register_composite(primitive, composite, abstract, choose)
 
         def run(*arrays: Any, primitive: Any = primitive, **parameters: Any) -> Any:
             return jax.jit(functools.partial(primitive.bind, **parameters))(*arrays)

@@ -1,6 +1,6 @@
 """Geometry of convolutions and matrix products as the lists of integers that the handlers read.
 
-A plan is: which computation, then dimensions and strides of every operand in oneDNN's order of
+A descriptor is: which computation, then dimensions and strides of every operand in oneDNN's order of
 dimensions (batch, channels, *spatial; kernels [groups,] out, in, *spatial), then the rest.
 """
 
@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, TURNED = range(5)
+FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, FLIPPED = range(5)
 # Added to a computation: only its weights are packed; it takes packed weights.
 PACK, PACKED = 16, 32
 # Added to a computation that the calling thread does alone.
@@ -19,7 +19,15 @@ INLINE = 64
 # Bits of a computation; above them is the code that has to do it.
 _BITS = 8
 # What may follow a forward convolution or a product while its result is written.
-STEPS = {"add": 0, "scale": 1, "plus": 2, "gate": 3, "relu": 4, "gelu": 5, "gelu_tanh": 6}
+EPILOGUE_OPS = {
+    "add": 0,
+    "scale": 1,
+    "plus": 2,
+    "relu_mask": 3,
+    "relu": 4,
+    "gelu": 5,
+    "gelu_tanh": 6,
+}
 
 
 class View(NamedTuple):
@@ -63,7 +71,7 @@ def convolution(
     dilations: Sequence[int],
     low: Sequence[int],
 ) -> list[int] | None:
-    """The plan of a convolution or one of its gradients, given in the terms of the forward one.
+    """The descriptor of a convolution or one of its gradients, given in the terms of the forward one.
 
     Args:
       computation: FORWARD, INPUT_GRADIENT or KERNEL_GRADIENT.
@@ -103,7 +111,7 @@ def convolution(
 
 
 def matmul(left: View, right: View, result: View) -> list[int] | None:
-    """The plan of a batched matrix product, [*batch, m, k] by [*batch, k, n].
+    """The descriptor of a batched matrix product, [*batch, m, k] by [*batch, k, n].
 
     Returns:
       The integers, or None when a dimension is empty.
@@ -119,49 +127,51 @@ def matmul(left: View, right: View, result: View) -> list[int] | None:
     ]
 
 
-def kind(plan: Sequence[int]) -> int:
-    """Which computation a plan is of, whichever thread and code does it."""
-    return plan[0] & ~INLINE & (1 << _BITS) - 1
+def kind(descriptor: Sequence[int]) -> int:
+    """Which computation a descriptor is of, whichever thread and code does it."""
+    return descriptor[0] & ~INLINE & (1 << _BITS) - 1
 
 
-def inline(plan: Sequence[int]) -> list[int]:
-    """The plan of the same computation, done by the calling thread alone."""
-    return [plan[0] | INLINE, *plan[1:]]
+def inline(descriptor: Sequence[int]) -> list[int]:
+    """The descriptor of the same computation, done by the calling thread alone."""
+    return [descriptor[0] | INLINE, *descriptor[1:]]
 
 
-def by(plan: Sequence[int], implementation: str) -> list[int]:
-    """The plan of the same computation, done by code of this name and no other."""
+def by(descriptor: Sequence[int], implementation: str) -> list[int]:
+    """The descriptor of the same computation, done by code of this name and no other."""
     fingerprint = 2166136261
     for byte in implementation.encode():
         fingerprint = (fingerprint ^ byte) * 16777619 % (1 << 32)
-    return [plan[0] | fingerprint << _BITS, *plan[1:]]
+    return [descriptor[0] | fingerprint << _BITS, *descriptor[1:]]
 
 
-def result(plan: Sequence[int]) -> list[int]:
+def result(descriptor: Sequence[int]) -> list[int]:
     """The sizes of a product's result."""
-    rank = plan[1]
-    return list(plan[2 + 4 * rank : 2 + 5 * rank])
+    rank = descriptor[1]
+    return list(descriptor[2 + 4 * rank : 2 + 5 * rank])
 
 
-def finished(plan: Sequence[int], steps: Sequence[str], turned: bool = False) -> list[int]:
-    """The plan of a forward convolution or a product, followed by steps, with its kernel turned round or not."""
-    first = TURNED | plan[0] & INLINE if turned else plan[0]
-    return [first, *plan[1:-1], len(steps), *(STEPS[step] for step in steps)]
+def with_epilogue(
+    descriptor: Sequence[int], epilogue: Sequence[str], flipped: bool = False
+) -> list[int]:
+    """The descriptor of a forward convolution or a product, with an epilogue, with its kernel turned round or not."""
+    first = FLIPPED | descriptor[0] & INLINE if flipped else descriptor[0]
+    return [first, *descriptor[1:-1], len(epilogue), *(EPILOGUE_OPS[op] for op in epilogue)]
 
 
-def totalled(plan: Sequence[int]) -> list[int]:
-    """The plan of a kernel's gradient without and with the gradient of a bias."""
-    return [*plan[:-2], 1, 0]
+def with_bias_gradient(descriptor: Sequence[int]) -> list[int]:
+    """The descriptor of a kernel's gradient without and with the gradient of a bias."""
+    return [*descriptor[:-2], 1, 0]
 
 
-def packing(plan: Sequence[int], codes: str) -> list[int]:
-    """The plan that packs the weights of a computation, whose element types have these codes."""
-    return [plan[0] + PACK, *plan[1:], *map(ord, codes), len(codes)]
+def packing(descriptor: Sequence[int], codes: str) -> list[int]:
+    """The descriptor that packs the weights of a computation, whose element types have these codes."""
+    return [descriptor[0] + PACK, *descriptor[1:], *map(ord, codes), len(codes)]
 
 
-def with_packed(plan: Sequence[int], code: str) -> list[int]:
-    """The plan of a computation that takes its weights packed, from an element type with this code."""
-    return [plan[0] + PACKED, *plan[1:], ord(code)]
+def with_packed(descriptor: Sequence[int], code: str) -> list[int]:
+    """The descriptor of a computation that takes its weights packed, from an element type with this code."""
+    return [descriptor[0] + PACKED, *descriptor[1:], ord(code)]
 
 
 def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:

@@ -75,11 +75,11 @@ bool load(const unsigned char* data, int64_t bytes, const How& how, const int64_
   const int64_t left = static_cast<int64_t>((shape[1] - shape[1] * how.share) / 2);
   const int64_t channels = shape[2], stride = shape[1] * channels;
   const int64_t rows = shape[0] - 2 * top, columns = shape[1] - 2 * left;
-  const bool turned = mirrored & 1, upside_down = mirrored & 2;
-  const Places across(how.width, columns, channels, turned), down(how.height, rows, 1, upside_down);
+  const bool flipped = mirrored & 1, upside_down = mirrored & 2;
+  const Places across(how.width, columns, channels, flipped), down(how.height, rows, 1, upside_down);
   const unsigned char* first = pixels->data() + top * stride + left * channels;
   const auto [y, x, tall, wide] = window;
-  bilinear({first, true, columns * channels, stride}, across.part(turned ? how.width - x - wide : x, wide),
+  bilinear({first, true, columns * channels, stride}, across.part(flipped ? how.width - x - wide : x, wide),
            down.part(upside_down ? how.height - y - tall : y, tall), how.before, after, out);
   return true;
 }

@@ -1,4 +1,4 @@
-// A computation that a plan led to: oneDNN's primitive or code of our own, with its operands.
+// A computation that a descriptor led to: oneDNN's primitive or code of our own, with its operands.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "finish.h"
+#include "epilogue.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "worker.h"
 
@@ -80,7 +80,7 @@ struct Kernel {
   }
 
   template <typename Descriptor>
-  void finish(const Descriptor& descriptor, dnnl::primitive made) {
+  void set_primitive(const Descriptor& descriptor, dnnl::primitive made) {
     primitive = made;
     implementation = descriptor.impl_info_str();
     scratchpad = descriptor.scratchpad_desc();
@@ -138,14 +138,14 @@ struct Kernel {
   };
 };
 
-// What a plan says of a result's steps, and the operands that they read: buffers from the third.
-struct Steps {
-  std::vector<Step> steps;
+// What a descriptor says of an epilogue, and the operands that they read: buffers from the third.
+struct EpilogueOps {
+  std::vector<EpilogueOp> steps;
   std::vector<Type> types;
 
-  Steps() = default;
-  Steps(Reader& plan, const std::vector<Type>& all) {
-    for (int64_t count = plan.next(); count > 0; --count) steps.push_back(static_cast<Step>(plan.next()));
+  EpilogueOps() = default;
+  EpilogueOps(Reader& descriptor, const std::vector<Type>& all) {
+    for (int64_t count = descriptor.next(); count > 0; --count) steps.push_back(static_cast<EpilogueOp>(descriptor.next()));
     size_t operand = 2;
     for (auto step : steps) {
       bool reads = reads_vector(step) || reads_array(step);
@@ -167,15 +167,15 @@ struct Steps {
     }
   }
 
-  Finish read(const std::vector<void*>& buffers) const {
-    Finish finish;
+  Epilogue read(const std::vector<void*>& buffers) const {
+    Epilogue epilogue;
     auto number = [](Type t) {
       return t == Type::bf16 ? Number::kBfloat : t == Type::f16 ? Number::kHalf : Number::kFloat;
     };
     size_t operand = 2;
     for (size_t i = 0; i < steps.size(); ++i)
-      finish.push_back({steps[i], number(types[i]), types[i] == Type::undef ? nullptr : buffers[operand++]});
-    return finish;
+      epilogue.push_back({steps[i], number(types[i]), types[i] == Type::undef ? nullptr : buffers[operand++]});
+    return epilogue;
   }
 };
 

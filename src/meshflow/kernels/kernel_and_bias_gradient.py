@@ -14,11 +14,11 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import descriptors, library, lowerings, sizes
-from meshflow.kernels.composite_primitives import register as register_composed
+from meshflow.kernels.composite_primitives import register as register_composite
 
 # Operands: image, the result's gradient; results: those of the kernel and the bias; parameters: the convolution's.
-totalled_p = jex_core.Primitive("totalled_convolution")
-totalled_p.multiple_results = True
+kernel_and_bias_p = jex_core.Primitive("kernel_and_bias_gradient")
+kernel_and_bias_p.multiple_results = True
 
 
 def summed_axes(parameters: dict[str, Any]) -> tuple[int, ...]:
@@ -26,7 +26,7 @@ def summed_axes(parameters: dict[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(parameters["dimension_numbers"].rhs_spec[1:]))
 
 
-def composed(image: Any, gradient: Any, **parameters: Any) -> list[Any]:
+def composite(image: Any, gradient: Any, **parameters: Any) -> list[Any]:
     """The equations that it stands for."""
     kernel = jax.lax.conv_general_dilated_p.bind(image, gradient, **parameters)
     return [kernel, jax.lax.reduce_sum(gradient, summed_axes(parameters))]
@@ -47,10 +47,10 @@ def fast(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
         return None
     if not sizes.worth_a_call(lowerings.work(image, gradient, kernel, parameters)):
         return None
-    for plan in lowerings.placed_plans(image, gradient, kernel, parameters):
-        if descriptors.kind(plan) != descriptors.KERNEL_GRADIENT:
+    for descriptor in lowerings.placed_descriptors(image, gradient, kernel, parameters):
+        if descriptors.kind(descriptor) != descriptors.KERNEL_GRADIENT:
             continue
-        full = descriptors.totalled(plan)
+        full = descriptors.with_bias_gradient(descriptor)
         name = loaded.implementation(full, types)
         if name is not None and name.startswith(library.OWN):
             shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
@@ -66,4 +66,4 @@ def _results(image: Any, gradient: Any, **parameters: Any) -> Any:
 
 def register() -> None:
     """Makes the primitive known to JAX."""
-    register_composed(totalled_p, composed, _results, fast)
+    register_composite(kernel_and_bias_p, composite, _results, fast)

@@ -29,13 +29,13 @@ HANDLERS = (TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS)
 OWN = "meshflow"
 # The name of the code that filters in tiles of 2 x 2 places of the result.
 WINOGRAD = "meshflow:winograd"
-# What the name of code begins with that finishes results piece by piece.
-PIECES = "meshflow:pieces"
+# What the name of code begins with that computes block by block, each with its epilogue.
+BLOCKED = "meshflow:blocked"
 
 # How far the processor's vector extensions may be used, in the order of cpus.h after those that all have.
 LEVELS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
 
-# oneDNN's codes for the element types a plan may have.
+# oneDNN's codes for the element types a descriptor may have.
 TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}
 
 
@@ -134,10 +134,10 @@ class Library:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.remedy()}"
             ) from None
-        plan: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
-        self._query.argtypes = [*plan, ctypes.c_char_p, ctypes.c_int64]
+        descriptor: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
+        self._query.argtypes = [*descriptor, ctypes.c_char_p, ctypes.c_int64]
         if self._packed_bytes is not None:
-            self._packed_bytes.argtypes, self._packed_bytes.restype = plan, ctypes.c_int64
+            self._packed_bytes.argtypes, self._packed_bytes.restype = descriptor, ctypes.c_int64
         self._implementation = functools.cache(self._ask)
         limited, emulated = limit(), emulates_tiles()
         number = -1 if limited is None else LEVELS.index(limited) + 1
@@ -178,31 +178,31 @@ class Library:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
         return self.huge_pages
 
-    def implementation(self, plan: Sequence[int], types: Sequence[str]) -> str | None:
-        """The name of the code that oneDNN would run for a plan; None when it has only slow code.
+    def implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
+        """The name of the code that oneDNN would run for a descriptor; None when it has only slow code.
 
         Args:
-          plan: integers as `plans` makes them.
+          descriptor: integers as `descriptors` makes them.
           types: NumPy names of the operands' element types, results last.
         """
-        return self._implementation(tuple(plan), "".join(TYPES[t] for t in types))
+        return self._implementation(tuple(descriptor), "".join(TYPES[t] for t in types))
 
-    def packed_bytes(self, plan: Sequence[int], types: Sequence[str]) -> int:
+    def packed_bytes(self, descriptor: Sequence[int], types: Sequence[str]) -> int:
         """Bytes of a computation's weights in the layout that it reads; 0 where they are read as they lie.
 
         Args:
-          plan: integers as `plans` makes them.
+          descriptor: integers as `descriptors` makes them.
           types: NumPy names of the operands' element types, results last.
         """
         if self._packed_bytes is None:
             return 0
-        numbers, codes = np.array(plan, np.int64), "".join(TYPES[t] for t in types)
-        return int(self._packed_bytes(numbers.ctypes.data, len(plan), codes.encode()))
+        numbers, codes = np.array(descriptor, np.int64), "".join(TYPES[t] for t in types)
+        return int(self._packed_bytes(numbers.ctypes.data, len(descriptor), codes.encode()))
 
-    def _ask(self, plan: tuple[int, ...], types: str) -> str | None:
-        numbers = np.array(plan, np.int64)
+    def _ask(self, descriptor: tuple[int, ...], types: str) -> str | None:
+        numbers = np.array(descriptor, np.int64)
         text = ctypes.create_string_buffer(512)
-        failed = self._query(numbers.ctypes.data, len(plan), types.encode(), text, len(text))
+        failed = self._query(numbers.ctypes.data, len(descriptor), types.encode(), text, len(text))
         name = text.value.decode()
         return None if failed or name.startswith("ref") or ":ref" in name else name
 

@@ -28,14 +28,14 @@ _PADDING = 1
 
 
 def run(
-    plan: Sequence[int], operands: Sequence[Any], result: Any, target: str = library.TARGET
+    descriptor: Sequence[int], operands: Sequence[Any], result: Any, target: str = library.TARGET
 ) -> Any:
     """Calls a handler on JAX arrays."""
     call = jax.ffi.ffi_call(target, result, vmap_method="sequential")
-    return call(*operands, plan=np.array(plan, np.int64))
+    return call(*operands, descriptor=np.array(descriptor, np.int64))
 
 
-def element_types(plan: Sequence[int], types: Sequence[np.dtype], result: np.dtype) -> Any:
+def element_types(descriptor: Sequence[int], types: Sequence[np.dtype], result: np.dtype) -> Any:
     """The types to compute with: the operands' own, or float32 where there is no code for those.
 
     Returns:
@@ -46,7 +46,7 @@ def element_types(plan: Sequence[int], types: Sequence[np.dtype], result: np.dty
         return None
     for candidate in ((*types, result), (np.dtype("float32"),) * (len(types) + 1)):
         names = [np.dtype(t).name for t in candidate]
-        if all(n in library.TYPES for n in names) and loaded.implementation(plan, names):
+        if all(n in library.TYPES for n in names) and loaded.implementation(descriptor, names):
             return candidate[:-1], candidate[-1]
     return None
 
@@ -55,7 +55,7 @@ class Whole(NamedTuple):
     """How a convolution is computed of which devices have parts.
 
     Attributes:
-      computation: the plan's first number.
+      computation: the descriptor's first number.
       implementation: the name of the code.
     """
 
@@ -63,7 +63,7 @@ class Whole(NamedTuple):
     implementation: str
 
 
-def convolution_plans(
+def convolution_descriptors(
     left: Any,
     right: Any,
     out: Any,
@@ -75,7 +75,7 @@ def convolution_plans(
     feature_group_count: int,
     batch_group_count: int,
 ) -> list[list[int]]:
-    """The plans that compute one of JAX's general convolutions, the likely fastest first.
+    """The descriptors that compute one of JAX's general convolutions, the likely fastest first.
 
     A gradient of a convolution is a general convolution as well: the kernel's gradient slides the
     result's gradient, a large window, over the image; the image's gradient of a strided convolution
@@ -102,7 +102,7 @@ def convolution_plans(
                     *(lhs_dilation, rhs_dilation, front),
                 )
             )
-        return [plan for plan in found if plan is not None]
+        return [descriptor for descriptor in found if descriptor is not None]
     if batch_group_count == 1:
         found.append(
             descriptors.convolution(
@@ -126,11 +126,11 @@ def convolution_plans(
         )
     if math.prod(w.dims[2:]) > math.prod(y.dims[2:]):
         found.reverse()
-    return [plan for plan in found if plan is not None]
+    return [descriptor for descriptor in found if descriptor is not None]
 
 
 def geometry(parameters: dict[str, Any]) -> dict[str, Any]:
-    """What `convolution_plans` takes of the primitive's parameters."""
+    """What `convolution_descriptors` takes of the primitive's parameters."""
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
     counts = ("feature_group_count", "batch_group_count")
     return {name: parameters[name] for name in (*names, *counts)}
@@ -160,14 +160,14 @@ def convolution(
     found = code(left, right, out, parameters, whole)
     if found is None:
         return None
-    plan, ((left_type, right_type), out_type) = found
+    descriptor, ((left_type, right_type), out_type) = found
     spatial = parameters["dimension_numbers"].rhs_spec[2:]
 
     def call(x: Any, w: Any) -> Any:
-        if descriptors.kind(plan) == descriptors.INPUT_GRADIENT:
+        if descriptors.kind(descriptor) == descriptors.INPUT_GRADIENT:
             w = jax.lax.rev(w, spatial)
         y = run(
-            plan,
+            descriptor,
             (x.astype(left_type), w.astype(right_type)),
             jax.ShapeDtypeStruct(out.shape, out_type),
         )
@@ -179,15 +179,15 @@ def convolution(
 def code(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
 ) -> Any:
-    """The plan that a convolution runs by, with its element types, or None."""
-    for plan in placed_plans(left, right, out, parameters):
-        candidates = [plan]
+    """The descriptor that a convolution runs by, with its element types, or None."""
+    for descriptor in placed_descriptors(left, right, out, parameters):
+        candidates = [descriptor]
         if whole is not None:
-            if descriptors.kind(plan) != descriptors.kind([whole.computation]):
+            if descriptors.kind(descriptor) != descriptors.kind([whole.computation]):
                 continue
             # A part is computed where the whole would be, and by its code as far as that has the part's sizes.
-            plan = [whole.computation, *plan[1:]]
-            candidates = [descriptors.by(plan, whole.implementation), plan]
+            descriptor = [whole.computation, *descriptor[1:]]
+            candidates = [descriptors.by(descriptor, whole.implementation), descriptor]
         for candidate in candidates:
             chosen = element_types(candidate, (left.dtype, right.dtype), out.dtype)
             if chosen is not None:
@@ -226,17 +226,19 @@ def padding_before(
 
 def implementation(found: Any) -> str:
     """The name of the code that is meant by what `code` returns."""
-    loaded, (plan, (types, out_type)) = library.load(), found
+    loaded, (descriptor, (types, out_type)) = library.load(), found
     names = [np.dtype(t).name for t in (*types, out_type)]
-    return (loaded.implementation(plan, names) if loaded is not None else None) or ""
+    return (loaded.implementation(descriptor, names) if loaded is not None else None) or ""
 
 
-def placed_plans(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> list[list[int]]:
-    """`convolution_plans` of a primitive's parameters that say which thread computes."""
-    found = convolution_plans(left, right, out, **geometry(parameters))
+def placed_descriptors(
+    left: Any, right: Any, out: Any, parameters: dict[str, Any]
+) -> list[list[int]]:
+    """`convolution_descriptors` of a primitive's parameters that say which thread computes."""
+    found = convolution_descriptors(left, right, out, **geometry(parameters))
     count = work(left, right, out, parameters)
     elements = left.size + right.size + out.size
-    return [sizes.placed(plan, count, elements) for plan in found]
+    return [sizes.placed(descriptor, count, elements) for descriptor in found]
 
 
 def work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
@@ -245,11 +247,13 @@ def work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
     return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
 
 
-def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[int] | None, Any]:
-    """The plan of JAX's general dot product, and how its operands must be transposed first.
+def product_descriptor(
+    left: Any, right: Any, dimension_numbers: Any
+) -> tuple[list[int] | None, Any]:
+    """The descriptor of JAX's general dot product, and how its operands must be transposed first.
 
     Returns:
-      The plan, None when it is too small; and for each operand an order of its dimensions, or None
+      The descriptor, None when it is too small; and for each operand an order of its dimensions, or None
       when it can be read where it lies.
     """
     (left_sum, right_sum), (left_batch, right_batch) = dimension_numbers
@@ -283,10 +287,10 @@ def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[in
     if batch == 1:
         views = [descriptors.View(v.dims[1:], v.strides[1:]) for v in views]
     elements = batch * (m * k + k * n + m * n)
-    plan = descriptors.matmul(*views)
-    if plan is not None:
-        plan = sizes.placed(plan, batch * m * n * k, elements)
-    return plan, (left_order, right_order)
+    descriptor = descriptors.matmul(*views)
+    if descriptor is not None:
+        descriptor = sizes.placed(descriptor, batch * m * n * k, elements)
+    return descriptor, (left_order, right_order)
 
 
 def _plain(matrix: descriptors.View) -> tuple[int, ...]:
@@ -303,18 +307,18 @@ def _plain(matrix: descriptors.View) -> tuple[int, ...]:
 
 def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
     """A function of the two operands that runs by oneDNN, or None."""
-    plan, orders = product_plan(left, right, parameters["dimension_numbers"])
-    if plan is None:
+    descriptor, orders = product_descriptor(left, right, parameters["dimension_numbers"])
+    if descriptor is None:
         return None
-    result = descriptors.result(plan)
+    result = descriptors.result(descriptor)
     if sizes.is_vectors(result, left.size * result[-1], left.dtype):
         return None
-    chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
-    return None if chosen is None else planned_product(plan, orders, chosen, out)
+    chosen = element_types(descriptor, (left.dtype, right.dtype), out.dtype)
+    return None if chosen is None else described_product(descriptor, orders, chosen, out)
 
 
-def planned_product(plan: list[int], orders: Any, chosen: Any, out: Any) -> Any:
-    """The function of a product's plan, for the order of each operand's dimensions and the element types."""
+def described_product(descriptor: list[int], orders: Any, chosen: Any, out: Any) -> Any:
+    """The function of a product's descriptor, for the order of each operand's dimensions and the element types."""
     types, out_type = chosen
 
     def call(*operands: Any) -> Any:
@@ -322,7 +326,7 @@ def planned_product(plan: list[int], orders: Any, chosen: Any, out: Any) -> Any:
             (x if order is None else jax.lax.transpose(x, order)).astype(dtype)
             for x, order, dtype in zip(operands, orders, types, strict=True)
         ]
-        return run(plan, ready, jax.ShapeDtypeStruct(out.shape, out_type)).astype(out.dtype)
+        return run(descriptor, ready, jax.ShapeDtypeStruct(out.shape, out_type)).astype(out.dtype)
 
     return call
 
@@ -336,11 +340,11 @@ def column_sum(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
         return None
     left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
     right = jax.ShapeDtypeStruct((rows, columns), operand.dtype)
-    plan, orders = product_plan(left, right, (((1,), (0,)), ((), ())))
-    chosen = None if plan is None else element_types(plan, (left.dtype,) * 2, out.dtype)
-    if plan is None or chosen is None:
+    descriptor, orders = product_descriptor(left, right, (((1,), (0,)), ((), ())))
+    chosen = None if descriptor is None else element_types(descriptor, (left.dtype,) * 2, out.dtype)
+    if descriptor is None or chosen is None:
         return None
-    call = planned_product(plan, orders, chosen, out)
+    call = described_product(descriptor, orders, chosen, out)
 
     def sums(x: Any) -> Any:
         ones = jax.numpy.ones((1, rows), x.dtype)
@@ -397,12 +401,14 @@ def _code_of_parts(
     found = code(left, right, out, parameters)
     if found is None or not sizes.worth_a_call(work(left, right, out, parameters)):
         return partitioning.Code()
-    plan, name = found[0], implementation(found)
-    tile = 2 if descriptors.kind(plan) == descriptors.FORWARD and name == library.WINOGRAD else 1
+    descriptor, name = found[0], implementation(found)
+    tile = (
+        2 if descriptors.kind(descriptor) == descriptors.FORWARD and name == library.WINOGRAD else 1
+    )
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
-    choose = functools.partial(convolution, whole=Whole(plan[0], name))
-    text = f"{plan[0]} {name} {tile} {least} {loaded.version()}"
+    choose = functools.partial(convolution, whole=Whole(descriptor[0], name))
+    text = f"{descriptor[0]} {name} {tile} {least} {loaded.version()}"
     return partitioning.Code(choose, tile, least, text)
 
 

@@ -1,7 +1,7 @@
 // The XLA FFI handler that runs convolutions and matrix products with oneDNN.
 //
-// A call carries its geometry as one list of integers (the "plan", written by plans.py): which
-// computation, logical dimensions and strides of every operand. A primitive is made once per plan
+// A call carries its geometry as one list of integers (the "descriptor", written by descriptors.py): which
+// computation, logical dimensions and strides of every operand. A primitive is made once per descriptor
 // and element types, and kept. Layouts other than the caller's are reordered into scratch memory.
 
 #include <cstdint>
@@ -23,10 +23,10 @@ namespace {
 namespace ffi = xla::ffi;
 using namespace meshflow;
 
-// kTurned: a forward one with its kernel turned round; by code of our own only.
-enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kTurned = 4 };
+// kFlipped: a forward one with its kernel flipped round; by code of our own only.
+enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kFlipped = 4 };
 // Added to a computation: its weights are packed and nothing else is done; it takes packed weights, and the
-// code of their type is behind its plan.
+// code of their type is behind its descriptor.
 enum Packing { kPack = 16, kPacked = 32 };
 // Added to a computation that the calling thread does alone.
 constexpr int64_t kInline = 64;
@@ -47,21 +47,21 @@ bool settled(Descriptor& d, uint32_t code) {
   return true;
 }
 
-// Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
-// result, the strides, dilations (minus one) and paddings, whether with the gradient of a bias, steps.
-void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& plan, const std::vector<Type>& types) {
-  bool turned = computation == kTurned;
-  if (turned) computation = kForward;
-  size_t n = plan.next();
-  size_t grouped = plan.next() > 1;
-  Dims x_dims = plan.list(n + 2), x_strides = plan.list(n + 2);
-  Dims w_dims = plan.list(n + 2 + grouped), w_strides = plan.list(n + 2 + grouped);
-  Dims y_dims = plan.list(n + 2), y_strides = plan.list(n + 2);
-  Dims strides = plan.list(n), dilations = plan.list(n), low = plan.list(n), high = plan.list(n);
-  bool bias = plan.next();
-  Steps steps(plan, types);
+// Convolutions: descriptor = computation, spatial rank, groups, then dims and strides of image, kernel and
+// result, the strides, dilations (minus one) and paddings, whether with the gradient of a bias, and the epilogue.
+void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& descriptor, const std::vector<Type>& types) {
+  bool flipped = computation == kFlipped;
+  if (flipped) computation = kForward;
+  size_t n = descriptor.next();
+  size_t grouped = descriptor.next() > 1;
+  Dims x_dims = descriptor.list(n + 2), x_strides = descriptor.list(n + 2);
+  Dims w_dims = descriptor.list(n + 2 + grouped), w_strides = descriptor.list(n + 2 + grouped);
+  Dims y_dims = descriptor.list(n + 2), y_strides = descriptor.list(n + 2);
+  Dims strides = descriptor.list(n), dilations = descriptor.list(n), low = descriptor.list(n), high = descriptor.list(n);
+  bool bias = descriptor.next();
+  EpilogueOps epilogue(descriptor, types);
 
-  // The buffers' order: forward x, w, what steps read, y; gradients y', w, x' and x, y', w', (bias').
+  // The buffers' order: forward x, w, what the epilogue reads, y; gradients y', w, x' and x, y', w', (bias').
   size_t count = types.size();
   Type x_type = computation == kInputGradient ? types[2] : types[0];
   Type w_type = computation == kKernelGradient ? types[2] : types[1];
@@ -78,12 +78,12 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& pla
     return false;
   };
   if (!grouped && !bias && (forward || gradient) &&
-      taken(by_winograd(kernel, gradient, x, w, y, strides, dilations, low, steps, turned)))
+      taken(by_winograd(kernel, gradient, x, w, y, strides, dilations, low, epilogue, flipped)))
     return;
   if (gradient && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, bias ? &b : nullptr))) return;
-  if (forward && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, steps, turned))) return;
-  if (!steps.empty() && !turned && taken(by_images(kernel, x, w, y, strides, dilations, low, high, steps))) return;
-  if (turned || !steps.empty()) throw std::invalid_argument("there is no fast code with these steps");
+  if (forward && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, flipped))) return;
+  if (!epilogue.empty() && !flipped && taken(by_images(kernel, x, w, y, strides, dilations, low, high, epilogue))) return;
+  if (flipped || !epilogue.empty()) throw std::invalid_argument("there is no fast code with this epilogue");
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
   auto direct = dnnl::algorithm::convolution_direct;
@@ -101,7 +101,7 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& pla
         kernel.add(DNNL_ARG_SRC, x, d.src_desc(), false);
         kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
         kernel.add(DNNL_ARG_DST, y, d.dst_desc(), true);
-        kernel.finish(d, dnnl::convolution_forward(d));
+        kernel.set_primitive(d, dnnl::convolution_forward(d));
         return;
       }
       dnnl::convolution_forward::primitive_desc hint(
@@ -114,7 +114,7 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& pla
         kernel.add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
         kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
         kernel.add(DNNL_ARG_DIFF_SRC, x, d.diff_src_desc(), true);
-        kernel.finish(d, dnnl::convolution_backward_data(d));
+        kernel.set_primitive(d, dnnl::convolution_backward_data(d));
         return;
       }
       dnnl::convolution_backward_weights::primitive_desc d(cpu(), direct, dx, any_w, b, dy, strides,
@@ -124,7 +124,7 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& pla
       kernel.add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
       kernel.add(DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), true);
       if (bias) kernel.add(DNNL_ARG_DIFF_BIAS, b, b, true);
-      kernel.finish(d, dnnl::convolution_backward_weights(d));
+      kernel.set_primitive(d, dnnl::convolution_backward_weights(d));
       return;
     } catch (const dnnl::error&) {
       if (own) throw;
@@ -134,42 +134,42 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& pla
   throw std::invalid_argument("there is no code as asked for");
 }
 
-// Matrix products: plan = rank, then dims and strides of left, right and result, steps; the last two
+// Matrix products: descriptor = rank, then dims and strides of left, right and result, and the epilogue; the last two
 // dimensions are the matrix.
-void matmul(Kernel& kernel, Reader& plan, const std::vector<Type>& types) {
-  size_t n = plan.next();
-  Dims a_dims = plan.list(n), a_strides = plan.list(n);
-  Dims b_dims = plan.list(n), b_strides = plan.list(n);
-  Dims c_dims = plan.list(n), c_strides = plan.list(n);
-  Steps steps(plan, types);
+void matmul(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
+  size_t n = descriptor.next();
+  Dims a_dims = descriptor.list(n), a_strides = descriptor.list(n);
+  Dims b_dims = descriptor.list(n), b_strides = descriptor.list(n);
+  Dims c_dims = descriptor.list(n), c_strides = descriptor.list(n);
+  EpilogueOps epilogue(descriptor, types);
   memory::desc a(a_dims, types[0], a_strides), b(b_dims, types[1], b_strides), c(c_dims, types.back(), c_strides);
-  if (!steps.empty()) {
-    if (n == 2 && by_rows(kernel, a, b, c, steps)) return;
-    throw std::invalid_argument("there is no fast code with these steps");
+  if (!epilogue.empty()) {
+    if (n == 2 && by_rows(kernel, a, b, c, epilogue)) return;
+    throw std::invalid_argument("there is no fast code with this epilogue");
   }
   dnnl::matmul::primitive_desc d(cpu(), a, b, c, attributes());
   kernel.add(DNNL_ARG_SRC, a, a, false);
   kernel.add(DNNL_ARG_WEIGHTS, b, b, false);
   kernel.add(DNNL_ARG_DST, c, c, true);
-  kernel.finish(d, dnnl::matmul(d));
+  kernel.set_primitive(d, dnnl::matmul(d));
 }
 
-using Plan = std::vector<int64_t>;
+using Descriptor = std::vector<int64_t>;
 
 Type type_of(char code) {
   return code == 'b' ? Type::bf16 : code == 'h' ? Type::f16 : code == 'u' ? Type::u8 : Type::f32;
 }
 
-std::shared_ptr<const Kernel> make(const int64_t* plan, size_t size, const std::vector<Type>& types);
+std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const std::vector<Type>& types);
 
-// Packs the weights of a computation. Behind its plan come the codes of its types, and their number.
-Kernel packer(Plan plan) {
-  std::vector<Type> types(plan.back());
-  plan.pop_back();
-  if (plan.size() <= types.size()) throw std::invalid_argument("the plan is too short");
-  for (size_t i = types.size(); i > 0; --i, plan.pop_back()) types[i - 1] = type_of(plan.back());
-  plan[0] -= kPack;
-  auto of = make(plan.data(), plan.size(), types);
+// Packs the weights of a computation. Behind its descriptor come the codes of its types, and their number.
+Kernel packer(Descriptor descriptor) {
+  std::vector<Type> types(descriptor.back());
+  descriptor.pop_back();
+  if (descriptor.size() <= types.size()) throw std::invalid_argument("the descriptor is too short");
+  for (size_t i = types.size(); i > 0; --i, descriptor.pop_back()) types[i - 1] = type_of(descriptor.back());
+  descriptor[0] -= kPack;
+  auto of = make(descriptor.data(), descriptor.size(), types);
   if (!of->pack) throw std::invalid_argument("this computation has no packed weights");
   Kernel kernel;
   kernel.on_caller = of->on_caller;
@@ -181,20 +181,20 @@ Kernel packer(Plan plan) {
   return kernel;
 }
 
-Kernel built(Plan plan, std::vector<Type> types) {
-  if (plan.empty()) throw std::invalid_argument("the plan is too short");
-  bool on_caller = plan[0] & kInline, packed = plan[0] & kPacked;
-  auto code = static_cast<uint32_t>(plan[0] >> kCodeShift);
-  plan[0] &= (int64_t{1} << kCodeShift) - 1;
-  if (on_caller) plan[0] -= kInline;
+Kernel built(Descriptor descriptor, std::vector<Type> types) {
+  if (descriptor.empty()) throw std::invalid_argument("the descriptor is too short");
+  bool on_caller = descriptor[0] & kInline, packed = descriptor[0] & kPacked;
+  auto code = static_cast<uint32_t>(descriptor[0] >> kCodeShift);
+  descriptor[0] &= (int64_t{1} << kCodeShift) - 1;
+  if (on_caller) descriptor[0] -= kInline;
   if (packed) {
-    plan[0] -= kPacked;
+    descriptor[0] -= kPacked;
     if (types.size() < 2) throw std::invalid_argument("the packed weights are missing");
-    types[1] = type_of(plan.back());
-    plan.pop_back();
+    types[1] = type_of(descriptor.back());
+    descriptor.pop_back();
   }
   Kernel kernel;
-  Reader reader(plan.data(), plan.size());
+  Reader reader(descriptor.data(), descriptor.size());
   int64_t computation = reader.next();
   auto choose = [&] {
     if (computation == kMatmul) {
@@ -218,16 +218,16 @@ Kernel built(Plan plan, std::vector<Type> types) {
   return kernel;
 }
 
-std::shared_ptr<const Kernel> make(const int64_t* plan, size_t size, const std::vector<Type>& types) {
+std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const std::vector<Type>& types) {
   // One that packs weights asks for the one that it packs them for.
   static std::recursive_mutex mutex;
   static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
-  std::string key(reinterpret_cast<const char*>(plan), size * sizeof(int64_t));
+  std::string key(reinterpret_cast<const char*>(descriptor), size * sizeof(int64_t));
   for (Type type : types) key.push_back(static_cast<char>(type));
   std::lock_guard<std::recursive_mutex> lock(mutex);
   auto found = kernels->find(key);
   if (found != kernels->end()) return found->second;
-  Plan numbers(plan, plan + size);
+  Descriptor numbers(descriptor, descriptor + size);
   bool packs = !numbers.empty() && numbers[0] & kPack;
   auto kernel = std::make_shared<const Kernel>(packs ? packer(numbers) : built(numbers, types));
   (*kernels)[key] = kernel;
@@ -245,7 +245,7 @@ Type type_of(ffi::DataType type) {
 }
 
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                   ffi::Span<const int64_t> plan) {
+                   ffi::Span<const int64_t> descriptor) {
   return handled("meshflow_onednn", [&]() -> ffi::Error {
     std::vector<Type> types;
     std::vector<void*> buffers;
@@ -262,13 +262,13 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
       buffers.push_back(buffer.untyped_data());
       sizes.push_back(buffer.size_bytes());
     }
-    auto kernel = make(plan.begin(), plan.size(), types);
+    auto kernel = make(descriptor.begin(), descriptor.size(), types);
     if (kernel->operands.size() != buffers.size())
-      return ffi::Error::InvalidArgument("meshflow_onednn: the plan has another number of operands");
+      return ffi::Error::InvalidArgument("meshflow_onednn: the descriptor has another number of operands");
     for (size_t i = 0; i < buffers.size(); ++i) {
       if (kernel->operands[i].user.get_size() > sizes[i])
         return ffi::Error::InvalidArgument("meshflow_onednn: operand " + std::to_string(i) +
-                                           " is smaller than its plan says");
+                                           " is smaller than its descriptor says");
     }
     kernel->run(buffers);
     return ffi::Error::Success();
@@ -278,16 +278,16 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_onednn, execute,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));
 
-std::shared_ptr<const Kernel> asked(const int64_t* plan, int64_t size, const char* types) {
+std::shared_ptr<const Kernel> asked(const int64_t* descriptor, int64_t size, const char* types) {
   std::vector<Type> kinds;
   for (const char* t = types; *t; ++t) kinds.push_back(type_of(*t));
-  return make(plan, size, kinds);
+  return make(descriptor, size, kinds);
 }
 
-// The name of the code oneDNN would run for a plan; empty with a message when it has none.
-extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const char* types,
+// The name of the code oneDNN would run for a descriptor; empty with a message when it has none.
+extern "C" int meshflow_onednn_query(const int64_t* descriptor, int64_t size, const char* types,
                                      char* text, int64_t capacity) noexcept {
   text[0] = 0;
   auto say = [&](const char* answer) {
@@ -296,7 +296,7 @@ extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const ch
   };
   return guarded(1, [&] {
     try {
-      say(asked(plan, size, types)->implementation.c_str());
+      say(asked(descriptor, size, types)->implementation.c_str());
       return 0;
     } catch (const std::exception& error) {
       say(error.what());
@@ -305,9 +305,9 @@ extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const ch
   });
 }
 
-// Bytes of a plan's packed weights; none where they are read as they lie, or nothing is fast.
-extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* plan, int64_t size, const char* types) noexcept {
-  return guarded<int64_t>(0, [&] { return asked(plan, size, types)->packed_bytes; });
+// Bytes of a descriptor's packed weights; none where they are read as they lie, or nothing is fast.
+extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* descriptor, int64_t size, const char* types) noexcept {
+  return guarded<int64_t>(0, [&] { return asked(descriptor, size, types)->packed_bytes; });
 }
 
 extern "C" void meshflow_onednn_set_threads(int threads) noexcept {

@@ -6,7 +6,7 @@
 
 #include "amx.h"
 #include "cpus.h"
-#include "pieces.h"
+#include "blocked.h"
 #include "winograd.h"
 
 namespace meshflow {
@@ -23,28 +23,28 @@ Dims dense(const Dims& dims) {
   return strides;
 }
 
-// A forward convolution or a product by pieces, finished; says whether there is fast code.
-bool by_pieces(Kernel& kernel, const Sum& sum, const memory::desc& x, const memory::desc& y, const Steps& steps) {
+// A forward convolution or a product by blocks, with its epilogue; says whether there is fast code.
+bool by_blocks(Kernel& kernel, const Sum& sum, const memory::desc& x, const memory::desc& y, const EpilogueOps& epilogue) {
   int threads = omp_get_max_threads();
   // Enough for every thread, and enough to pack the kernel for.
   if (sum.count < 2 * threads || sum.count * sum.places < kLeastPlaces * threads) return false;
-  Pieces pieces = in_pieces(sum, threads);
-  if (pieces.implementation.empty() || slow(pieces.implementation)) return false;
+  Blocked blocks = in_blocks(sum, threads);
+  if (blocks.implementation.empty() || slow(blocks.implementation)) return false;
   kernel.operands = {{0, x, x, false}, {0, sum.kernel, sum.kernel, false}};
-  steps.describe(kernel, y);
+  epilogue.describe(kernel, y);
   kernel.operands.push_back({0, y, y, true});
-  kernel.scratch_bytes = pieces.scratch_bytes;
-  kernel.implementation = "meshflow:pieces:" + pieces.implementation;
-  kernel.packed_bytes = pieces.packed_bytes;
-  kernel.pack = pieces.pack;
+  kernel.scratch_bytes = blocks.scratch_bytes;
+  kernel.implementation = "meshflow:blocked:" + blocks.implementation;
+  kernel.packed_bytes = blocks.packed_bytes;
+  kernel.pack = blocks.pack;
   kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
-    pieces.run(buffers[0], buffers[1], packed, steps.read(buffers), buffers.back(), scratch);
+    blocks.run(buffers[0], buffers[1], packed, epilogue.read(buffers), buffers.back(), scratch);
   };
   return true;
 }
 
 // A product, some rows at a time.
-bool rowwise(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const Steps& steps) {
+bool rowwise(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
   Dims a_strides = a.get_strides(), c_strides = c.get_strides();
   int64_t depth = a.get_dims()[1], columns = c.get_dims()[1];
   if (a_strides[1] != 1 || c_strides != Dims{columns, 1}) return false;
@@ -54,20 +54,20 @@ bool rowwise(Kernel& kernel, const memory::desc& a, const memory::desc& b, const
   sum.make = [=](int64_t count, Type result, const memory::desc& weights) {
     dnnl::matmul::primitive_desc d(cpu(), memory::desc({count, depth}, type, a_strides), weights,
                                    memory::desc({count, columns}, result, c_strides), attributes());
-    return Sum::Piece{dnnl::matmul(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
+    return Sum::Block{dnnl::matmul(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
                       d.impl_info_str()};
   };
   sum.count = c.get_dims()[0], sum.features = columns, sum.places = 1;
   sum.image_bytes = a_strides[0] * memory::data_type_size(type);
   sum.kernel = b, sum.result = c.get_data_type();
-  return by_pieces(kernel, sum, a, c, steps);
+  return by_blocks(kernel, sum, a, c, epilogue);
 }
 
 }  // namespace
 
 bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
-              const Dims& strides, const Dims& dilations, const Dims& low, const Steps& steps,
-              bool turned) {
+              const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue,
+              bool flipped) {
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1) return false;
@@ -75,15 +75,15 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   if (x.get_data_type() != Type::bf16 || (w.get_data_type() != Type::bf16 && !wide_kernel)) return false;
   if (y.get_data_type() != Type::bf16 && y.get_data_type() != Type::f32) return false;
   // From the last place to the first.
-  int64_t size = wide_kernel ? 4 : 2, way = turned ? -1 : 1;
-  int64_t last = turned ? (wd[2] - 1) * ws[2] + (wd[3] - 1) * ws[3] : 0;
+  int64_t size = wide_kernel ? 4 : 2, way = flipped ? -1 : 1;
+  int64_t last = flipped ? (wd[2] - 1) * ws[2] + (wd[3] - 1) * ws[3] : 0;
   Convolution sizes{
       xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {wd[2], wd[3]}, {strides[0], strides[1]},
       {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
       {ys[0], ys[2], ys[3]}, {way * ws[2], way * ws[3], ws[1], ws[0]}, y.get_data_type() == Type::f32, wide_kernel};
-  if (!suits(sizes, !steps.empty())) return false;
+  if (!suits(sizes, !epilogue.empty())) return false;
   kernel.operands = {{0, x, x, false}, {0, w, w, false}};
-  steps.describe(kernel, y);
+  epilogue.describe(kernel, y);
   kernel.operands.push_back({0, y, y, true});
   int threads = omp_get_max_threads();
   kernel.scratch_bytes = scratch_bytes(sizes, threads);
@@ -94,7 +94,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   };
   kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
     const void* weights = static_cast<const char*>(buffers[1]) + last * size;
-    run(sizes, buffers[0], weights, packed, steps.read(buffers), buffers.back(), scratch, threads);
+    run(sizes, buffers[0], weights, packed, epilogue.read(buffers), buffers.back(), scratch, threads);
   };
   return true;
 }
@@ -125,7 +125,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
 }
 
 bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
-                 const Dims& strides, const Dims& dilations, const Dims& low, const Steps& steps, bool turned) {
+                 const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue, bool flipped) {
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xd.size() != 4 || wd.size() != 4 || wd[2] != 3 || wd[3] != 3 || xs[1] != 1 || ys[1] != 1) return false;
@@ -133,13 +133,13 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
     if (operand.get_data_type() != Type::f32) return false;
   if (strides != Dims{1, 1} || dilations != Dims{0, 0}) return false;
   // From the last place to the first.
-  int64_t way = turned ? -1 : 1, last = turned ? 2 * ws[2] + 2 * ws[3] : 0;
+  int64_t way = flipped ? -1 : 1, last = flipped ? 2 * ws[2] + 2 * ws[3] : 0;
   Winograd sizes{xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {low[0], low[1]},
                            {xs[0], xs[2], xs[3]}, {ys[0], ys[2], ys[3]}, {way * ws[2], way * ws[3], ws[1], ws[0]}};
   int threads = omp_get_max_threads();
   if (!(gradient ? differentiates(sizes, threads) : suits(sizes))) return false;
   kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false}};
-  steps.describe(kernel, y);
+  epilogue.describe(kernel, y);
   kernel.operands.push_back({0, gradient ? w : y, gradient ? w : y, true});
   kernel.scratch_bytes = gradient ? gradient_scratch_bytes(sizes, threads)
                                   : scratch_bytes(sizes, threads);
@@ -157,20 +157,20 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
   };
   kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
     auto floats = [](void* buffer) { return static_cast<float*>(buffer); };
-    convolve(sizes, floats(buffers[0]), floats(buffers[1]) + last, packed, steps.read(buffers),
+    convolve(sizes, floats(buffers[0]), floats(buffers[1]) + last, packed, epilogue.read(buffers),
              floats(buffers.back()), scratch, threads);
   };
   return true;
 }
 
-bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const Steps& steps) {
+bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
   // oneDNN's whole products read the right matrix as it lies: packing it must cost less than the pass that is saved.
   int64_t rows = a.get_dims()[0], depth = a.get_dims()[1];
-  return rows >= std::max<int64_t>(depth, 2 * kLeastPlaces * omp_get_max_threads()) && rowwise(kernel, a, b, c, steps);
+  return rows >= std::max<int64_t>(depth, 2 * kLeastPlaces * omp_get_max_threads()) && rowwise(kernel, a, b, c, epilogue);
 }
 
 bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
-               const Dims& strides, const Dims& dilations, const Dims& low, const Dims& high, const Steps& steps) {
+               const Dims& strides, const Dims& dilations, const Dims& low, const Dims& high, const EpilogueOps& epilogue) {
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xs != dense(xd) || ys != dense(yd)) return false;
@@ -181,7 +181,7 @@ bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, con
     // A product of all places with the kernel.
     int64_t places = xs[0] / xd[1] * xd[0];
     memory::desc a({places, xd[1]}, type, {xd[1], 1}), b({xd[1], yd[1]}, w.get_data_type(), {ws[1], ws[0]});
-    return rowwise(kernel, a, b, memory::desc({places, yd[1]}, y.get_data_type(), {yd[1], 1}), steps);
+    return rowwise(kernel, a, b, memory::desc({places, yd[1]}, y.get_data_type(), {yd[1], 1}), epilogue);
   }
   auto some = [](const memory::desc& desc, int64_t count, Type type) {
     Dims dims = desc.get_dims();
@@ -194,13 +194,13 @@ bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, con
     dnnl::convolution_forward::primitive_desc d(
         cpu(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, some(x, count, type), weights,
         some(y, count, result), strides, dilations, low, high, attributes());
-    return Sum::Piece{dnnl::convolution_forward(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
+    return Sum::Block{dnnl::convolution_forward(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
                       d.impl_info_str()};
   };
   sum.count = yd[0], sum.features = yd[1], sum.places = ys[0] / yd[1];
   sum.image_bytes = xs[0] * memory::data_type_size(type);
   sum.kernel = w, sum.result = y.get_data_type();
-  return by_pieces(kernel, sum, x, y, steps);
+  return by_blocks(kernel, sum, x, y, epilogue);
 }
 
 }  // namespace meshflow

@@ -14,17 +14,17 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import descriptors, epilogues, library, lowerings
-from meshflow.kernels.composite_primitives import register as register_composed
+from meshflow.kernels.composite_primitives import register as register_composite
 
 # A kernel to bytes; parameters: the `epilogues.Code` that reads them, and how many there are.
 packed_p = jex_core.Primitive("packed_kernel")
 
 
 def packing(operands: Any, out: Any, parameters: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameters of the primitive for a finished convolution's kernel; None where it is read as it lies.
+    """The parameters of the primitive for a fused convolution's kernel; None where it is read as it lies.
 
     Args:
-      operands: shapes and dtypes of image, kernel, bias and gate, as many as there are.
+      operands: shapes and dtypes of image, kernel, bias and ReLU mask, as many as there are.
       out: those of the result.
       parameters: of the convolution.
     """
@@ -32,7 +32,7 @@ def packing(operands: Any, out: Any, parameters: dict[str, Any]) -> dict[str, An
     code = None if loaded is None else epilogues.code(operands, out, parameters)
     if loaded is None or code is None:
         return None
-    size = loaded.packed_bytes(code.plan, [t.name for t in (*code.types, code.out)])
+    size = loaded.packed_bytes(code.descriptor, [t.name for t in (*code.types, code.out)])
     return {"code": code, "size": size} if size else None
 
 
@@ -45,7 +45,9 @@ def _packed(operands: Any, outs: Any, parameters: dict[str, Any]) -> Any:
     codes = "".join(library.TYPES[t.name] for t in (*code.types, code.out))
     if library.load() is None:
         return None
-    return lambda w: lowerings.run(descriptors.packing(code.plan, codes), [code.kernel(w)], out)
+    return lambda w: lowerings.run(
+        descriptors.packing(code.descriptor, codes), [code.kernel(w)], out
+    )
 
 
 def _result(kernel: Any, code: Any, size: int) -> Any:
@@ -54,4 +56,4 @@ def _result(kernel: Any, code: Any, size: int) -> Any:
 
 def register() -> None:
     """Makes the primitive known to JAX."""
-    register_composed(packed_p, _nothing, _result, _packed)
+    register_composite(packed_p, _nothing, _result, _packed)

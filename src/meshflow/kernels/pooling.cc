@@ -85,17 +85,17 @@ struct Geometry {
   bool gated;  // the gradient passes only where the image is positive
   std::vector<int64_t> in, out, window, strides, dilations, low;
 
-  Geometry(Reader plan, bool gated) : gated(gated) {
-    batch = plan.next();
-    channels = plan.next();
-    for (auto* part : {&in, &out, &window, &strides, &dilations, &low}) *part = plan.list(3);
+  Geometry(Reader descriptor, bool gated) : gated(gated) {
+    batch = descriptor.next();
+    channels = descriptor.next();
+    for (auto* part : {&in, &out, &window, &strides, &dilations, &low}) *part = descriptor.list(3);
     bool fits = batch >= 0 && channels > 0;
     for (int i = 0; i < 3; ++i) {
       fits = fits && in[i] > 0 && out[i] > 0 && window[i] > 0 && low[i] >= 0;
       image *= in[i];
       results *= out[i];
     }
-    if (!fits) throw std::invalid_argument("the plan has a size of nothing");
+    if (!fits) throw std::invalid_argument("the descriptor has a size of nothing");
   }
 
   // Whether every element of the image is in one window.
@@ -220,23 +220,23 @@ void pool(const Geometry& g, const std::vector<void*>& buffers) {
 // Of x, its windows' maxima; of x, these and their gradients, the gradient of x.
 template <bool gated>
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                   ffi::Span<const int64_t> plan) {
+                   ffi::Span<const int64_t> descriptor) {
   return handled("meshflow_pooling", [&]() -> ffi::Error {
-    Geometry geometry(Reader(plan.begin(), plan.size()), gated);
+    Geometry geometry(Reader(descriptor.begin(), descriptor.size()), gated);
     std::vector<ffi::AnyBuffer> given;
     for (size_t i = 0; i < arguments.size(); ++i)
       given.push_back(arguments.get<ffi::AnyBuffer>(i).value());
     for (size_t i = 0; i < results.size(); ++i)
       given.push_back(*results.get<ffi::AnyBuffer>(i).value());
     if (results.size() != 1 || (given.size() != 2 && given.size() != 4))
-      return ffi::Error::InvalidArgument("meshflow_pooling: the plan has another number of operands");
+      return ffi::Error::InvalidArgument("meshflow_pooling: the descriptor has another number of operands");
     std::vector<void*> buffers;
     auto type = given[0].element_type();
     for (size_t i = 0; i < given.size(); ++i) {
       size_t places = i == 0 || i == 3 ? geometry.image : geometry.results;
       if (given[i].element_count() < places * geometry.batch * geometry.channels)
         return ffi::Error::InvalidArgument("meshflow_pooling: operand " + std::to_string(i) +
-                                           " is smaller than its plan says");
+                                           " is smaller than its descriptor says");
       if (given[i].element_type() != type)
         return ffi::Error::InvalidArgument("meshflow_pooling: the operands have different types");
       buffers.push_back(given[i].untyped_data());
@@ -257,8 +257,8 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_pooling, execute<false>,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));
 
 // The gradient alone, zero where x is not positive: behind the gradient of a ReLU.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_gated_pooling, execute<true>,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));

@@ -19,7 +19,7 @@ LEAST_SIZE = 1 << 13
 GATED: dict[Any, Any] = {}
 
 
-def plan(shape: tuple[int, ...], windows: Any) -> list[int] | None:
+def descriptor(shape: tuple[int, ...], windows: Any) -> list[int] | None:
     """The integers that describe windows to the handler.
 
     Dimensions before the first with windows are the batch, those behind the last are channels.
@@ -29,7 +29,7 @@ def plan(shape: tuple[int, ...], windows: Any) -> list[int] | None:
       windows: a `Windows`.
 
     Returns:
-      The plan; None when the handler has no loop for it.
+      The descriptor; None when the handler has no loop for it.
     """
     trivial = [part == (1, 1, (0, 0), 1) for part in zip(*windows, strict=True)]
     if all(trivial) or math.prod(shape) < LEAST_SIZE or 0 in windows.grid(shape):
@@ -50,7 +50,7 @@ def _choose(gated: bool, *avals: Any) -> Any:
     """A function of the image, or of the image, its maxima and their gradients; or None."""
     *operands, out, parameters = avals
     types = {np.dtype(a.dtype).name for a in (*operands, out)}
-    numbers = plan(operands[0].shape, parameters["windows"])
+    numbers = descriptor(operands[0].shape, parameters["windows"])
     if numbers is None or types not in ({"float32"}, {"bfloat16"}):
         return None
     if len(operands) == 1 and types == {"float32"}:

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "rows.h"
+#include "row_gather.h"
 
 // `width` numbers a row, uint8 (`bytes`) or float32; rows begin `stride` numbers after each other.
 struct Pixels {

@@ -58,16 +58,16 @@ void running_sums(const T* x, T* y, int64_t outer, int64_t length, int64_t inner
 
 ffi::Error wrong(const std::string& what) { return ffi::Error::InvalidArgument("meshflow_running_sums: " + what); }
 
-// Plan: outer, length, inner, whether the last element comes first.
-ffi::Error execute(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, ffi::Span<const int64_t> plan) {
+// Descriptor: outer, length, inner, whether the last element comes first.
+ffi::Error execute(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, ffi::Span<const int64_t> descriptor) {
   return handled("meshflow_running_sums", [&]() -> ffi::Error {
-    Reader reader(plan.begin(), plan.size());
+    Reader reader(descriptor.begin(), descriptor.size());
     int64_t outer = reader.next(), length = reader.next(), inner = reader.next();
     bool reverse = reader.next() != 0;
     int64_t size = outer * length * inner;
-    if (outer < 1 || length < 1 || inner < 1) return wrong("the plan has no sizes");
+    if (outer < 1 || length < 1 || inner < 1) return wrong("the descriptor has no sizes");
     if (static_cast<int64_t>(x.element_count()) < size || static_cast<int64_t>(y->element_count()) < size)
-      return wrong("an operand is smaller than its plan says");
+      return wrong("an operand is smaller than its descriptor says");
     auto type = x.element_type();
     if (type != y->element_type() || (type != ffi::DataType::F32 && type != ffi::DataType::BF16))
       return wrong("the types are not both float32 or both bfloat16");
@@ -91,4 +91,4 @@ ffi::Error execute(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, ffi::Span<co
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     meshflow_running_sums, execute,
-    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<ffi::Span<const int64_t>>("plan"));
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<ffi::Span<const int64_t>>("descriptor"));

@@ -23,9 +23,9 @@ def _choose(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
     if loaded is None or not loaded.has_handler(library.RUNNING_SUMS):
         return None
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    plan = [outer, shape[axis], inner, parameters["reverse"]]
+    descriptor = [outer, shape[axis], inner, parameters["reverse"]]
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
-    return lambda x: lowerings.run(plan, [x], result, library.RUNNING_SUMS)
+    return lambda x: lowerings.run(descriptor, [x], result, library.RUNNING_SUMS)
 
 
 def register() -> None:

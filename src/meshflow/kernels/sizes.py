@@ -41,13 +41,13 @@ def is_vectors(result: Sequence[int], work: float, dtype: np.dtype) -> bool:
     return alone and work >= VECTOR_WORK and dtype == np.float32
 
 
-def placed(plan: Sequence[int], work: float, elements: int) -> list[int]:
-    """A plan that says whether the calling thread computes alone.
+def placed(descriptor: Sequence[int], work: float, elements: int) -> list[int]:
+    """A descriptor that says whether the calling thread computes alone.
 
     Args:
-      plan: of the whole computation.
+      descriptor: of the whole computation.
       work: its multiply-adds.
       elements: those of its operands and its result.
     """
     alone = work + ELEMENT_WORK * elements <= MOST_INLINE
-    return descriptors.inline(plan) if alone else list(plan)
+    return descriptors.inline(descriptor) if alone else list(descriptor)

@@ -14,7 +14,7 @@
 
 #include "winograd_tiles.h"
 
-#include "finish_vectors.h"
+#include "epilogue_vectors.h"
 
 namespace meshflow {
 namespace {
@@ -69,7 +69,7 @@ inline void gather(const Vector* m, int64_t step, Vector* to, int64_t to_step) {
   to[0] = m[0] + m[step] + m[2 * step], to[to_step] = m[step] - m[2 * step] - m[3 * step];
 }
 
-void transform_back(const Winograd& s, const Layout& l, const float* sums, const Finish& finish, Tile tile,
+void transform_back(const Winograd& s, const Layout& l, const float* sums, const Epilogue& epilogue, Tile tile,
                     int64_t panel, float* result) {
   int64_t at = tile.image * s.result[0] + tile.y * s.result[1] + tile.x * s.result[2] + panel * kPanel;
   int64_t high = std::min<int64_t>(2, s.rows - tile.y), wide = std::min<int64_t>(2, s.columns - tile.x);
@@ -82,13 +82,13 @@ void transform_back(const Winograd& s, const Layout& l, const float* sums, const
       for (int64_t x = 0; x < wide; ++x) {
         int64_t place = at + y * s.result[1] + x * s.result[2] + k;
         Vector v[1] = {values[2 * y + x]};
-        complete<1>(finish, v, {0xffff}, panel * kPanel + k, place);
+        complete<1>(epilogue, v, {0xffff}, panel * kPanel + k, place);
         _mm512_storeu_ps(result + place, v[0]);
       }
   }
 }
 
-void block(const Winograd& s, const Layout& l, const float* image, const float* kernel, const Finish& finish,
+void block(const Winograd& s, const Layout& l, const float* image, const float* kernel, const Epilogue& epilogue,
            float* result, int64_t first, float* scratch) {
   float *transformed = scratch, *sums = scratch + kPoints * l.point;
   int64_t count = std::min(l.block, l.tiles.count - first);
@@ -99,7 +99,7 @@ void block(const Winograd& s, const Layout& l, const float* image, const float* 
       multiply<false>(count, transformed + p * l.point, l.line, 1,
                       kernel + (p * l.panels + panel) * s.channels * kPanel, s.channels, sums + p * l.sums, kPanel);
     for (int64_t t = 0; t < count; ++t)
-      transform_back(s, l, sums + t * kPanel, finish, Tile(l.tiles, first + t), panel, result);
+      transform_back(s, l, sums + t * kPanel, epilogue, Tile(l.tiles, first + t), panel, result);
   }
 }
 
@@ -126,7 +126,7 @@ void pack(const Winograd& s, const float* kernel, char* packed, int threads) {
 }
 
 void convolve(const Winograd& s, const float* image, const float* kernel, const char* packed,
-              const Finish& finish, float* result, char* scratch, int threads) {
+              const Epilogue& epilogue, float* result, char* scratch, int threads) {
   Layout l(s);
   float* own = reinterpret_cast<float*>(scratch);
   const float* transformed = packed ? reinterpret_cast<const float*>(packed) : own;
@@ -139,7 +139,7 @@ void convolve(const Winograd& s, const float* image, const float* kernel, const 
     }
 #pragma omp for schedule(dynamic)
     for (int64_t first = 0; first < l.tiles.count; first += l.block)
-      block(s, l, image, transformed, finish, result, first, rest + omp_get_thread_num() * l.thread_floats());
+      block(s, l, image, transformed, epilogue, result, first, rest + omp_get_thread_num() * l.thread_floats());
   }
 }
 
@@ -152,7 +152,7 @@ bool suits(const Winograd&) { return false; }
 size_t scratch_bytes(const Winograd&, int) { return 0; }
 size_t packed_bytes(const Winograd&) { return 0; }
 void pack(const Winograd&, const float*, char*, int) {}
-void convolve(const Winograd&, const float*, const float*, const char*, const Finish&, float*, char*, int) {}
+void convolve(const Winograd&, const float*, const float*, const char*, const Epilogue&, float*, char*, int) {}
 }  // namespace meshflow
 
 #endif

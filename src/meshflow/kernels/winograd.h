@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "finish.h"
+#include "epilogue.h"
 
 namespace meshflow {
 
@@ -28,10 +28,10 @@ bool differentiates(const Winograd& sizes, int threads);
 size_t packed_bytes(const Winograd& sizes);
 void pack(const Winograd& sizes, const float* kernel, char* packed, int threads);
 
-// result[n, i, j, k] = finish(sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k]).
+// result[n, i, j, k] = epilogue(sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k]).
 // A kernel that was transformed before is taken from there (else null). Same bits for any number of threads.
 void convolve(const Winograd& sizes, const float* image, const float* kernel, const char* packed,
-              const Finish& finish, float* result, char* scratch, int threads);
+              const Epilogue& epilogue, float* result, char* scratch, int threads);
 
 size_t scratch_bytes(const Winograd& sizes, int threads);
 

@@ -1,4 +1,4 @@
-// What the handlers share: the thread that computes, its scratch memory, and the reading of plans.
+// What the handlers share: the thread that computes, its scratch memory, and the reading of descriptors.
 
 #pragma once
 
@@ -118,12 +118,12 @@ class Worker {
   Scratch scratch_;
 };
 
-// Reads a plan from front to back.
+// Reads a descriptor from front to back.
 class Reader {
  public:
   Reader(const int64_t* data, size_t size) : data_(data), size_(size) {}
   int64_t next() {
-    if (at_ >= size_) throw std::invalid_argument("the plan is too short");
+    if (at_ >= size_) throw std::invalid_argument("the descriptor is too short");
     return data_[at_++];
   }
   std::vector<int64_t> list(size_t n) {

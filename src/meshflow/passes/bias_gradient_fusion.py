@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.kernels.kernel_and_bias_gradient import summed_axes, totalled_p
+from meshflow.kernels.kernel_and_bias_gradient import kernel_and_bias_p, summed_axes
 from meshflow.passes.jaxprs import everywhere
 
 __all__ = ["fuse_bias_gradients"]
@@ -47,7 +47,7 @@ def _joined(jaxpr: Any, eqns: list[Any]) -> list[Any]:
         sums[conv.invars[1]].remove(total)
         found[total] = found[i] = None
         found[min(total, i)] = conv.replace(
-            primitive=totalled_p, outvars=[conv.outvars[0], eqns[total].outvars[0]]
+            primitive=kernel_and_bias_p, outvars=[conv.outvars[0], eqns[total].outvars[0]]
         )
     return [eqn for eqn in found if eqn is not None]
 

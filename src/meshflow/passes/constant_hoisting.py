@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.kernels.epilogues import finished_p
+from meshflow.kernels.epilogues import convolution_p
 from meshflow.kernels.packing import packed_p, packing
 
 __all__ = ["Hoisted", "hoist_constants"]
@@ -24,8 +24,8 @@ _LEAST, _MOST = 1 << 16, 1 << 30
 # XLA does these without making an array.
 _FREE = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice"}
 _EXACT = _FREE | {"convert_element_type", "transpose", "rev", "concatenate", packed_p.name}
-_CONVOLUTIONS = ("conv_general_dilated", finished_p.name)
-_UNFINISHED = {"steps": (), "turned": False, "packed": False}
+_CONVOLUTIONS = ("conv_general_dilated", convolution_p.name)
+_NO_EPILOGUE = {"epilogue": (), "flipped": False, "packed": False}
 
 
 class Hoisted(NamedTuple):
@@ -107,7 +107,7 @@ def _with_packed_kernel(conv: Any, made: Any, eqns: list[Any], early: set[Any]) 
     if maker is not None and maker.primitive.name == "convert_element_type":
         (source,) = maker.invars
         kernel = source if source.aval.dtype == "float32" else kernel
-    parameters = {**_UNFINISHED, **conv.params}
+    parameters = {**_NO_EPILOGUE, **conv.params}
     if parameters["packed"] or any(isinstance(v, jex_core.Literal) for v in conv.invars):
         return conv
     operands = [v.aval for v in (image, kernel, *others)]
@@ -119,7 +119,7 @@ def _with_packed_kernel(conv: Any, made: Any, eqns: list[Any], early: set[Any]) 
     early.add(blob)
     eqns.append(conv.replace(primitive=packed_p, invars=[kernel], outvars=[blob], params=how))
     return conv.replace(
-        primitive=finished_p,
+        primitive=convolution_p,
         invars=[image, kernel, *others, blob],
         params={**parameters, "packed": True},
     )

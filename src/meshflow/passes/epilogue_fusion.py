@@ -1,7 +1,7 @@
 """Convolutions and products take in what surrounds them: vectors that their features are multiplied by or that
 are added to them (biases, what batch normalisation comes to when it does not learn), arrays that are added
 (what skips a few layers), a ReLU, the gradient of one, or a GELU. Convolutions also take in what is done to their
-kernels, which are rounded from float32 and turned round for the gradient of an image. Gradients of maxima of
+kernels, which are rounded from float32 and flipped for the gradient of an image. Gradients of maxima of
 windows take in the gradient of a ReLU, too.
 
 It is the last rewrite before a program is compiled, when no derivative is taken any more. A step is
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.kernels.epilogues import features, finished_p, product_p
+from meshflow.kernels.epilogues import convolution_p, features, product_p
 from meshflow.kernels.library import TYPES
 from meshflow.kernels.pooling import GATED
 from meshflow.passes.jaxprs import everywhere, makers, opened, users
@@ -33,7 +33,7 @@ class _Chain(NamedTuple):
     """Steps that follow an equation: where they are, their names, what they read, and the last's result."""
 
     parts: list[int]
-    steps: list[str]
+    epilogue: list[str]
     operands: list[Any]
     result: Any
 
@@ -65,11 +65,11 @@ class _Fusion:
         self._compare_results()
         for i, eqn in enumerate(self._eqns):
             if eqn is not None and eqn.primitive.name == "conv_general_dilated":
-                self._finish_convolution(i)
+                self._fuse_convolution(i)
             elif eqn is not None and eqn.primitive.name == "dot_general":
-                self._finish_product(i)
+                self._fuse_product(i)
             elif eqn is not None and (maxima := _gradient_of_maxima(eqn)) is not None:
-                self._gate_windows(i, maxima)
+                self._mask_windows(i, maxima)
         return [eqn for eqn in self._eqns if eqn is not None]
 
     def _compare_results(self) -> None:
@@ -88,23 +88,23 @@ class _Fusion:
                     self._uses[old].remove(i)
                     self._uses.setdefault(new, []).append(i)
 
-    def _finish_convolution(self, at: int) -> None:
+    def _fuse_convolution(self, at: int) -> None:
         conv = self._eqns[at]
         if not _is_plain(conv):
             return
         chain = self._chain(conv, (conv.params["dimension_numbers"].out_spec[1],))
-        kernel, turned = self._kernel(conv)
-        if chain.steps or kernel is not conv.invars[1]:
-            operands, added = [conv.invars[0], kernel], {"turned": turned, "packed": False}
-            self._replace(at, chain, finished_p, operands, {**conv.params, **added})
+        kernel, flipped = self._kernel(conv)
+        if chain.epilogue or kernel is not conv.invars[1]:
+            operands, added = [conv.invars[0], kernel], {"flipped": flipped, "packed": False}
+            self._replace(at, chain, convolution_p, operands, {**conv.params, **added})
 
-    def _finish_product(self, at: int) -> None:
+    def _fuse_product(self, at: int) -> None:
         product = self._eqns[at]
         if product.params.get("out_sharding") is not None or not _has_one_type(product):
             return
         axes = features(product.invars[1].aval, product.outvars[0].aval, product.params)
         chain = self._chain(product, axes)
-        if any(step != "add" for step in chain.steps):
+        if any(step != "add" for step in chain.epilogue):
             self._replace(at, chain, product_p, product.invars, product.params)
 
     def _replace(
@@ -119,7 +119,7 @@ class _Fusion:
             primitive=primitive,
             invars=[*operands, *chain.operands],
             outvars=[chain.result],
-            params={**parameters, "steps": tuple(chain.steps)},
+            params={**parameters, "epilogue": tuple(chain.epilogue)},
         )
 
     def _chain(self, eqn: Any, axes: tuple[int, ...]) -> _Chain:
@@ -132,16 +132,16 @@ class _Fusion:
         value = eqn.outvars[0]
         dtype = value.aval.dtype
         parts: list[int] = []
-        steps: list[str] = []
+        epilogue: list[str] = []
         operands: list[Any] = []
         found = _Chain([], [], [], value)
         while (taken := self._next(value, dtype, axes)) is not None:
             step, places, value = taken
             parts += places
-            steps += step[:1]
+            epilogue += step[:1]
             operands += step[1:]
             if value.aval.dtype == dtype:
-                found = _Chain(list(parts), list(steps), list(operands), value)
+                found = _Chain(list(parts), list(epilogue), list(operands), value)
         return found
 
     def _next(self, value: Any, dtype: Any, axes: tuple[int, ...]) -> Any:
@@ -164,8 +164,8 @@ class _Fusion:
         if _rectified(eqn, self._zero) is value:
             return ["relu"]
         if name == "select_n":
-            gate = self._gate(eqn, value)
-            return None if gate is None else ["gate", gate]
+            mask = self._relu_mask(eqn, value)
+            return None if mask is None else ["relu_mask", mask]
         if name not in ("add", "add_any", "mul"):
             return None
         others = [v for v in eqn.invars if v is not value]
@@ -177,13 +177,13 @@ class _Fusion:
         array = self._array(others[0], value)
         return None if array is None or name == "mul" else ["plus", array]
 
-    def _gate_windows(self, at: int, maxima: Any) -> None:
+    def _mask_windows(self, at: int, maxima: Any) -> None:
         """A gradient of maxima takes in the gradient of the ReLU whose result these are taken of."""
         eqn = self._eqns[at]
         where = self._only_use(eqn.outvars[0])
         if where is None or self._eqns[where].primitive.name != "select_n":
             return
-        if self._gate(self._eqns[where], eqn.outvars[0]) is eqn.invars[0]:
+        if self._relu_mask(self._eqns[where], eqn.outvars[0]) is eqn.invars[0]:
             outvars, self._eqns[where] = self._eqns[where].outvars, None
             gated, parameters = GATED[maxima.primitive], maxima.params
             self._eqns[at] = eqn.replace(primitive=gated, outvars=outvars, params=parameters)
@@ -205,16 +205,16 @@ class _Fusion:
         )
 
     def _kernel(self, conv: Any) -> tuple[Any, bool]:
-        """A convolution's kernel before it was turned round and rounded; whether it was turned."""
-        kernel, turned = conv.invars[1], False
+        """A convolution's kernel before it was flipped and rounded; whether it was flipped."""
+        kernel, flipped = conv.invars[1], False
         layout = conv.params["dimension_numbers"]
         made = self._maker(kernel, "rev")
         if made is not None and set(made.params["dimensions"]) == set(layout.rhs_spec[2:]):
-            kernel, turned = made.invars[0], True
+            kernel, flipped = made.invars[0], True
         made = self._maker(kernel, "convert_element_type")
         if made is not None and made.invars[0].aval.dtype == np.float32:
             kernel = made.invars[0]
-        return kernel, turned
+        return kernel, flipped
 
     def _maker(self, atom: Any, name: str) -> Any:
         """The equation that made a value, where it is of a primitive of that name; else None."""
@@ -247,7 +247,7 @@ class _Fusion:
         same = other.aval.shape == value.aval.shape and other.aval.dtype == value.aval.dtype
         return other if same else None
 
-    def _gate(self, select: Any, result: Any) -> Any:
+    def _relu_mask(self, select: Any, result: Any) -> Any:
         """The array whose positive elements let a gradient pass, or None."""
         which, *cases = select.invars
         if len(cases) != 2 or cases[1] is not result or not self._zero(cases[0]):
@@ -255,9 +255,9 @@ class _Fusion:
         made = None if isinstance(which, jex_core.Literal) else self._made.get(which)
         if made is None or made.primitive.name != "gt" or not self._zero(made.invars[1]):
             return None
-        gate = made.invars[0]
-        same = gate.aval.shape == result.aval.shape and gate.aval.dtype == result.aval.dtype
-        return gate if same and not isinstance(gate, jex_core.Literal) else None
+        mask = made.invars[0]
+        same = mask.aval.shape == result.aval.shape and mask.aval.dtype == result.aval.dtype
+        return mask if same and not isinstance(mask, jex_core.Literal) else None
 
 
 def _size(atom: Any, spec: Any) -> int:
@@ -274,7 +274,7 @@ def _has_one_type(eqn: Any) -> bool:
 
 
 def _is_plain(conv: Any) -> bool:
-    """Whether there is code that finishes such a convolution: a forward one, or the gradient of its image."""
+    """Whether there is code for such a convolution: a forward one, or the gradient of its image."""
     parameters = conv.params
     layout = parameters["dimension_numbers"]
     dense = parameters["batch_group_count"] == 1 and all(d == 1 for d in parameters["lhs_dilation"])

@@ -196,7 +196,7 @@ def _first_places(x: Any, windows: Windows) -> Any:
         element = lax.slice(full, start, limit, strides)
         inside = True if full is x else _inside(windows, x.shape, start, limit)
         if best is None:
-            best, first = element, jnp.where(inside, np.zeros(element.shape, dtype), dtype(-1))
+            best, first = element, jnp.where(inside, jnp.zeros_like(element, dtype), dtype(-1))
             continue
         better = (element > best) | (first < 0)
         first = jnp.where(better & inside, dtype(k), first)
@@ -218,7 +218,9 @@ def _to_positive_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
 def _inside(windows: Windows, shape: Any, start: Any, limit: Any) -> Any:
     """Which windows have an element of `x` at one of their places, not one of the padding."""
     found = np.ones((1,) * len(shape), bool)
-    for axis, (low, _) in enumerate(windows.pads):
+    for axis, (low, high) in enumerate(windows.pads):
+        if low == high == 0:
+            continue  # the number of elements may be unknown there
         places = np.arange(start[axis], limit[axis], windows.strides[axis])
         present = (places >= low) & (places < low + shape[axis])
         if not present.all():

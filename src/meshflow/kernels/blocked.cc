@@ -1,8 +1,8 @@
 // oneDNN's own steps behind a sum turn NaN to zero (ReLU) and round what is added; a pass over the whole
-// result reads it from memory again. Here a thread computes a piece with oneDNN's code for one thread, the
-// sums in float32 in its own cache, and finishes it while it writes the result.
+// result reads it from memory again. Here a thread computes a block with oneDNN's code for one thread, the
+// sums in float32 in its own cache, and does the epilogue while it writes the result.
 
-#include "pieces.h"
+#include "blocked.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 10
 
@@ -15,7 +15,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
 
 #include "cpus.h"
-#include "finish_vectors.h"
+#include "epilogue_vectors.h"
 
 namespace meshflow {
 namespace {
@@ -23,8 +23,8 @@ namespace {
 using dnnl::memory;
 using Type = memory::data_type;
 
-// Bytes of a piece's sums, which the second-level cache holds. A kernel larger than kKernel is read from further
-// away for each piece, so there are fewer.
+// Bytes of a block's sums, which the second-level cache holds. A kernel larger than kKernel is read from further
+// away for each block, so there are fewer.
 constexpr int64_t kSums = 256 << 10, kKernel = 512 << 10, kMoreSums = 2 << 20;
 
 int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -39,8 +39,8 @@ void write(Type type, void* to, int64_t at, __mmask16 there, __m512 value) {
   }
 }
 
-// Finishes some places, `at` the number of the first.
-void finish_places(const Finish& parts, Type type, const float* sums, int64_t places, int64_t features, int64_t at,
+// The epilogue of some places, `at` the number of the first.
+void apply_epilogue(const Epilogue& parts, Type type, const float* sums, int64_t places, int64_t features, int64_t at,
                    void* result) {
   for (int64_t p = 0; p < places; ++p, sums += features)
     for (int64_t k = 0; k < features; k += 64) {
@@ -61,8 +61,8 @@ bool permitted(Type type) { return has(type == Type::bf16 ? Level::kBfloat16 : L
 
 }  // namespace
 
-Pieces in_pieces(const Sum& sum, int threads) {
-  Pieces found;
+Blocked in_blocks(const Sum& sum, int threads) {
+  Blocked found;
   if (!permitted(sum.result)) return found;
   auto up = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   int64_t image_sums = sum.places * sum.features * 4;
@@ -72,7 +72,7 @@ Pieces in_pieces(const Sum& sum, int threads) {
   if (up(sum.count, size) < 8 * threads) size = up(sum.count, up(up(sum.count, size), threads) * threads);
   int64_t last = sum.count % size;
   omp_set_num_threads(1);
-  Sum::Piece main, rest;
+  Sum::Block main, rest;
   try {
     main = sum.make(size, Type::f32, sum.any);
     if (last) rest = sum.make(last, Type::f32, main.kernel);
@@ -82,7 +82,7 @@ Pieces in_pieces(const Sum& sum, int threads) {
   }
   omp_set_num_threads(threads);
   dnnl::engine engine = sum.engine;
-  int64_t pieces = up(sum.count, size), sums = aligned(size * image_sums);
+  int64_t blocks = up(sum.count, size), sums = aligned(size * image_sums);
   size_t pad = std::max(main.scratchpad.get_size(), last ? rest.scratchpad.get_size() : 0);
   int64_t own = sums + aligned(pad), packed = sum.kernel == main.kernel ? 0 : aligned(main.kernel.get_size());
   auto memory_of = [engine](const memory::desc& desc, const void* data) {
@@ -100,7 +100,7 @@ Pieces in_pieces(const Sum& sum, int threads) {
   }
   found.implementation = main.implementation;
   found.scratch_bytes = packed + own * threads;
-  found.run = [=, pack = found.pack](const void* image, const void* kernel, const char* before, const Finish& finish,
+  found.run = [=, pack = found.pack](const void* image, const void* kernel, const char* before, const Epilogue& epilogue,
                                      void* result, char* scratch) {
     const void* weights = before ? before : packed ? scratch : kernel;
     if (packed && !before) pack(kernel, scratch);
@@ -113,22 +113,22 @@ Pieces in_pieces(const Sum& sum, int threads) {
       float* mine = reinterpret_cast<float*>(scratch + packed + own * omp_get_thread_num());
       char* pad = reinterpret_cast<char*>(mine) + sums;
 #pragma omp for schedule(dynamic)
-      for (int64_t number = 0; number < pieces; ++number) {
+      for (int64_t number = 0; number < blocks; ++number) {
         int64_t first = number * size, count = std::min(size, sum.count - first);
-        const Sum::Piece& piece = count < size ? rest : main;
+        const Sum::Block& block = count < size ? rest : main;
         try {
-          piece.primitive.execute(
+          block.primitive.execute(
               stream,
-              {{DNNL_ARG_SRC, memory_of(piece.image, static_cast<const char*>(image) + first * sum.image_bytes)},
-               {DNNL_ARG_WEIGHTS, memory_of(piece.kernel, weights)},
-               {DNNL_ARG_DST, memory_of(piece.result, mine)},
-               {DNNL_ARG_SCRATCHPAD, memory_of(piece.scratchpad, pad)}});
+              {{DNNL_ARG_SRC, memory_of(block.image, static_cast<const char*>(image) + first * sum.image_bytes)},
+               {DNNL_ARG_WEIGHTS, memory_of(block.kernel, weights)},
+               {DNNL_ARG_DST, memory_of(block.result, mine)},
+               {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
         } catch (...) {
 #pragma omp critical
           error = std::current_exception();
           continue;
         }
-        finish_places(finish, sum.result, mine, count * sum.places, sum.features, first * sum.places, result);
+        apply_epilogue(epilogue, sum.result, mine, count * sum.places, sum.features, first * sum.places, result);
       }
     }
     if (error) std::rethrow_exception(error);
@@ -141,7 +141,7 @@ Pieces in_pieces(const Sum& sum, int threads) {
 #else  // a compiler that does not know the instructions
 
 namespace meshflow {
-Pieces in_pieces(const Sum&, int) { return {}; }
+Blocked in_blocks(const Sum&, int) { return {}; }
 }  // namespace meshflow
 
 #endif

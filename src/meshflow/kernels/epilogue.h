@@ -7,13 +7,13 @@
 
 namespace meshflow {
 
-// Steps, in the order in which a plan names them. Vectors have a value for each feature, arrays one for
+// What an epilogue is made of, in the order in which a descriptor names it. Vectors have a value for each feature, arrays one for
 // each result.
-enum class Step : int64_t {
+enum class EpilogueOp : int64_t {
   kAdd = 0,       // a vector (float32) is added
   kScale = 1,     // multiplied by a vector (float32)
   kPlus = 2,      // an array is added
-  kGate = 3,      // zero where an array is not positive: the gradient of a ReLU
+  kReluMask = 3,  // zero where an array is not positive: the gradient of a ReLU
   kRelu = 4,      // max(result, 0); NaN stays
   kGelu = 5,      // result * Phi(result), by the error function
   kGeluTanh = 6,  // the same by the hyperbolic tangent
@@ -21,16 +21,16 @@ enum class Step : int64_t {
 
 enum class Number { kFloat, kBfloat, kHalf };
 
-// A step with what it reads.
+// One operation of an epilogue with what it reads.
 struct Part {
-  Step step;
+  EpilogueOp op;
   Number type;
   const void* operand;
 };
 
-using Finish = std::vector<Part>;
+using Epilogue = std::vector<Part>;
 
-inline bool reads_vector(Step step) { return step == Step::kAdd || step == Step::kScale; }
-inline bool reads_array(Step step) { return step == Step::kPlus || step == Step::kGate; }
+inline bool reads_vector(EpilogueOp step) { return step == EpilogueOp::kAdd || step == EpilogueOp::kScale; }
+inline bool reads_array(EpilogueOp step) { return step == EpilogueOp::kPlus || step == EpilogueOp::kReluMask; }
 
 }  // namespace meshflow

@@ -1,4 +1,4 @@
-"""Convolutions and products that are finished piece by piece, against the same in float64."""
+"""Convolutions and products with an epilogue, done block by block, against the same in float64."""
 
 import os
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 STEPS = {
     "scaled, shifted, rectified": ("add", "scale", "add", "relu"),
     "what skips layers": ("scale", "plus", "relu"),
-    "a gradient's gate": ("plus", "gate"),
+    "a gradient's gate": ("plus", "relu_mask"),
     "GELU": ("add", "gelu"),
     "GELU by tanh": ("gelu_tanh",),
 }
@@ -37,7 +37,7 @@ def draw(seed, shape, dtype):
 
 def reads(steps, shape, dtype):
     """What steps read."""
-    shapes = {"add": shape[-1:], "scale": shape[-1:], "plus": shape, "gate": shape}
+    shapes = {"add": shape[-1:], "scale": shape[-1:], "plus": shape, "relu_mask": shape}
     return [draw(i + 9, shapes[step], dtype) for i, step in enumerate(steps) if step in shapes]
 
 
@@ -45,12 +45,12 @@ def exactly(y, steps, operands):
     """The steps in float64."""
     left = iter(np.asarray(a, np.float64) for a in operands)
     for step in steps:
-        other = next(left) if step in ("add", "scale", "plus", "gate") else 0
+        other = next(left) if step in ("add", "scale", "plus", "relu_mask") else 0
         if step == "scale":
             y = y * other
         elif step in ("add", "plus"):
             y = y + other
-        elif step == "gate":
+        elif step == "relu_mask":
             y = np.where(other > 0, y, 0)
         elif step == "relu":
             y = np.maximum(y, 0)
@@ -70,9 +70,9 @@ def convolve(x, w, stride, groups):
     )
 
 
-def finished(x, w, how, steps, others):
+def fused(x, w, how, steps, others):
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
-    parameters = {**eqn.params, "steps": steps, "turned": False, "packed": False}
+    parameters = {**eqn.params, "epilogue": steps, "flipped": False, "packed": False}
     operands, out = (x, w, *others), eqn.outvars[0].aval
     code = epilogues.code(operands, out, parameters)
     # Steps that are left to XLA are not what is tested.
@@ -83,7 +83,7 @@ def finished(x, w, how, steps, others):
 
 def product(x, w, steps, others):
     (eqn,) = jax.make_jaxpr(jnp.matmul)(x, w).jaxpr.eqns
-    parameters = {**eqn.params, "steps": steps}
+    parameters = {**eqn.params, "epilogue": steps}
     call = epilogues.fast_product((x, w, *others), eqn.outvars[0].aval, parameters)
     return None if call is None else jax.jit(call)(x, w, *others)
 
@@ -103,7 +103,7 @@ def test_convolutions_equal_the_sums_in_float64(dtype, name, steps):
     x, w = draw(0, image, dtype), draw(1, kernel, dtype) * 0.2
     exact = np.asarray(convolve(x.astype("float64"), w.astype("float64"), *how))
     others = reads(STEPS[steps], exact.shape, dtype)
-    got = finished(x, w, how, STEPS[steps], others)
+    got = fused(x, w, how, STEPS[steps], others)
     if got is None:
         pytest.skip("oneDNN has no fast code for this here")
     assert got.dtype == dtype
@@ -126,8 +126,8 @@ def test_products_equal_the_sums_in_float64(dtype, steps):
 
 def test_a_kernel_in_float32_is_rounded_on_the_way():
     x, w = draw(0, (8, 24, 24, 32), "bfloat16"), draw(1, (1, 1, 32, 32), "float32")
-    got = finished(x, w, (1, 1), ("relu",), [])
-    wanted = finished(x, w.astype("bfloat16"), (1, 1), ("relu",), [])
+    got = fused(x, w, (1, 1), ("relu",), [])
+    wanted = fused(x, w.astype("bfloat16"), (1, 1), ("relu",), [])
     np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
 
 
@@ -161,13 +161,13 @@ def test_small_ones_are_left_to_onednn():
     w = draw(1, (256, 256), "float32")
     assert product(draw(0, (64, 256), "float32"), w, ("relu",), []) is None
     x = draw(0, (1, 16, 16, 64), "float32")
-    assert finished(x, draw(1, (5, 5, 64, 64), "float32"), (1, 1), ("relu",), []) is None
+    assert fused(x, draw(1, (5, 5, 64, 64), "float32"), (1, 1), ("relu",), []) is None
 
 
 def test_steps_after_a_small_convolution_are_those_of_xla():
     x, w = draw(0, (1, 9, 9, 64), "float32"), draw(1, (1, 1, 64, 64), "float32")
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, 1, 1))(x, w).jaxpr.eqns
-    parameters = {**eqn.params, "steps": ("scale", "relu"), "turned": False, "packed": False}
+    parameters = {**eqn.params, "epilogue": ("scale", "relu"), "flipped": False, "packed": False}
     operands, out = (x, w, w[0, 0, 0]), eqn.outvars[0].aval
     code = epilogues.code(operands, out, parameters)
     assert code is not None and code.after == ("scale", "relu")

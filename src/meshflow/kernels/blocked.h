@@ -1,4 +1,4 @@
-// Forward convolutions and products piece by piece, each piece finished while a cache holds its sums.
+// Forward convolutions and products block by block, with an epilogue while a cache holds their sums.
 
 #pragma once
 
@@ -6,21 +6,21 @@
 #include <string>
 #include <vector>
 
-#include "finish.h"
+#include "epilogue.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace meshflow {
 
-// What a computation in pieces is made of.
+// What a computation in blocks is made of.
 struct Sum {
   // oneDNN's computation of some of the images, or of the rows of a product; may throw.
-  struct Piece {
+  struct Block {
     dnnl::primitive primitive;
     dnnl::memory::desc image, kernel, result, scratchpad;
     std::string implementation;
   };
   dnnl::engine engine;
-  std::function<Piece(int64_t count, dnnl::memory::data_type result, const dnnl::memory::desc& kernel)> make;
+  std::function<Block(int64_t count, dnnl::memory::data_type result, const dnnl::memory::desc& kernel)> make;
   dnnl::memory::desc any;                     // the kernel in a layout of oneDNN's choice
   int64_t count;                              // images or rows
   int64_t places;                             // of a result: features lie together at each
@@ -31,18 +31,18 @@ struct Sum {
 };
 
 // How it is run.
-struct Pieces {
+struct Blocked {
   std::string implementation;  // empty when the processor has no code for it
   size_t scratch_bytes = 0, packed_bytes = 0;
   // The kernel in the layout of oneDNN's choice; none where that is the caller's.
   std::function<void(const void* kernel, char* packed)> pack;
   // A kernel that was packed before is taken from there (else null).
-  std::function<void(const void* image, const void* kernel, const char* packed, const Finish& finish, void* result,
+  std::function<void(const void* image, const void* kernel, const char* packed, const Epilogue& epilogue, void* result,
                      char* scratch)>
       run;
 };
 
-// Each thread takes pieces of its own.
-Pieces in_pieces(const Sum& sum, int threads);
+// Each thread takes blocks of its own.
+Blocked in_blocks(const Sum& sum, int threads);
 
 }  // namespace meshflow

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// `codes` in the order of `OPERATIONS` in rows.py; `values` hold one number each, or (`each`) one for every
+// `codes` in the order of `OPERATIONS` in row_gather.py; `values` hold one number each, or (`each`) one for every
 // number of a row.
 struct Steps {
   int64_t count;

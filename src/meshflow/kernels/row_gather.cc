@@ -8,14 +8,14 @@
 
 #include "cpus.h"
 #include "guard.h"
-#include "rows.h"
+#include "row_gather.h"
 
 namespace {
 
 using meshflow::has;
 using meshflow::Level;
 
-// The order of `TYPES` and `OPERATIONS` in rows.py.
+// The order of `TYPES` and `OPERATIONS` in row_gather.py.
 enum Type { kBytes, kBool, kUint8, kInt8, kUint16, kInt16, kInt32, kInt64, kFloat32, kFloat64 };
 enum Operation { kAdd, kSubtract, kSubtractFrom, kMultiply, kDivide, kDivideInto, kDivideQuickly };
 
@@ -24,9 +24,9 @@ constexpr int64_t kTile = 2048;
 // Bytes of results that are worth a thread.
 constexpr int64_t kThread = 1 << 18;
 // Bytes of the rows to come that are fetched while one is computed.
-constexpr int64_t kAhead = 2048;
+constexpr int64_t kPrefetched = 2048;
 
-// `Rows` of rows.py: an array whose rows lie `stride` bytes apart, each of `size` numbers side by side
+// `Rows` of row_gather.py: an array whose rows lie `stride` bytes apart, each of `size` numbers side by side
 // (of type 0: bytes), and what is done with the numbers after they have become float32: `steps` operations,
 // each with one value or (`each`) with one for each number of a row.
 struct Rows {
@@ -163,12 +163,12 @@ extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_
     if (index[i] < 0 || index[i] >= r.rows) return 1;
   const int64_t in_bytes = r.size * width_of(r.type);
   const int64_t out_bytes = r.type == kBytes ? in_bytes : r.size * sizeof(float);
-  const int64_t fetched = std::min(in_bytes, kAhead), ahead = kAhead / std::max<int64_t>(1, fetched);
+  const int64_t fetched = std::min(in_bytes, kPrefetched), distance = kPrefetched / std::max<int64_t>(1, fetched);
   threads = std::max<int64_t>(1, std::min<int64_t>(threads, count * out_bytes / kThread));
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < count; ++i) {
-    if (i + ahead < count) {
-      const char* next = r.source + index[i + ahead] * r.stride;
+    if (i + distance < count) {
+      const char* next = r.source + index[i + distance] * r.stride;
       for (int64_t at = 0; at < fetched; at += 64) __builtin_prefetch(next + at);
     }
     const char* from = r.source + index[i] * r.stride;

@@ -1,4 +1,4 @@
-// Steps of a finish, done to vectors of 16 sums; for files that are compiled for AVX-512.
+// An epilogue, done to vectors of 16 sums; for files that are compiled for AVX-512.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "finish.h"
+#include "epilogue.h"
 
 namespace meshflow {
 namespace {
@@ -64,7 +64,7 @@ inline __m512 gelu_tanh(__m512 x) {
 // Does the steps to neighbouring features of a result.
 //   feature: the number of the first; at: its place in arrays of the result's shape.
 template <int count>
-inline void complete(const Finish& parts, __m512 (&v)[count], const __mmask16 (&there)[count], int64_t feature,
+inline void complete(const Epilogue& parts, __m512 (&v)[count], const __mmask16 (&there)[count], int64_t feature,
                      int64_t at) {
   for (const Part& part : parts) {
     auto each = [&](auto&& change) {
@@ -75,19 +75,19 @@ inline void complete(const Finish& parts, __m512 (&v)[count], const __mmask16 (&
       return _mm512_maskz_loadu_ps(there[i], static_cast<const float*>(part.operand) + feature + 16 * i);
     };
     auto array = [&](int i) { return read(part.type, part.operand, at + 16 * i, there[i]); };
-    switch (part.step) {
-      case Step::kAdd: each([&](__m512& x, int i) { x = _mm512_add_ps(x, vector(i)); }); break;
-      case Step::kScale: each([&](__m512& x, int i) { x = _mm512_mul_ps(x, vector(i)); }); break;
-      case Step::kPlus: each([&](__m512& x, int i) { x = _mm512_add_ps(x, array(i)); }); break;
-      case Step::kGate:
+    switch (part.op) {
+      case EpilogueOp::kAdd: each([&](__m512& x, int i) { x = _mm512_add_ps(x, vector(i)); }); break;
+      case EpilogueOp::kScale: each([&](__m512& x, int i) { x = _mm512_mul_ps(x, vector(i)); }); break;
+      case EpilogueOp::kPlus: each([&](__m512& x, int i) { x = _mm512_add_ps(x, array(i)); }); break;
+      case EpilogueOp::kReluMask:
         each([&](__m512& x, int i) {
           x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(array(i), _mm512_setzero_ps(), _CMP_GT_OQ), x);
         });
         break;
       // Of two operands of which one is no number, the second is taken.
-      case Step::kRelu: each([&](__m512& x, int) { x = _mm512_max_ps(_mm512_setzero_ps(), x); }); break;
-      case Step::kGelu: each([&](__m512& x, int) { x = gelu(x); }); break;
-      case Step::kGeluTanh: each([&](__m512& x, int) { x = gelu_tanh(x); }); break;
+      case EpilogueOp::kRelu: each([&](__m512& x, int) { x = _mm512_max_ps(_mm512_setzero_ps(), x); }); break;
+      case EpilogueOp::kGelu: each([&](__m512& x, int) { x = gelu(x); }); break;
+      case EpilogueOp::kGeluTanh: each([&](__m512& x, int) { x = gelu_tanh(x); }); break;
     }
   }
 }
