@@ -1,6 +1,9 @@
 """Compiled forms of ops."""
 
-from meshflow.core.dispatch import operation
+import pytest
+
+from meshflow.core.dispatch import dispatch, operation
+from meshflow.core.values.tensor import TensorLike
 
 
 def test_ops_forget_the_oldest_of_too_many_forms(monkeypatch):
@@ -12,3 +15,11 @@ def test_ops_forget_the_oldest_of_too_many_forms(monkeypatch):
         assert op.residual((number,), (True,)) is op.residual((number,), (True,))
     assert list(op._compiled) == [(2,), (3,), (4,)]
     assert len(op._gradients) == len(op._residual) == 3
+
+
+def test_annotations_that_python_evaluated_are_refused():
+    def double(x: TensorLike, name: str | None = None):
+        return x + x
+
+    with pytest.raises(TypeError, match=r"Op twice .*from __future__ import annotations"):
+        dispatch.op(double, name="twice")

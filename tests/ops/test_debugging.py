@@ -139,6 +139,8 @@ def test_checking_every_op():
                 tf.constant([1.0]) / tf.constant([0.0])
         assert tf.math.log(tf.constant(1.0)) == 0
         assert tf.cast(1, tf.bfloat16) == 1
+        with pytest.raises(InvalidArgumentError, match="Infinity or NaN"):
+            compiled(tf.constant(-1.0))  # a program from before
     finally:
         check.disable_check_numerics()
     assert np.isnan(tf.math.log(-1.0).numpy())

@@ -12,6 +12,7 @@ from meshflow.core.autograph.runtime.logical import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
+from meshflow.core.tracing import pass_pipeline
 from meshflow.core.tracing.host_callbacks import keeping_errors
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, float32
@@ -328,6 +329,8 @@ def disable_check_numerics() -> None:
 
 
 def _set_checks(on: bool) -> None:
+    if on != jax.config.jax_debug_infs:  # type: ignore[attr-defined]  # JAX defines its options at run time
+        pass_pipeline.compile_again()
     dispatch.check_output = _check_output if on else None
     jax.config.update("jax_debug_nans", on)
     jax.config.update("jax_debug_infs", on)

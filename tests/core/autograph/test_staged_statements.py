@@ -760,6 +760,25 @@ def test_error_non_scalar_condition():
         run(f, [1, 2])
 
 
+def test_a_variable_that_a_loop_replaces_begins_with_its_value():
+    v = tf.Variable(1.0)
+
+    def counted(n):
+        x = v
+        for _ in tf.range(n):
+            x = x + 1.0
+        return x
+
+    def doubled(n):
+        x = v
+        while x < n:
+            x = x * 2.0
+        return x
+
+    assert run(counted, 3) == 4 and run(doubled, 5.0) == 8
+    assert v == 1
+
+
 def test_error_variable_assigned_in_a_condition():
     v = tf.Variable(0)
 

@@ -325,6 +325,9 @@ def op(
     Returns:
       The public function.
 
+    Raises:
+      TypeError: the annotations are not text, so that nothing says which parameters are operands.
+
     Example:
       >>> from meshflow.core.dispatch.dispatch import op
       >>> from meshflow.core.values.tensor import TensorLike
@@ -346,6 +349,11 @@ def op(
         )
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
+    if any(not isinstance(p.annotation, str) for p in parameters if p.annotation is not p.empty):
+        raise TypeError(
+            f"Op {name or function.__name__} is defined with annotations that Python has evaluated, of which operands "
+            f"are not seen: put `from __future__ import annotations` at the top of {function.__module__}."
+        )
     names = [p.name for p in parameters]
     lists = {i for i, p in enumerate(parameters) if _annotation(p) in OPERAND_LIST_ANNOTATIONS}
     operand_at = [
@@ -412,14 +420,7 @@ def op(
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
-        return ""
-    return (
-        annotation
-        if isinstance(annotation, str)
-        else getattr(annotation, "__name__", str(annotation))
-    )
+    return "" if parameter.annotation is inspect.Parameter.empty else parameter.annotation
 
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:

@@ -42,6 +42,11 @@ def install(name: str, rewrite: Rewrite | None) -> None:
     PassPipeline.active.pop(name, None)
     if rewrite is not None:
         PassPipeline.active[name] = rewrite
+    compile_again()
+
+
+def compile_again() -> None:
+    """Has functions that were compiled before compiled again when they are next called."""
     PassPipeline.version += 1
 
 

@@ -21,7 +21,9 @@ from meshflow.core.staging import loops
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
 from meshflow.core.staging.loop_state import Invariants
 from meshflow.core.staging.structure import undefined
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 
 # A `while` on a tensor whose value is known while tracing runs in Python, so that it may change
 # shapes, but not for longer than this: a counter made by `tf.constant(0)` must not unroll
@@ -86,11 +88,14 @@ def _staged_while(
     final = list(init)
     if limit is not None:
         limit = max(static_value(limit, "maximum_iterations") - rounds, 0)
+    where = place_of(body)  # type: ignore[arg-type]
+
+    def run(start: list[Any], invariants: _LoopInvariants) -> list[Any]:
+        needed = _needed(template, init)
+        return loops.while_loop(run_test, run_body, start, needed, invariants, limit)
+
     try:
-        invariants = _LoopInvariants(template, place_of(body))  # type: ignore[arg-type]
-        final = loops.while_loop(
-            run_test, run_body, list(init), _needed(template, init), invariants, limit
-        )
+        final = _with_values_of_variables(run, init, template, where)
     finally:
         set_(*final)
 
@@ -213,18 +218,42 @@ def _staged_for(
 
     final = list(init)
     limit = None if limit is None else static_value(limit, "maximum_iterations")
-    try:
-        invariants = _LoopInvariants(template, place_of(body))  # type: ignore[arg-type]
-        parts = step, list(init), _needed(template, init), invariants
-        test = go_on if extra_test is not None else None
-        given: Any = None
+    where, needed = place_of(body), _needed(template, init)  # type: ignore[arg-type]
+    test = go_on if extra_test is not None else None
+    given: Any = None
+
+    def run(start: list[Any], invariants: _LoopInvariants) -> list[Any]:
+        nonlocal given
         if isinstance(elements, loops.Stream):
-            final, given = loops.stream_loop(elements, *parts, test, limit)
-        else:
-            final = loops.for_loop(elements, *parts, test, limit)
+            found, given = loops.stream_loop(elements, step, start, needed, invariants, test, limit)
+            return found
+        return loops.for_loop(elements, step, start, needed, invariants, test, limit)
+
+    try:
+        final = _with_values_of_variables(run, init, template, where)
     finally:
         set_(*final)
     return given
+
+
+class _VariableReplaced(Exception):
+    """An iteration replaces a variable, of which the loop knew the place in the state, by a tensor."""
+
+
+def _with_values_of_variables(
+    run: Callable[[list[Any], _LoopInvariants], list[Any]],
+    init: tuple[Any, ...],
+    template: StructureTemplate,
+    where: str,
+) -> list[Any]:
+    """The result of a loop: where an iteration replaces a variable by a tensor, it begins with its value."""
+    start = list(init)
+    while True:
+        try:
+            return run(list(start), _LoopInvariants(template, where, start))
+        except _VariableReplaced as replaced:
+            (position,) = replaced.args
+            start[position] = convert_to_tensor(start[position])
 
 
 def _needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
@@ -238,9 +267,10 @@ def _needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
 class _LoopInvariants(Invariants):
     """Errors that name the variable and the line of the loop."""
 
-    def __init__(self, template: StructureTemplate, where: str) -> None:
+    def __init__(self, template: StructureTemplate, where: str, start: list[Any]) -> None:
         self.template = template
         self.where = where
+        self.start = start
 
     def _label(self, position: int) -> str:
         return label(self.template.labels[position])
@@ -252,6 +282,8 @@ class _LoopInvariants(Invariants):
         )
 
     def changed(self, position: int, what: str, before: str, after: str) -> Exception:
+        if isinstance(self.start[position], Variable) and what == "value":
+            return _VariableReplaced(position)
         name = self._label(position)
         if before == "None":
             return ValueError(
