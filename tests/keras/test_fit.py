@@ -109,13 +109,16 @@ class Guarded(layers.Layer):
         return x
 
 
-def test_an_assertion_in_one_of_several_steps_leaves_the_model_whole():
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_assertion_in_one_of_several_steps_leaves_the_model_whole(devices):
     x, y = np.ones([24, 3], "float32"), np.ones([24, 2], "float32")
-    model = tf.keras.Sequential([Guarded(input_shape=(3,)), layers.Dense(2)])
-    model.compile("sgd", "mse", steps_per_execution=4)
+    names = [f"CPU:{i}" for i in range(devices)]
+    with tf.distribute.MirroredStrategy(names).scope():
+        model = tf.keras.Sequential([Guarded(input_shape=(3,)), layers.Dense(2)])
+        model.compile("sgd", "mse", steps_per_execution=4)
     model.fit(x, y, batch_size=4, verbose=0)
     before = model.get_weights()
-    x[-1] = 9
+    x[13] = 9  # steps follow
     with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
         model.fit(x[8:], y[8:], batch_size=4, shuffle=False, verbose=0)
     for a, b in zip(before, model.get_weights(), strict=True):

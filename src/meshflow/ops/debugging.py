@@ -12,8 +12,7 @@ from meshflow.core.autograph.runtime.logical import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
-from meshflow.core.tracing import pass_pipeline
-from meshflow.core.tracing.host_callbacks import keeping_errors
+from meshflow.core.tracing import host_callbacks, pass_pipeline
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.core.values.shapes import TensorShape
@@ -120,7 +119,7 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
     values = [context.trace.value_of(convert_to_tensor(t)) for t in tensors]
     if context.exporting:
         return
-    jax.debug.callback(keeping_errors(verify), context.trace.value_of(holds), *values)
+    jax.debug.callback(host_callbacks.check(verify), context.trace.value_of(holds), *values)
 
 
 def _binary(

@@ -33,6 +33,35 @@ def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def check(callback: Callable[..., None]) -> Callable[..., None]:
+    """A callback that gives nothing, and whose exception ends the program that calls it.
+
+    On several devices the program goes on to its end first: the others would wait for a device that
+    stopped, and XLA ends processes in which devices wait too long.
+    """
+    kept = keeping_errors(callback)
+
+    @functools.wraps(callback)
+    def wrapped(*args: Any) -> None:
+        try:
+            kept(*args)
+        except Exception:
+            if not _Running.on_several:
+                raise
+
+    return wrapped
+
+
+class _Running:
+    """Whether the program that runs, and calls Python, is one on several devices."""
+
+    on_several = False
+
+
+def _lies_on_several(array: Any) -> bool:
+    return isinstance(array, jax.Array) and len(array.sharding.device_set) > 1
+
+
 def callbacks_are_ordered() -> bool:
     """Whether what is traced calls Python in program order: JAX does so on one device only."""
     return context.replicas is None
@@ -50,6 +79,7 @@ def finish(run: Callable[..., Any], *args: Any) -> Any:
       Exception: the first one that the called Python code raised.
     """
     _failures.clear()
+    _Running.on_several = any(map(_lies_on_several, args))
     try:
         outputs = run(*args)
         jax.block_until_ready(outputs)
