@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
 import pytest
+from jax._src import compiler as jax_compiler
 
 import meshflow as tf
 import nearest
@@ -83,6 +85,26 @@ def test_grown_workers_free_their_programs(monkeypatch):
     assert len(made) == 2
     # What is left is not freed again and again.
     assert freeing.limit > 2 * tiers.GROWN
+
+
+def test_some_tests_run_the_programs_that_users_get(monkeypatch, request):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_hlo_as_text=false {tiers.PLAIN_FLAGS}")
+    compiling = tiers.Compiling()
+
+    def options():
+        return dict(jax_compiler.get_compile_options(1, 1).env_option_overrides)
+
+    def item(folder, marker=None):
+        path = tiers.ROOT / "tests" / folder / "test_x.py"
+        return types.SimpleNamespace(path=path, get_closest_marker={"optimized": marker}.get)
+
+    plain = options()
+    for optimized in (item("kernels"), item("keras", marker="there is one")):
+        compiling.pytest_runtest_setup(optimized)
+        assert options() == {**plain, **tiers.USUAL}
+        assert os.environ["XLA_FLAGS"] == "--xla_dump_hlo_as_text=false"
+        compiling.pytest_runtest_setup(item("keras"))
+        assert options() == plain and tiers.PLAIN_FLAGS in os.environ["XLA_FLAGS"]
 
 
 def test_expressions_are_compiled_together(monkeypatch):
