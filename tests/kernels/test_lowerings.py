@@ -204,10 +204,12 @@ def test_empty_arrays_are_left_to_xla():
     assert jax.jit(jnp.matmul)(jnp.zeros((0, 4)), jnp.zeros((4, 5))).shape == (0, 5)
 
 
-def test_a_plan_that_does_not_fit_is_an_error(rng):
+def test_a_descriptor_that_does_not_fit_is_an_error(rng):
     x = jnp.asarray(rng.normal(size=(4, 4)), "float32")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the plan is too short"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the descriptor is too short"):
         lowerings.run([3, 2, 4], (x, x), jax.ShapeDtypeStruct((4, 4), "float32"))
-    plan = [3, 2, *(8, 4, 4, 1), *(4, 4, 4, 1), *(8, 4, 4, 1), 0, 0, 0]
-    with pytest.raises(jax.errors.JaxRuntimeError, match="operand 0 is smaller than its plan says"):
-        lowerings.run(plan, (x, x), jax.ShapeDtypeStruct((8, 4), "float32"))
+    descriptor = [3, 2, *(8, 4, 4, 1), *(4, 4, 4, 1), *(8, 4, 4, 1), 0, 0, 0]
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match="operand 0 is smaller than its descriptor says"
+    ):
+        lowerings.run(descriptor, (x, x), jax.ShapeDtypeStruct((8, 4), "float32"))

@@ -179,16 +179,16 @@ def test_the_gradient_of_a_relu_in_front_is_taken_in(windows):
     np.testing.assert_array_equal(np.asarray(got, "f4"), np.where(x > 0, plain, 0).astype("f4"))
 
 
-def test_a_plan_that_does_not_fit_is_an_error():
+def test_a_descriptor_that_does_not_fit_is_an_error():
     x = image((2, 7, 8, 16), "bfloat16")
     good = pooling.descriptor(x.shape, WINDOWS)
     out = jax.ShapeDtypeStruct(WINDOWS.grid(x.shape), "bfloat16")
 
-    def run(plan, *arrays):
-        return lowerings.run(plan, arrays, out, library.POOLING)
+    def run(descriptor, *arrays):
+        return lowerings.run(descriptor, arrays, out, library.POOLING)
 
     run(good, x)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the plan is too short"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the descriptor is too short"):
         run(good[:-1], x)
     with pytest.raises(jax.errors.JaxRuntimeError, match="operand 0 is smaller"):
         run([4, *good[1:]], x)

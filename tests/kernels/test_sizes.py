@@ -20,11 +20,11 @@ pytestmark = pytest.mark.skipif(
 
 
 def computations(function, *arrays):
-    """The computations of the plans in a lowered program, with who runs them."""
+    """The computations of the descriptors in a lowered program, with who runs them."""
     text = jax.jit(function).lower(*arrays).as_text()
     found = []
     for call in text.split("@meshflow_onednn(")[1:]:
-        first = call.split("plan = ")[1].split(" : ")[0].removeprefix("dense<[").split(",")[0]
+        first = call.split("descriptor = ")[1].split(" : ")[0].removeprefix("dense<[").split(",")[0]
         found.append(int(first))
     return found
 

@@ -59,7 +59,7 @@ def on_tiles(x, w, *how, epilogue="relu_mask", flipped=False):
     }
     code = epilogues.code(operands, gate, parameters)
     types = [t.name for t in (*code.types, code.out)]
-    if kernels.status().implementation(code.plan, types) not in CODE:
+    if kernels.status().implementation(code.descriptor, types) not in CODE:
         return None
     return jax.jit(epilogues.fast(operands, gate, parameters))(*operands)
 

@@ -46,8 +46,8 @@ def serving(x, w, padding):
     counts = ("feature_group_count", "batch_group_count")
     (equation,) = jax.make_jaxpr(lambda x, w: convolve(x, w, padding))(x, w).eqns
     geometry = {name: equation.params[name] for name in (*names, *counts)}
-    (plan, *_) = lowerings.convolution_descriptors(x, w, equation.outvars[0].aval, **geometry)
-    return kernels.status().implementation(plan, ("float32",) * 3)
+    (descriptor, *_) = lowerings.convolution_descriptors(x, w, equation.outvars[0].aval, **geometry)
+    return kernels.status().implementation(descriptor, ("float32",) * 3)
 
 
 def operands(image, features):

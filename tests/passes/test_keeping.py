@@ -138,7 +138,7 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
 
 @pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
 @pytest.mark.parametrize(
-    "plan",
+    "descriptor",
     [
         [descriptors.PACK],
         [descriptors.PACK + descriptors.MATMUL, 2, ord("f"), 1],
@@ -146,7 +146,7 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     ],
     ids=["no types", "a product", "no weights"],
 )
-def test_plans_that_pack_nothing_are_errors(plan):
+def test_descriptors_that_pack_nothing_are_errors(descriptor):
     out = jax.ShapeDtypeStruct((64,), np.uint8)
     with pytest.raises(Exception, match=r"meshflow_onednn: .*(too short|no packed|missing)"):
-        jax.block_until_ready(jax.jit(lambda x: lowerings.run(plan, [x], out))(X))
+        jax.block_until_ready(jax.jit(lambda x: lowerings.run(descriptor, [x], out))(X))
