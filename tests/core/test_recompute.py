@@ -161,3 +161,16 @@ def test_a_saved_function_computes_again_too(tmp_path):
     tf.saved_model.save(module, str(tmp_path / "m"))
     x = tf.constant([0.1, 0.2])
     assert_close(tf.saved_model.load(str(tmp_path / "m")).slope(x), module.slope(x).numpy())
+
+
+def test_seeded_ops_draw_what_they_draw_without_it():
+    def draws(function):
+        tf.random.set_seed(1)
+        return [function(tf.ones([64])).numpy().tolist() for _ in range(2)]
+
+    def drop(x):
+        return tf.nn.dropout(x, 0.5, seed=5)
+
+    first, second = draws(drop)
+    assert first != second
+    assert draws(tf.recompute_grad(drop)) == [first, second]

@@ -337,7 +337,9 @@ def op_key(seed: Any = None) -> Tensor:
     if scope is not None and (number is not None or _global.seed is not None):
         while not scope.once and scope.parent is not None:
             scope = scope.parent
-        return _global.stream_of_op(scope, number).next_key()
+        if scope.once:
+            return _global.stream_of_op(scope, number).next_key()
+    # Outside of functions each call goes on where the last one ended, also one that is traced for its gradient.
     return _global.stream(number).next_key()
 
 
