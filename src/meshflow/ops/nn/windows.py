@@ -191,7 +191,8 @@ def _first_places(x: Any, windows: Windows) -> Any:
     """
     full = padded(x, windows, lowest(x.dtype))
     dtype = np.int8 if windows.count <= UNROLLED else np.int32
-    best, first = None, None
+    best: Any = None
+    first: Any = None
     for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
         element = lax.slice(full, start, limit, strides)
         inside = True if full is x else _inside(windows, x.shape, start, limit)
