@@ -165,7 +165,11 @@ def _operations(opcode: str, line: str, shape: str, operands: Sequence[str]) -> 
     if opcode == "custom-call":
         descriptor = _DESCRIPTOR.search(line)
         known = 'custom_call_target="meshflow_onednn"' in line and descriptor is not None
-        return descriptors.operations([int(n) for n in descriptor[1].split(",")]) if known and descriptor else 0
+        return (
+            descriptors.operations([int(n) for n in descriptor[1].split(",")])
+            if known and descriptor
+            else 0
+        )
     if opcode == "dot":
         contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", line)
         left = _elements(operands[0]) if operands else []

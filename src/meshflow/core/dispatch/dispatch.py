@@ -330,7 +330,7 @@ def op(
       The public function.
 
     Raises:
-      TypeError: the annotations are not text, so that nothing says which parameters are operands.
+      TypeError: there are no operands, and annotations are not text, which they are told by.
 
     Example:
       >>> from meshflow.core.dispatch.dispatch import op
@@ -363,6 +363,14 @@ def op(
     operand_at = [
         i for i, p in enumerate(parameters) if i in lists or _annotation(p) in OPERAND_ANNOTATIONS
     ]
+    annotated = [p for p in parameters if p.annotation is not p.empty]
+    evaluated = [p.name for p in annotated if not isinstance(p.annotation, str)]
+    if evaluated and not operand_at:
+        raise TypeError(
+            f"Op {name or function.__name__} has no operands: Python has evaluated the annotations of "
+            f"{', '.join(evaluated)}. Put `from __future__ import annotations` at the top of {function.__module__}, or "
+            'write "TensorLike".'
+        )
     static_at = [i for i, n in enumerate(names) if i not in operand_at and n != "name"]
     same_at = [k for k, i in enumerate(operand_at) if same is None or names[i] in same]
     list_at = {k for k, i in enumerate(operand_at) if i in lists}
@@ -424,7 +432,8 @@ def op(
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
-    return "" if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+    annotation = parameter.annotation
+    return annotation if isinstance(annotation, str) else ""
 
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
