@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from meshflow.dtensor.collectives import collectives_of
 
 import meshflow as tf
 from helpers import rounds
 from meshflow.distribute.parallel import dropless, experts
 from meshflow.distribute.parallel.experts import Exchange
 from meshflow.distribute.parallel.routing import Router
-from meshflow.dtensor.collectives import collectives_of
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout

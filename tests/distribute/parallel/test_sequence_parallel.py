@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from meshflow.dtensor.collectives import collectives_of
 
 import meshflow as tf
 from helpers import assert_close, rounds
 from meshflow.distribute.parallel import sequence
 from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.sequence import Sequences
-from meshflow.dtensor.collectives import collectives_of
 from meshflow.experimental import dtensor
 from meshflow.keras.layers import attention_in_parts
 
