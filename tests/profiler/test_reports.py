@@ -197,7 +197,7 @@ ENTRY %main (a: f32[8,16], b: f32[16,4]) -> f32[8,4] {
   %a = f32[8,16]{1,0} parameter(0)
   %b = f32[16,4]{1,0} parameter(1)
   %dot.1 = f32[8,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/model/wide/jvp()/dot_general"}
-  %ffi_call.2 = f32[8,4]{1,0} custom-call(%a, %b), custom_call_target="meshflow_onednn", metadata={op_name="jit(step)/gradient/model/wide/transpose(jvp())/ffi_call"}, backend_config={plan = dense<[67, 2, 8, 16, 16, 1, 16, 4, 4, 1, 8, 4, 4, 1, 0]> : tensor<15xi64>}
+  %ffi_call.2 = f32[8,4]{1,0} custom-call(%a, %b), custom_call_target="meshflow_onednn", metadata={op_name="jit(step)/gradient/model/wide/transpose(jvp())/ffi_call"}, backend_config={descriptor = dense<[67, 2, 8, 16, 16, 1, 16, 4, 4, 1, 8, 4, 4, 1, 0]> : tensor<15xi64>}
   %all-reduce.3 = f32[8,4]{1,0} all-reduce(%ffi_call.2), replica_groups={{0,2},{1,3}}, to_apply=%add, metadata={op_name="jit(step)/(gradient/model/wide/transpose(jvp())/x:gradient/model/head/transpose(jvp())/y)"}
   ROOT %f = f32[8,4]{1,0} fusion(%all-reduce.3), kind=kLoop, calls=%fused, metadata={op_name="jit(step)/optimizer/tanh"}
 }
