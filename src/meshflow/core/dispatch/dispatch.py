@@ -353,11 +353,6 @@ def op(
         )
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
-    if any(not isinstance(p.annotation, str) for p in parameters if p.annotation is not p.empty):
-        raise TypeError(
-            f"Op {name or function.__name__} is defined with annotations that Python has evaluated, of which operands "
-            f"are not seen: put `from __future__ import annotations` at the top of {function.__module__}."
-        )
     names = [p.name for p in parameters]
     lists = {i for i, p in enumerate(parameters) if _annotation(p) in OPERAND_LIST_ANNOTATIONS}
     operand_at = [
