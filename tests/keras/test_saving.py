@@ -160,7 +160,7 @@ def test_bad_files_and_models(tmp_path):
     with pytest.raises(OSError, match=r"bad\.h5"):
         tf.keras.models.load_model(tmp_path / "bad.h5")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="SavedModels cannot be read"):
+    with pytest.raises(ValueError, match="folder holds no model"):
         tf.keras.models.load_model(tmp_path / "folder")
     with zipfile.ZipFile(tmp_path / "bad.keras", "w") as archive:
         archive.writestr("x", "y")
