@@ -35,6 +35,7 @@ collect_ignore_glob = [
     "tests/distribute/parallel/in_two_processes.py",
     "tests/dtensor/on_eight_devices.py",
     "tests/distribute/parallel/products_on_eight_devices.py",
+    "tests/profiler/training_worker.py",
 ]
 
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.

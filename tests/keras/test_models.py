@@ -222,8 +222,8 @@ def test_saving_weights(tmp_path, name):
 def test_damaged_and_missing_files_are_named(tmp_path):
     model = tf.keras.Sequential([layers.Dense(1, input_shape=(1,))])
     model.save_weights(tmp_path / "c")
-    (tmp_path / "c" / "00000.npy").write_bytes(b"broken")
-    with pytest.raises(tf.errors.DataLossError, match=r"00000\.npy"):
+    (tmp_path / "c.data-00000-of-00001").write_bytes(b"broken")
+    with pytest.raises(tf.errors.DataLossError, match=r"c\.data-00000-of-00001"):
         model.load_weights(tmp_path / "c")
     with pytest.raises(OSError, match="nowhere"):
         tf.keras.models.load_model(tmp_path / "nowhere.keras")

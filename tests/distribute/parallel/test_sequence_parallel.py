@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from meshflow.dtensor.collectives import collectives_of
+from meshflow.placement.collectives import collectives_of
 
 import meshflow as tf
 from helpers import assert_close, rounds
