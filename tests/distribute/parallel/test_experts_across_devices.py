@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from meshflow.placement.collectives import collectives_of
 
 import meshflow as tf
 from helpers import rounds
@@ -18,6 +17,7 @@ from meshflow.distribute.parallel.routing import Router
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout
+from meshflow.placement.collectives import collectives_of
 
 D, H, E = 6, 10, 8
 MESHES = {

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from meshflow.placement.collectives import collectives_of
 
 import meshflow as tf
 from helpers import assert_close, rounds
@@ -16,6 +15,7 @@ from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.sequence import Sequences
 from meshflow.experimental import dtensor
 from meshflow.keras.layers import attention_in_parts
+from meshflow.placement.collectives import collectives_of
 
 N = 4
 SOAK = pytest.mark.soak
