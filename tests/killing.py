@@ -27,6 +27,10 @@ import numpy as np
 for name in {names}:
     operator.attrgetter(name)(tf)
 
+def say(*words):
+    # At once: a process that is killed while it prints leaves no part of a line.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
 {program}
 
 STEPS = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
@@ -47,12 +51,12 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         state.update(last=int(last), counts="begin" not in write.__code__.co_names)
-        print("begun", os.getpid(), flush=True)
+        say("begun", os.getpid())
         write(path, int(number))
-        print("ended", state["steps"], flush=True)
+        say("ended", state["steps"])
         os._exit(0)
     status = os.waitpid(child, 0)[1]
-    print("status", os.waitstatus_to_exitcode(status), flush=True)
+    say("status", os.waitstatus_to_exitcode(status))
 """
 
 
