@@ -278,21 +278,20 @@ class FlaxLayer(JaxLayer):
         self, module: Any, method: Any = None, variables: Any = None, **kwargs: Any
     ) -> None:
         flax = load("flax", "flax", "FlaxLayer needs the package flax")
-        self._module, self._method, self._flax = module, method, flax
         nnx = load("flax.nnx", "flax", "FlaxLayer needs the package flax")
         linen = load("flax.linen", "flax", "FlaxLayer needs the package flax")
         if isinstance(module, nnx.Module):
-            self._init_nnx(nnx, module, **kwargs)
+            self._init_nnx(nnx, module, method, **kwargs)
         elif isinstance(module, linen.Module):
-            self._init_linen(flax, module, variables, **kwargs)
+            self._init_linen(flax, module, method, variables, **kwargs)
         else:
             raise TypeError(
                 f"FlaxLayer takes a flax.linen.Module or a flax.nnx.Module, got {type(module).__name__}."
             )
 
-    def _init_nnx(self, nnx: Any, module: Any, **kwargs: Any) -> None:
+    def _init_nnx(self, nnx: Any, module: Any, given: Any, **kwargs: Any) -> None:
         graph, params, rest = nnx.split(module, nnx.Param, ...)
-        method, takes_training = _method_of(self._method, type(module))
+        method, takes_training = _method_of(given, type(module))
 
         def call(params: Any, state: Any, inputs: Any, training: bool) -> Any:
             made = nnx.merge(graph, params, state)
@@ -304,8 +303,9 @@ class FlaxLayer(JaxLayer):
 
         super().__init__(call, params=params, state=rest, **kwargs)
 
-    def _init_linen(self, flax: Any, module: Any, variables: Any, **kwargs: Any) -> None:
-        method = self._method
+    def _init_linen(
+        self, flax: Any, module: Any, method: Any, variables: Any, **kwargs: Any
+    ) -> None:
         _, takes_training = _method_of(method, type(module))
         mutable = flax.core.DenyList(["params"])
 

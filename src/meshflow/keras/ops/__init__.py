@@ -16,6 +16,8 @@ from meshflow.keras.ops.attention import *
 from meshflow.keras.ops.attention import __all__ as _attention
 from meshflow.keras.ops.classes import *
 from meshflow.keras.ops.classes import __all__ as _classes
+from meshflow.keras.ops.conversions import *
+from meshflow.keras.ops.conversions import __all__ as _conversions
 from meshflow.keras.ops.creation import *
 from meshflow.keras.ops.creation import __all__ as _creation
 from meshflow.keras.ops.elementwise import *
@@ -42,7 +44,16 @@ from meshflow.keras.ops.windows import *
 from meshflow.keras.ops.windows import __all__ as _windows
 
 __all__ = [
-    *(*_activations, *_attention, *_classes, *_creation, *_elementwise, *_loops, *_matrices),
+    *(
+        *_activations,
+        *_attention,
+        *_classes,
+        *_conversions,
+        *_creation,
+        *_elementwise,
+        *_loops,
+        *_matrices,
+    ),
     *(*_normalization, *_products, *_reductions, *_selection, *_shaping, *_transforms, *_updates),
     *(*_windows, "image", "linalg", "nn", "numpy"),
 ]

@@ -55,32 +55,14 @@ __all__ = [
 
 
 relu = unary("relu", nn_ops.relu, "`max(x, 0)`.", keeps=True)
-
-
 relu6 = unary("relu6", nn_ops.relu6, "`min(max(x, 0), 6)`.", keeps=True)
-
-
 sigmoid = unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`.")
-
-
 log_sigmoid = unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`.")
-
-
 softplus = unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`.")
-
-
 softsign = unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`.")
-
-
 silu = unary("silu", nn_ops.silu, "`x * sigmoid(x)`.")
-
-
 swish = silu
-
-
 selu = unary("selu", nn_ops.selu, "The scaled exponential linear unit (arXiv:1706.02515).")
-
-
 hard_sigmoid = unary(
     "hard_sigmoid", jax.nn.hard_sigmoid, "`x / 6 + 1 / 2` within 0 and 1.", array=True
 )
@@ -92,14 +74,8 @@ hard_silu = unary(
 
 
 hard_swish = hard_silu
-
-
 hard_tanh = unary("hard_tanh", jax.nn.hard_tanh, "`x` within -1 and 1.", array=True)
-
-
 tanh_shrink = unary("tanh_shrink", lambda x: x - jnp.tanh(x), "`x - tanh(x)`.", array=True)
-
-
 sparse_plus = unary(
     "sparse_plus",
     lambda x: jnp.where(x <= -1, 0, jnp.where(x < 1, (x + 1) ** 2 / 4, x)).astype(x.dtype),

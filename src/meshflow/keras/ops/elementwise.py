@@ -13,30 +13,28 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.scipy.special as special
-import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.making import binary, bits, unary
 from meshflow.keras.ops.promotion import as_float, common, tensor
-from meshflow.keras.settings import floatx
 from meshflow.ops import casting, math
 
 __all__ = [
     *("abs", "absolute", "add", "allclose", "angle", "arccos", "arccosh", "arcsin", "arcsinh"),
     *("arctan", "arctan2", "arctanh", "bitwise_and", "bitwise_invert", "bitwise_left_shift"),
-    *("bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cast", "cbrt", "ceil"),
+    *("bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cbrt", "ceil"),
     *("clip", "conj", "conjugate", "cos", "cosh", "deg2rad", "divide", "divide_no_nan", "equal"),
-    *("erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fabs", "floor", "floor_divide", "fmax"),
+    *("exp", "exp2", "expm1", "fabs", "floor", "floor_divide", "fmax"),
     *("fmin", "fmod", "gcd", "greater", "greater_equal", "heaviside", "hypot", "i0", "imag"),
     *("isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "lcm", "ldexp"),
     *("left_shift", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp"),
     *("logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum"),
-    *("minimum", "mod", "multiply", "nan_to_num", "negative", "nextafter", "not_equal", "polar"),
-    *("power", "rad2deg", "real", "reciprocal", "right_shift", "round", "rsqrt", "saturate_cast"),
+    *("minimum", "mod", "multiply", "nan_to_num", "negative", "nextafter", "not_equal"),
+    *("power", "rad2deg", "real", "reciprocal", "right_shift", "round"),
     *("sign", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh"),
-    *("true_divide", "trunc", "view", "view_as_complex", "view_as_real"),
+    *("true_divide", "trunc", "view"),
 ]
 
 abs = unary("abs", math.abs, "Absolute value.", keeps=True)
@@ -52,7 +50,6 @@ imag = unary("imag", jnp.imag, "The imaginary part.", keeps=True, array=True)
 angle = unary("angle", jnp.angle, "The angle of a complex number, in radians.", array=True)
 
 sqrt = unary("sqrt", math.sqrt, "Square root.")
-rsqrt = unary("rsqrt", math.rsqrt, "`1 / sqrt(x)`.")
 cbrt = unary("cbrt", jnp.cbrt, "Cube root.", array=True)
 reciprocal = unary("reciprocal", math.reciprocal, "`1 / x`.")
 exp = unary("exp", math.exp, "`e^x`.")
@@ -76,9 +73,6 @@ arccosh = unary("arccosh", math.acosh, "Inverse hyperbolic cosine.")
 arctanh = unary("arctanh", math.atanh, "Inverse hyperbolic tangent.")
 sinc = unary("sinc", jnp.sinc, "`sin(pi x) / (pi x)`.", array=True)
 i0 = unary("i0", special.i0, "Modified Bessel function of order 0.", array=True)
-erf = unary("erf", math.erf, "The error function.")
-erfc = unary("erfc", math.erfc, "`1 - erf(x)`.")
-erfinv = unary("erfinv", math.erfinv, "The inverse of `erf`.")
 deg2rad = unary("deg2rad", jnp.deg2rad, "Degrees as radians.", array=True)
 rad2deg = unary("rad2deg", jnp.rad2deg, "Radians as degrees.", array=True)
 ceil = unary("ceil", jnp.ceil, "The next integer upwards.", array=True)
@@ -168,36 +162,6 @@ bitwise_left_shift = bits("bitwise_left_shift", jnp.left_shift, "Bits moved up."
 left_shift = bitwise_left_shift
 bitwise_right_shift = bits("bitwise_right_shift", jnp.right_shift, "Bits moved down.")
 right_shift = bitwise_right_shift
-
-
-def cast(x: TensorLike, dtype: Any) -> Tensor:
-    """`x` with another dtype.
-
-    Args:
-      x: a tensor.
-      dtype: the dtype or its name.
-
-    Example:
-      >>> from meshflow.keras import ops
-      >>> ops.cast([1.7, -1.7], "int32").numpy().tolist()
-      [1, -1]
-    """
-    return casting.cast(tensor(x), dtypes.as_dtype(floatx() if dtype is float else dtype))
-
-
-def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
-    """`x` with another dtype, whose largest and smallest numbers stand for what is beyond them.
-
-    Args:
-      x: a tensor.
-      dtype: the dtype or its name.
-
-    Example:
-      >>> from meshflow.keras import ops
-      >>> ops.saturate_cast([-3.0, 300.0], "uint8").numpy().tolist()
-      [0, 255]
-    """
-    return casting.saturate_cast(tensor(x), dtypes.as_dtype(dtype))
 
 
 def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
@@ -330,28 +294,6 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
     return _ldexp(as_float(x1), x2)
 
 
-@op(same=("x1", "x2"), name="polar")
-def _polar(x1: TensorLike, x2: TensorLike) -> Any:
-    return (x1 * jnp.cos(x2) + 1j * (x1 * jnp.sin(x2))).astype(
-        np.complex128 if x1.dtype == np.float64 else np.complex64
-    )
-
-
-def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
-    """Complex numbers of absolute values and angles.
-
-    Args:
-      abs_: the absolute values.
-      angle: the angles, in radians.
-
-    Example:
-      >>> from meshflow.keras import ops
-      >>> ops.polar([2.0], [0.0]).numpy().tolist()
-      [(2+0j)]
-    """
-    return _polar(*common(abs_, angle, also=float))
-
-
 @op(same=(), name="view", differentiable=False)
 def _view(x: TensorLike, dtype: Any) -> Any:
     return x.view(dtype.dtype)
@@ -371,43 +313,3 @@ def view(x: TensorLike, dtype: Any = None) -> Tensor:
     """
     x = tensor(x)
     return x if dtype is None else _view(x, dtypes.as_dtype(dtype))
-
-
-@op(same=(), name="view_as_complex")
-def _pairs_to_complex(x: TensorLike) -> Any:
-    return (x[..., 0] + 1j * x[..., 1]).astype(
-        np.complex128 if x.dtype == np.float64 else np.complex64
-    )
-
-
-def view_as_complex(x: TensorLike) -> Tensor:
-    """Pairs of numbers in the last dimension as complex numbers.
-
-    Args:
-      x: a floating tensor whose last dimension is 2.
-
-    Example:
-      >>> from meshflow.keras import ops
-      >>> ops.view_as_complex([[1.0, 2.0]]).numpy().tolist()
-      [(1+2j)]
-    """
-    return _pairs_to_complex(as_float(x))
-
-
-@op(same=(), name="view_as_real")
-def _complex_to_pairs(x: TensorLike) -> Any:
-    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
-
-
-def view_as_real(x: TensorLike) -> Tensor:
-    """Complex numbers as pairs of real numbers in a new last dimension.
-
-    Args:
-      x: a complex tensor.
-
-    Example:
-      >>> from meshflow.keras import ops
-      >>> ops.view_as_real(ops.array([1 + 2j])).numpy().tolist()
-      [[1.0, 2.0]]
-    """
-    return _complex_to_pairs(tensor(x))

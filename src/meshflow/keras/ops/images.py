@@ -197,15 +197,6 @@ def _filled_to(x: Any, new: tuple[int, int], value: float) -> Any:
     return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + pairs, constant_values=value)
 
 
-def _two(name: str, before: Any, after: Any, size: Any, target: Any) -> tuple[int, int]:
-    """Two numbers of which sizes may stand for one."""
-    if sum(v is None for v in (before, after, target)) != 1:
-        raise ValueError(
-            f"Must specify exactly two of {name}. Received: {before}, {after}, target size {target}."
-        )
-    return before, after
-
-
 def pad_images(
     images: TensorLike,
     top_padding: int | None = None,
@@ -259,7 +250,11 @@ def pad_images(
 def _around(
     names: str, before: Any, after: Any, target: Any, size: int, sign: int = 1
 ) -> list[int]:
-    _two(names, before, after, size, target)
+    """What is before and after, of which the target size may stand for one."""
+    if sum(v is None for v in (before, after, target)) != 1:
+        raise ValueError(
+            f"Must specify exactly two of {names}. Received: {before}, {after}, target size {target}."
+        )
     if before is None:
         before = sign * (target - size) - after
     if after is None:

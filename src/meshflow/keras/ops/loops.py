@@ -22,6 +22,7 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.ops.promotion import tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting, control_flow, functional
+from meshflow.sparse import to_dense
 
 __all__ = [
     "associative_scan",
@@ -58,8 +59,7 @@ def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any
       tf.float32
     """
     if sparse is False and hasattr(x, "dense_shape") and hasattr(x, "indices"):
-        from_sparse = array_ops.zeros(x.dense_shape, x.dtype)
-        x = array_ops.tensor_scatter_nd_update(from_sparse, x.indices, x.values)
+        x = to_dense(x, validate_indices=False)
     if ragged is False and hasattr(x, "row_splits"):
         x = x.to_tensor()
     if dtype is None:

@@ -6,7 +6,7 @@ from meshflow.keras.ops.attention import *  # noqa: F403
 from meshflow.keras.ops.attention import __all__ as _attention
 from meshflow.keras.ops.classes import *  # noqa: F403
 from meshflow.keras.ops.classes import __all__ as _classes
-from meshflow.keras.ops.elementwise import polar
+from meshflow.keras.ops.conversions import polar
 from meshflow.keras.ops.normalization import *  # noqa: F403
 from meshflow.keras.ops.normalization import __all__ as _normalization
 from meshflow.keras.ops.windows import *  # noqa: F403

@@ -17,7 +17,7 @@ from meshflow.core.values.dtypes import DType
 from meshflow.keras.settings import floatx
 from meshflow.ops.casting import cast
 
-__all__ = ["as_float", "as_sum", "common", "floating", "result_type", "tensor"]
+__all__ = ["as_float", "as_sum", "common", "result_type", "tensor"]
 
 _WEAK = (bool, int, float, complex)
 
@@ -79,11 +79,6 @@ def _as(value: Any, dtype: DType) -> Any:
     if type(value) in _WEAK:
         return convert_to_tensor(value, dtype)
     return value if dtypes.as_dtype(value.dtype) is dtype else cast(value, dtype)
-
-
-def floating(*values: Any) -> list[Any]:
-    """Tensors of one floating (or complex) dtype."""
-    return common(*values, also=float)
 
 
 def as_float(x: Any) -> Any:

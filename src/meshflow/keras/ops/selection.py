@@ -17,7 +17,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.promotion import common, tensor
+from meshflow.keras.ops.promotion import as_sum, common, tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
 
@@ -125,13 +125,7 @@ def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Ten
       >>> int(ops.trace([[1, 2], [3, 4]]))
       5
     """
-    x = tensor(x)
-    kind = dtypes.as_dtype(x.dtype)
-    if kind.is_bool or (kind.is_integer and kind.size < 4 and not kind.is_unsigned):
-        x = casting.cast(x, "int32")
-    elif kind.is_integer and kind.size < 4:
-        x = casting.cast(x, "uint32")
-    return _trace(x, offset, axis1, axis2)
+    return _trace(as_sum(x), offset, axis1, axis2)
 
 
 @op(same=(), name="triangle")

@@ -1,0 +1,132 @@
+"""Functions of each element that NumPy has not: other dtypes, complex numbers of parts, the error function.
+
+Example:
+  >>> from meshflow.keras import ops
+  >>> ops.cast([1.7], "int32").numpy().tolist()
+  [1]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.making import unary
+from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.keras.settings import floatx
+from meshflow.ops import casting, math
+
+__all__ = [
+    "cast",
+    "erf",
+    "erfc",
+    "erfinv",
+    "polar",
+    "rsqrt",
+    "saturate_cast",
+    "view_as_complex",
+    "view_as_real",
+]
+
+
+rsqrt = unary("rsqrt", math.rsqrt, "`1 / sqrt(x)`.")
+erf = unary("erf", math.erf, "The error function.")
+erfc = unary("erfc", math.erfc, "`1 - erf(x)`.")
+erfinv = unary("erfinv", math.erfinv, "The inverse of `erf`.")
+
+
+def cast(x: TensorLike, dtype: Any) -> Tensor:
+    """`x` with another dtype.
+
+    Args:
+      x: a tensor.
+      dtype: the dtype or its name.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.cast([1.7, -1.7], "int32").numpy().tolist()
+      [1, -1]
+    """
+    return casting.cast(tensor(x), dtypes.as_dtype(floatx() if dtype is float else dtype))
+
+
+def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
+    """`x` with another dtype, whose largest and smallest numbers stand for what is beyond them.
+
+    Args:
+      x: a tensor.
+      dtype: the dtype or its name.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.saturate_cast([-3.0, 300.0], "uint8").numpy().tolist()
+      [0, 255]
+    """
+    return casting.saturate_cast(tensor(x), dtypes.as_dtype(dtype))
+
+
+@op(same=("x1", "x2"), name="polar")
+def _polar(x1: TensorLike, x2: TensorLike) -> Any:
+    return (x1 * jnp.cos(x2) + 1j * (x1 * jnp.sin(x2))).astype(
+        np.complex128 if x1.dtype == np.float64 else np.complex64
+    )
+
+
+def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
+    """Complex numbers of absolute values and angles.
+
+    Args:
+      abs_: the absolute values.
+      angle: the angles, in radians.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.polar([2.0], [0.0]).numpy().tolist()
+      [(2+0j)]
+    """
+    return _polar(*common(abs_, angle, also=float))
+
+
+@op(same=(), name="view_as_complex")
+def _pairs_to_complex(x: TensorLike) -> Any:
+    return (x[..., 0] + 1j * x[..., 1]).astype(
+        np.complex128 if x.dtype == np.float64 else np.complex64
+    )
+
+
+def view_as_complex(x: TensorLike) -> Tensor:
+    """Pairs of numbers in the last dimension as complex numbers.
+
+    Args:
+      x: a floating tensor whose last dimension is 2.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.view_as_complex([[1.0, 2.0]]).numpy().tolist()
+      [(1+2j)]
+    """
+    return _pairs_to_complex(as_float(x))
+
+
+@op(same=(), name="view_as_real")
+def _complex_to_pairs(x: TensorLike) -> Any:
+    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
+
+
+def view_as_real(x: TensorLike) -> Tensor:
+    """Complex numbers as pairs of real numbers in a new last dimension.
+
+    Args:
+      x: a complex tensor.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.view_as_real(ops.array([1 + 2j])).numpy().tolist()
+      [[1.0, 2.0]]
+    """
+    return _complex_to_pairs(tensor(x))
