@@ -89,9 +89,9 @@ class Nursery:
         return steps
 
     def killed_at(self, path, number, step):
-        """Writes, and is killed at a step."""
+        """Writes, and is killed at a step; gives whether it came so far."""
         self._begin(path, number, step)
-        assert self._next("status") == -signal.SIGKILL
+        return self._killed()
 
     def killed_after(self, path, number, seconds):
         """Writes, and is killed after a time, if it has not ended by then."""
@@ -99,10 +99,16 @@ class Nursery:
         time.sleep(seconds)
         with contextlib.suppress(ProcessLookupError):  # it may have ended
             os.kill(child, signal.SIGKILL)
+        return self._killed()
+
+    def _killed(self):
         line = self._process.stdout.readline().split()
-        while line and line[0] != "status":
-            line = self._process.stdout.readline().split()
-        return int(line[1]) != 0
+        if line and line[0] == "ended":
+            # It may be killed after it has ended.
+            assert self._next("status") in (0, -signal.SIGKILL)
+            return False
+        assert line == ["status", str(-signal.SIGKILL)], line
+        return True
 
     def close(self):
         """Ends the processes."""
@@ -131,17 +137,21 @@ def check_kills(program, tmp_path, read, default=10, soak=200):
         steps = nursery.whole(path, 1)
         seconds = time.monotonic() - begun
         assert read(path) == 1
-        number, found = 1, {False: 0, True: 0}
+        number, found, killed = 1, {False: 0, True: 0}, 0
         times = helpers.rounds(default, soak)
         for turn in range(times):
             before, number = read(path), number + 1
             if turn % 4 < 3:
-                nursery.killed_at(path, number, 1 + turn * steps // times)
+                # What the one before left decides how many steps there are, such as old files to remove.
+                ended = not nursery.killed_at(path, number, 1 + turn * steps // times)
+                killed += not ended
             else:
-                nursery.killed_after(path, number, generator.uniform(0, seconds))
+                ended = not nursery.killed_after(path, number, generator.uniform(0, seconds))
             after = read(path)
-            assert after in (before, number), f"turn {turn}: {after}, not {before} or {number}"
+            allowed = [number] if ended else [before, number]
+            assert after in allowed, f"turn {turn}: {after}, not one of {allowed}"
             found[after == number] += 1
+        assert killed >= times // 2, f"only {killed} of {times} were killed at a step"
         nursery.whole(path, number + 1)
         assert read(path) == number + 1
         found_names = [n for _, folders, files in os.walk(tmp_path) for n in (*folders, *files)]

@@ -238,7 +238,7 @@ def test_a_killed_cache_is_whole_or_made_again(tmp_path):
         steps = nursery.whole(str(tmp_path / "c"), 1)
         assert read() == 1
         for step in range(1, steps + 1):
-            nursery.killed_at(str(tmp_path / "c"), step, step)
+            assert nursery.killed_at(str(tmp_path / "c"), step, step)
             assert read() in (step - 1, step, -1)
         assert os.listdir(tmp_path) == ["c.meshflow"]
     finally:
