@@ -21,7 +21,17 @@ def described(model):
     return [model.name, model.count_params(), len(layers), *digests]
 
 
-@pytest.mark.parametrize("name", [name for name in STORED if name != "version"])
+LARGE = ("InceptionResNetV2", "NASNetLarge", "ResNetRS270", "RegNetX320", "RegNetY160")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] if name in LARGE else [])
+        for name in STORED
+        if name != "version"
+    ],
+)
 def test_architecture(name):
     tf.keras.backend.clear_session()
     make = getattr(applications, name)
@@ -62,6 +72,18 @@ def test_bad_arguments():
         make(weights=None, input_shape=(None, None, 3))
     with pytest.raises(ValueError, match="alpha can be one of"):
         applications.MobileNetV3Small(minimalistic=True, alpha=0.75)
+
+
+def test_weights_named_by_the_size_of_images():
+    with pytest.raises(ValueError, match="ResNetRS101: weights must be one of 'imagenet-i160'"):
+        applications.ResNetRS101(weights="imagenet-i128")
+
+
+def test_the_sum_that_is_scaled():
+    kind = applications.inception_resnet_v2.CustomScaleLayer
+    layer = kind.from_config(kind(0.25).get_config())
+    assert layer([tf.constant([1.0]), tf.constant([8.0])]).numpy() == [3.0]
+    assert tuple(layer.compute_output_shape([(None, 2), (None, 2)])) == (None, 2)
 
 
 PIXELS = np.array([[[[0.0, 100.0, 255.0]]]], "f4")

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 NAMES = (
     *("MobileNet", "MobileNetV2", "MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0"),
-    *("EfficientNetV2S", "ResNet50V2", "ConvNeXtTiny"),
+    *("EfficientNetV2S", "ResNet50V2", "ConvNeXtTiny", "InceptionResNetV2", "NASNetMobile"),
+    *("NASNetLarge", "ResNetRS50", "ResNetRS270", "RegNetY002", "RegNetX320", "RegNetY160"),
 )
 
 

@@ -102,11 +102,12 @@ def pooled(
     return pooled_features(x, pooling)
 
 
-def pooled_features(x: Any, pooling: str | None) -> Any:
+def pooled_features(x: Any, pooling: str | None, named: bool = True) -> Any:
     """Features of the whole image: 'avg' or 'max' over all places; None leaves the places."""
-    if pooling == "avg":
-        return GlobalAveragePooling2D(name="avg_pool")(x)
-    return GlobalMaxPooling2D(name="max_pool")(x) if pooling == "max" else x
+    if pooling not in ("avg", "max"):
+        return x
+    layer = GlobalAveragePooling2D if pooling == "avg" else GlobalMaxPooling2D
+    return layer(name=f"{pooling}_pool" if named else None)(x)
 
 
 def model_of(

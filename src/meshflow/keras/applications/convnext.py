@@ -6,14 +6,14 @@ from typing import Any, Protocol
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import initializers
-from meshflow.keras.applications.common import URL, Sizes, model_of, start
+from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
 from meshflow.keras.applications.families import arguments_of
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
 __all__ = [
@@ -127,9 +127,7 @@ def _convnext(
         x = _norm(f"{name}_head_layernorm")(x)
         x = Dense(classes, activation=classifier_activation, name=f"{name}_head_dense")(x)
     else:
-        if pooling in ("avg", "max"):
-            x = (GlobalAveragePooling2D if pooling == "avg" else GlobalMaxPooling2D)()(x)
-        x = LayerNormalization(epsilon=1e-6)(x)
+        x = LayerNormalization(epsilon=1e-6)(pooled_features(x, pooling, named=False))
     file = f"{URL}convnext/convnext_{kind.lower()}{'' if include_top else '_notop'}.h5"
     return model_of(name, inputs, input_tensor, x, weights, file)
 

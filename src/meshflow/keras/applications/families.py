@@ -63,16 +63,18 @@ _DOC = """{what}
     """
 
 
-def arguments_of(size: int, after: str) -> str:
+def arguments_of(size: int, after: str, without: str = "") -> str:
     """What documents the common arguments that come after one, and the errors.
 
     Args:
       size: height and width of images by default.
       after: the argument.
+      without: an argument that is left out.
     """
     lines = _DOC.format(what="", size=size).split("\n")
     begin = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{after}:"))
-    return "\n".join(lines[begin + 1 :])
+    kept = [n for n in lines[begin + 1 :] if not (without and n.strip().startswith(f"{without}:"))]
+    return "\n".join(kept)
 
 
 def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> Network:

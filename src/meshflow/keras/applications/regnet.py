@@ -1,0 +1,186 @@
+"""RegNet (arXiv:2003.13678): four stages of bottlenecks with grouped windows; Y's also weigh channels."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from meshflow.keras import settings
+from meshflow.keras.applications.common import (
+    URL,
+    Sizes,
+    batch_norm,
+    convolution,
+    model_of,
+    pooled_features,
+    start,
+)
+from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+
+preprocess_input = preprocessing(None)
+# Of each variant: blocks of the four stages, their channels, channels of a group.
+_VARIANTS = {
+    "X002": ((1, 1, 4, 7), (24, 56, 152, 368), 8),
+    "X004": ((1, 2, 7, 12), (32, 64, 160, 384), 16),
+    "X006": ((1, 3, 5, 7), (48, 96, 240, 528), 24),
+    "X008": ((1, 3, 7, 5), (64, 128, 288, 672), 16),
+    "X016": ((2, 4, 10, 2), (72, 168, 408, 912), 24),
+    "X032": ((2, 6, 15, 2), (96, 192, 432, 1008), 48),
+    "X040": ((2, 5, 14, 2), (80, 240, 560, 1360), 40),
+    "X064": ((2, 4, 10, 1), (168, 392, 784, 1624), 56),
+    "X080": ((2, 5, 15, 1), (80, 240, 720, 1920), 120),
+    "X120": ((2, 5, 11, 1), (224, 448, 896, 2240), 112),
+    "X160": ((2, 6, 13, 1), (256, 512, 896, 2048), 128),
+    "X320": ((2, 7, 13, 1), (336, 672, 1344, 2520), 168),
+    "Y002": ((1, 1, 4, 7), (24, 56, 152, 368), 8),
+    "Y004": ((1, 3, 6, 6), (48, 104, 208, 440), 8),
+    "Y006": ((1, 3, 7, 4), (48, 112, 256, 608), 16),
+    "Y008": ((1, 3, 8, 2), (64, 128, 320, 768), 16),
+    "Y016": ((2, 6, 17, 2), (48, 120, 336, 888), 24),
+    "Y032": ((2, 5, 13, 1), (72, 216, 576, 1512), 24),
+    "Y040": ((2, 6, 12, 2), (128, 192, 512, 1088), 64),
+    "Y064": ((2, 7, 14, 2), (144, 288, 576, 1296), 72),
+    "Y080": ((2, 4, 10, 1), (168, 448, 896, 2016), 56),
+    "Y120": ((2, 5, 11, 1), (224, 448, 896, 2240), 112),
+    "Y160": ((2, 4, 11, 1), (224, 448, 1232, 3024), 112),
+    "Y320": ((2, 5, 12, 1), (232, 696, 1392, 3712), 232),
+}
+
+
+def _conv(x: Any, filters: int, size: int, name: str, **options: Any) -> Any:
+    options = {"padding": "valid", **options}
+    return convolution(x, filters, size, name, kernel_initializer="he_normal", **options)
+
+
+def _norm(x: Any, name: str) -> Any:
+    return batch_norm(x, name, momentum=0.9, epsilon=1e-5)
+
+
+def _weighed(x: Any, channels: int, name: str) -> Any:
+    """Channels times factors that are found from the means of all."""
+    name = f"{name}_squeeze_and_excite"
+    factors = GlobalAveragePooling2D(keepdims=True, name=f"{name}_gap")(x)
+    for filters, kind, step in (
+        (channels, "relu", "squeeze"),
+        (x.shape[-1], "sigmoid", "excite"),
+    ):
+        factors = Conv2D(
+            filters, 1, activation=kind, kernel_initializer="he_normal", name=f"{name}_{step}"
+        )(factors)
+    return factors * x
+
+
+def _block(x: Any, filters: int, group: int, strides: int, weighs: bool, name: str) -> Any:
+    inputs, skip = x, x
+    if strides != 1:
+        skip = _conv(x, filters, 1, f"{name}_skip_1x1", strides=strides)
+        skip = _norm(skip, f"{name}_skip_bn")
+    window = {"strides": strides, "groups": filters // group, "padding": "same"}
+    for size, step, options in ((1, "conv_1x1_1", {}), (3, "conv_3x3", window)):
+        x = _norm(_conv(x, filters, size, f"{name}_{step}", **options), f"{name}_{step}_bn")
+        x = ReLU(name=f"{name}_{step}_relu")(x)
+    if weighs:
+        x = _weighed(x, int(inputs.shape[-1] * 0.25), name)
+    x = _norm(_conv(x, filters, 1, f"{name}_conv_1x1_2"), f"{name}_conv_1x1_2_bn")
+    return ReLU(name=f"{name}_exit_relu")(x + skip)
+
+
+def _regnet(
+    kind: str,
+    name: str,
+    include_top: bool,
+    include_preprocessing: bool,
+    weights: Any,
+    input_tensor: Any,
+    input_shape: Any,
+    pooling: str | None,
+    classes: int,
+) -> Any:
+    depths, widths, group = _VARIANTS[kind]
+    inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
+    x = inputs
+    if include_preprocessing:
+        x = Rescaling(1.0 / 255.0, name=f"{name}_prestem_rescaling")(x)
+    x = _conv(x, 32, 3, f"{name}_stem_conv", strides=2, padding="same")
+    x = ReLU(name=f"{name}_stem_relu")(_norm(x, f"{name}_stem_bn"))
+    for stage, (depth, filters) in enumerate(zip(depths, widths, strict=True)):
+        for block in range(depth):
+            place = f"{name}_Stage_{stage}_{kind[0]}Block_{block}"
+            x = _block(x, filters, group, 1 if block else 2, kind[0] == "Y", place)
+    if include_top:
+        # tf-keras counts these heads, and gives them no activation.
+        head = settings.get_uid("head")
+        x = GlobalAveragePooling2D(name=f"{head}_head_gap")(x)
+        x = Dense(classes, name=f"{head}head_dense")(x)
+    else:
+        x = pooled_features(x, pooling, named=False)
+    file = f"{URL}regnet/regnet{kind.lower()}{'' if include_top else '_notop'}.h5"
+    return model_of(name, inputs, input_tensor, x, weights, file)
+
+
+_DOC = """RegNet{kind}; images have values 0 to 255, answers are logits.
+
+    Args:
+      model_name: name of the model, with which names of layers begin.
+      include_top: whether the classifier is part of the model.
+      include_preprocessing: whether images are scaled in the model.
+{rest}"""
+
+
+class RegNet(Protocol):
+    """Makes a RegNet."""
+
+    def __call__(
+        self,
+        model_name: str = ...,
+        include_top: bool = True,
+        include_preprocessing: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model: ...
+
+
+def _of(kind: str) -> RegNet:
+    def make(
+        model_name: str = f"regnet{kind.lower()}",
+        include_top: bool = True,
+        include_preprocessing: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model:
+        del classifier_activation  # as in tf-keras
+        return _regnet(
+            kind,
+            model_name,
+            include_top,
+            include_preprocessing,
+            weights,
+            input_tensor,
+            input_shape,
+            pooling,
+            classes,
+        )
+
+    make.__name__ = make.__qualname__ = f"RegNet{kind}"
+    make.__doc__ = _DOC.format(kind=kind, rest=arguments_of(224, after="include_top"))
+    return make
+
+
+RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_of, ("X002", "X004", "X006", "X008"))
+RegNetX016, RegNetX032, RegNetX040, RegNetX064 = map(_of, ("X016", "X032", "X040", "X064"))
+RegNetX080, RegNetX120, RegNetX160, RegNetX320 = map(_of, ("X080", "X120", "X160", "X320"))
+RegNetY002, RegNetY004, RegNetY006, RegNetY008 = map(_of, ("Y002", "Y004", "Y006", "Y008"))
+RegNetY016, RegNetY032, RegNetY040, RegNetY064 = map(_of, ("Y016", "Y032", "Y040", "Y064"))
+RegNetY080, RegNetY120, RegNetY160, RegNetY320 = map(_of, ("Y080", "Y120", "Y160", "Y320"))
+__all__ = [*(f"RegNet{kind}" for kind in _VARIANTS), "decode_predictions", "preprocess_input"]

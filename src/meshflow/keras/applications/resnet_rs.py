@@ -1,0 +1,200 @@
+"""ResNet-RS (arXiv:2103.07579): residual networks with weighed channels, trained and scaled anew."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from meshflow.keras import initializers
+from meshflow.keras.applications.common import (
+    URL,
+    Sizes,
+    activation,
+    batch_norm,
+    convolution,
+    model_of,
+    pooled_features,
+    start,
+)
+from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.layers import Dense, Dropout, Rescaling, Reshape, add, multiply
+from meshflow.keras.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, ZeroPadding2D
+from meshflow.keras.layers.preprocessing.normalization import Normalization
+
+preprocess_input = preprocessing(None)
+# Of each variant: side of images, blocks of the four groups, dropout before the classifier, of whole blocks at the
+# end, and the sides of images with which weights were trained.
+_VARIANTS: dict[str, tuple[int, tuple[int, ...], float, float, tuple[int, ...]]] = {
+    "50": (160, (3, 4, 6, 3), 0.25, 0.0, (160,)),
+    "101": (192, (3, 4, 23, 3), 0.25, 0.0, (160, 192)),
+    "152": (256, (3, 8, 36, 3), 0.25, 0.0, (192, 224, 256)),
+    "200": (256, (3, 24, 36, 3), 0.25, 0.1, (256,)),
+    "270": (256, (4, 29, 53, 4), 0.25, 0.1, (256,)),
+    "350": (288, (4, 36, 72, 4), 0.4, 0.1, (256, 320)),
+    "420": (320, (4, 44, 87, 4), 0.4, 0.1, (320,)),
+}
+_CHANNELS = (64, 128, 256, 512)
+
+
+def _initializer() -> initializers.Initializer:
+    return initializers.VarianceScaling(2.0, "fan_out", "truncated_normal")
+
+
+def _conv(x: Any, filters: int, size: int, name: str, strides: int = 1, **options: Any) -> Any:
+    """A convolution that keeps the size, or pads by itself for a step."""
+    if strides > 1:
+        x = ZeroPadding2D((size - 1) // 2)(x)
+        options = {"padding": "valid", **options}
+    return convolution(
+        x, filters, size, name, strides, kernel_initializer=_initializer(), **options
+    )
+
+
+def _norm(x: Any, name: str) -> Any:
+    return batch_norm(x, name, momentum=0.0, epsilon=1e-5)
+
+
+def _weighed(x: Any, channels: int, name: str) -> Any:
+    """Channels times factors that are found from the means of all."""
+    factors = GlobalAveragePooling2D(name=f"{name}_se_squeeze")(x)
+    factors = Reshape((1, 1, x.shape[-1]), name=f"{name}_se_reshape")(factors)
+    steps = ((channels, "relu", "reduce"), (x.shape[-1], "sigmoid", "expand"))
+    for filters, kind, step in steps:
+        options = {"use_bias": True, "activation": kind}
+        factors = _conv(factors, filters, 1, f"{name}_se_{step}", **options)
+    return multiply([x, factors], name=f"{name}_se_excite")
+
+
+def _block(x: Any, channels: int, strides: int, projects: bool, drop: float, name: str) -> Any:
+    skip = x
+    if projects:
+        if strides > 1:
+            halved = AveragePooling2D(2, strides, "same", name=f"{name}__projection_pooling")
+            skip = halved(skip)
+        skip = _conv(skip, 4 * channels, 1, f"{name}__projection_conv")
+        skip = _norm(skip, f"{name}__projection_batch_norm")
+    x = _norm(_conv(x, channels, 1, f"{name}__conv_1"), f"{name}_batch_norm_1")
+    x = activation(x, "relu", f"{name}__act_1")
+    x = _norm(_conv(x, channels, 3, f"{name}__conv_2", strides), f"{name}__batch_norm_2")
+    x = activation(x, "relu", f"{name}__act_2")
+    x = _norm(_conv(x, 4 * channels, 1, f"{name}__conv_3"), f"{name}__batch_norm_3")
+    x = _weighed(x, channels, f"{name}__se")
+    if drop:
+        x = Dropout(drop, noise_shape=(None, 1, 1, 1), name=f"{name}__drop")(x)
+    return activation(add([x, skip]), "relu", f"{name}__output_act")
+
+
+def _stem(x: Any) -> Any:
+    for number, (filters, strides) in enumerate(((32, 2), (32, 1), (64, 1), (64, 2)), 1):
+        x = _conv(x, filters, 3, f"stem_1_stem_conv_{number}", strides)
+        x = _norm(x, f"stem_1_stem_batch_norm_{number}")
+        x = activation(x, "relu", f"stem_1_stem_act_{number}")
+    return x
+
+
+def _trained(kind: str, weights: Any) -> tuple[Any, int]:
+    """ImageNet's weights may name the side of images that they were trained with: 'imagenet-i160'."""
+    size, *_, sides = _VARIANTS[kind]
+    if isinstance(weights, str) and weights.startswith("imagenet-i"):
+        side = weights.removeprefix("imagenet-i")
+        if side not in map(str, sides):
+            known = ", ".join(f"'imagenet-i{s}'" for s in sides)
+            raise ValueError(f"ResNetRS{kind}: weights must be one of {known}, got {weights!r}.")
+        return "imagenet", int(side)
+    return weights, size if size in sides else sides[0]
+
+
+def _resnet_rs(
+    kind: str,
+    include_top: bool,
+    weights: Any,
+    classes: int,
+    input_shape: Any,
+    input_tensor: Any,
+    pooling: str | None,
+    classifier_activation: Any,
+    include_preprocessing: bool,
+) -> Any:
+    size, depths, dropout, drop, _ = _VARIANTS[kind]
+    weights, side = _trained(kind, weights)
+    inputs = start(Sizes(size, 32), input_shape, input_tensor, include_top, weights, classes)
+    x = inputs
+    if include_preprocessing:
+        x = Rescaling(1.0 / 255)(x)
+        if x.shape[-1] == 3:
+            variance = [0.229**2, 0.224**2, 0.225**2]
+            x = Normalization(mean=[0.485, 0.456, 0.406], variance=variance, axis=3)(x)
+    x = _stem(x)
+    for group, (depth, channels) in enumerate(zip(depths, _CHANNELS, strict=True), 2):
+        for block in range(depth):
+            strides = 2 if group > 2 and not block else 1
+            name = f"BlockGroup{group}__block_{block}"
+            x = _block(x, channels, strides, not block, drop * group / 5, name)
+    if include_top:
+        x = GlobalAveragePooling2D(name="avg_pool")(x)
+        x = Dropout(dropout, name="top_dropout")(x)
+        x = Dense(classes, activation=classifier_activation, name="predictions")(x)
+    else:
+        x = pooled_features(x, pooling)
+    name = f"resnet-rs-{kind}"
+    file = f"{URL}resnet_rs/{name}-i{side}{'' if include_top else '_notop'}.h5"
+    return model_of(name, inputs, input_tensor, x, weights, file)
+
+
+_DOC = """ResNet-RS with {kind} layers; images have values 0 to 255.
+
+    Args:
+      include_top: whether the classifier is part of the model.
+{rest}"""
+
+
+class ResNetRS(Protocol):
+    """Makes a ResNet-RS."""
+
+    def __call__(
+        self,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        classes: int = 1000,
+        input_shape: Any = None,
+        input_tensor: Any = None,
+        pooling: str | None = None,
+        classifier_activation: Any = "softmax",
+        include_preprocessing: bool = True,
+    ) -> Model: ...
+
+
+def _of(kind: str) -> ResNetRS:
+    def make(
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        classes: int = 1000,
+        input_shape: Any = None,
+        input_tensor: Any = None,
+        pooling: str | None = None,
+        classifier_activation: Any = "softmax",
+        include_preprocessing: bool = True,
+    ) -> Model:
+        return _resnet_rs(
+            kind,
+            include_top,
+            weights,
+            classes,
+            input_shape,
+            input_tensor,
+            pooling,
+            classifier_activation,
+            include_preprocessing,
+        )
+
+    make.__name__ = make.__qualname__ = f"ResNetRS{kind}"
+    rest = arguments_of(_VARIANTS[kind][0], after="include_top")
+    scaling = "      include_preprocessing: whether images are scaled in the model.\n\n    Raises:"
+    make.__doc__ = _DOC.format(kind=kind, rest=rest.replace("\n    Raises:", scaling, 1))
+    return make
+
+
+ResNetRS50, ResNetRS101, ResNetRS152, ResNetRS200 = map(_of, ("50", "101", "152", "200"))
+ResNetRS270, ResNetRS350, ResNetRS420 = map(_of, ("270", "350", "420"))
+__all__ = [*(f"ResNetRS{kind}" for kind in _VARIANTS), "decode_predictions", "preprocess_input"]
