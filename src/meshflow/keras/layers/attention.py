@@ -308,6 +308,7 @@ class MultiHeadAttention(Layer):
             "output_shape": self._size,
             "attention_axes": self.attention_axes,
             **weight_config(self, "kernel", "bias"),
+            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
         }
 
 

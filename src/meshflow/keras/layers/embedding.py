@@ -58,11 +58,7 @@ class Embedding(Layer):
         sparse: bool = False,
         **kwargs: Any,
     ) -> None:
-        if (
-            "input_shape" not in kwargs
-            and "batch_input_shape" not in kwargs
-            and input_length is not None
-        ):
+        if "input_shape" not in kwargs and "batch_input_shape" not in kwargs:
             kwargs["input_shape"] = (input_length,)
         if input_dim <= 0 or output_dim <= 0:
             raise ValueError(
@@ -113,6 +109,7 @@ class Embedding(Layer):
             "input_dim": self.input_dim,
             "output_dim": self.output_dim,
             **weight_config(self, "embeddings"),
+            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
             "mask_zero": self.mask_zero,
             "input_length": self.input_length,
         }

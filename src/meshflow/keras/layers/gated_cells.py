@@ -155,16 +155,12 @@ class GatedCell(AbstractRNNCell):
         """The configuration."""
         config = {**super().get_config(), "units": self.units}
         config["activation"] = activations.serialize(self.activation)
+        config |= {"use_bias": self.use_bias, **weight_config(self, "kernel", "recurrent", "bias")}
+        config |= {"dropout": self.dropout, "recurrent_dropout": self.recurrent_dropout}
         if hasattr(self, "recurrent_activation"):
             config["recurrent_activation"] = activations.serialize(self.recurrent_activation)
-        return {
-            **config,
-            "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "recurrent", "bias"),
-            "dropout": self.dropout,
-            "recurrent_dropout": self.recurrent_dropout,
-            "implementation": self.implementation,
-        }
+            config["implementation"] = self.implementation
+        return config
 
 
 class SimpleRNNCell(GatedCell):

@@ -301,7 +301,13 @@ class UpSampling(_Spatial):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         own = {"interpolation": self.interpolation} if self.rank == 2 else {}
-        return {**super().get_config(), "size": self.size, **own}
+        config = {**super().get_config(), "size": self.size, **own}
+        return _of_sequences(config, "size") if self.rank == 1 else config
+
+
+def _of_sequences(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A configuration for one dimension: one size instead of a tuple of them, and channels come last."""
+    return {**{k: v for k, v in config.items() if k != "data_format"}, name: config[name][0]}
 
 
 def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
@@ -340,7 +346,8 @@ class ZeroPadding(_Spatial):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "padding": self.padding}
+        config = {**super().get_config(), "padding": self.padding}
+        return _of_sequences(config, "padding") if self.rank == 1 else config
 
 
 class Cropping(_Spatial):
@@ -367,7 +374,20 @@ class Cropping(_Spatial):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "cropping": self.cropping}
+        config = {**super().get_config(), "cropping": self.cropping}
+        return _of_sequences(config, "cropping") if self.rank == 1 else config
+
+
+class _ImageCropping(Cropping):
+    """Cuts off nothing unless told to, which only images have as their default."""
+
+    def __init__(
+        self,
+        cropping: Any = ((0, 0), (0, 0)),
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(cropping, data_format, **kwargs)
 
 
 _UPSAMPLING_DOC = """Repeats positions of {rank} dimension(s).
@@ -407,4 +427,5 @@ for _rank in (1, 2, 3):
         _UPSAMPLING_DOC.format(rank=_rank),
     )
     _make(f"ZeroPadding{_rank}D", ZeroPadding, _rank, None, _PADDING_DOC.format(rank=_rank))
-    _make(f"Cropping{_rank}D", Cropping, _rank, None, _CROPPING_DOC.format(rank=_rank))
+    _cropping = _ImageCropping if _rank == 2 else Cropping
+    _make(f"Cropping{_rank}D", _cropping, _rank, None, _CROPPING_DOC.format(rank=_rank))

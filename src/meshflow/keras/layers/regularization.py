@@ -126,8 +126,10 @@ class _SpatialDropout(Dropout):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         config = super().get_config()
-        config.pop("noise_shape")
-        return {**config, **({"data_format": self.data_format} if self.rank > 1 else {})}
+        # Keras' configurations have no data_format; one that is not the usual is kept.
+        if self.rank > 1 and self.data_format != settings.image_data_format():
+            config["data_format"] = self.data_format
+        return config
 
 
 class SpatialDropout1D(_SpatialDropout):
@@ -314,3 +316,10 @@ class AlphaDropout(Dropout):
         kept = math.cast(kept, inputs.dtype)
         a = ((1 - self.rate) * (1 + self.rate * low**2)) ** -0.5
         return a * (inputs * kept + low * (1.0 - kept)) - a * low * self.rate
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration; as Keras', without a `noise_shape` that was not given."""
+        config = super().get_config()
+        if config["noise_shape"] is None:
+            config.pop("noise_shape")
+        return config

@@ -131,7 +131,6 @@ class DepthwiseConv2D(Conv):
         config = super().get_config()
         for key in (
             "filters",
-            "groups",
             "kernel_initializer",
             "kernel_regularizer",
             "kernel_constraint",
@@ -250,7 +249,7 @@ class SeparableConv(Conv):
             padding,
             data_format,
             dilation_rate,
-            1,
+            kwargs.pop("groups", 1),  # Keras' configurations have it
             activation,
             use_bias,
             **kwargs,
@@ -316,8 +315,6 @@ class SeparableConv(Conv):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         config = super().get_config()
-        for key in ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint"):
-            config.pop(key)
         return {
             **config,
             "depth_multiplier": self.depth_multiplier,

@@ -113,7 +113,8 @@ class ConvTranspose(Conv):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         config = {**super().get_config(), "output_padding": self.output_padding}
-        config.pop("groups")
+        if self.rank == 3:
+            config.pop("dilation_rate")
         return config
 
 

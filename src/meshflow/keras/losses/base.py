@@ -214,6 +214,15 @@ class LossFunctionWrapper(Loss):
         return {**super().get_config(), **own, **self._arguments}
 
 
+class _Defined(LossFunctionWrapper):
+    """Of the classes here, whose configurations later versions of Keras write with their function's name."""
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The loss with a configuration."""
+        return cls(**{key: value for key, value in config.items() if key != "fn"})
+
+
 def example_text(call: str, value: str) -> str:
     """A docstring's section that shows a call and the number that it gives, to three decimals."""
     return f"\nExample:\n  >>> import meshflow as tf\n  >>> round(float({call}), 3)\n  {value}\n"
@@ -272,4 +281,4 @@ def define(
         "  name: the loss's name.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
-    return type(name, (LossFunctionWrapper,), body)
+    return type(name, (_Defined,), body)

@@ -181,7 +181,7 @@ class AUC(ConfusionCounts):
             "num_thresholds": self.num_thresholds,
             "curve": self.curve,
             "summation_method": self.summation_method,
-            "thresholds": list(self._inner) if self._given else None,
+            **({"thresholds": list(self._inner)} if self._given else {}),
             "multi_label": self.multi_label,
             "num_labels": self.num_labels if self.multi_label else None,
             "label_weights": None if weights is None else weights.tolist(),

@@ -252,6 +252,7 @@ class Nadam(RuleOptimizer):
     setting_names = ("epsilon",)
     _by_rows = "averages, rows"
     _schedules_allowed = False
+    _default_decay = 0.004
 
     def __init__(
         self,
@@ -262,7 +263,7 @@ class Nadam(RuleOptimizer):
         name: str = "Nadam",
         **kwargs: Any,
     ) -> None:
-        kwargs["decay"] = kwargs.pop("schedule_decay", 0.004)
+        kwargs["decay"] = kwargs.pop("schedule_decay", self._default_decay)
         learning_rate = kwargs.pop("lr", learning_rate)
         if isinstance(learning_rate, LearningRateSchedule) and not self._schedules_allowed:
             raise ValueError(

@@ -57,6 +57,7 @@ class RMSprop(RuleOptimizer):
         name: str = "RMSprop",
         **kwargs: Any,
     ) -> None:
+        kwargs.setdefault("ema_overwrite_frequency", 100)
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:
             raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum}.")

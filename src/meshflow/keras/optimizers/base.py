@@ -73,6 +73,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     """
 
     _default_learning_rate = 0.001
+    _default_decay = 0.0
     # Whether variables unknown to `build` get slots when they first appear, as in OptimizerV2.
     _allow_new_variables = False
 
@@ -95,8 +96,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         self.global_clipnorm = kwargs.pop("global_clipnorm", None)
         self._initial_decay = float(kwargs.pop("decay", 0.0) or 0.0)
         self._mesh = kwargs.pop("mesh", None)
-        for ignored in ("jit_compile", "is_legacy_optimizer"):
-            kwargs.pop(ignored, None)
+        kwargs.pop("is_legacy_optimizer", None)
+        self.jit_compile = bool(kwargs.pop("jit_compile", True))
         # Keras 2's base class leaves the learning rate to its subclasses, and so its configuration.
         self._configures_rate = "learning_rate" in kwargs
         rate = kwargs.pop("lr", self._default_learning_rate)
@@ -448,16 +449,21 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     def get_config(self) -> dict[str, Any]:
         """The configuration: what the constructor takes, as plain Python values."""
         config: dict[str, Any] = {"name": self._name}
-        if self._configures_rate:
-            config["learning_rate"] = self._serialize_hyperparameter("learning_rate")
-        for key in ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay"):
-            if getattr(self, key) is not None:
+        # Constructors of other people's optimizers need not take what has its default.
+        always = not self._allow_new_variables and type(self).__module__.startswith("meshflow.")
+        clipping = ("clipnorm", "global_clipnorm", "clipvalue")
+        for key in ("weight_decay", *clipping):
+            if always or getattr(self, key) is not None:
                 config[key] = getattr(self, key)
-        if self.gradient_accumulation_steps:
-            config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
-        if self.use_ema:
+        if always or self.use_ema:
             for key in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
                 config[key] = getattr(self, key)
+        if always:
+            config |= {"jit_compile": self.jit_compile, "is_legacy_optimizer": False}
+        if self.gradient_accumulation_steps:
+            config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
+        if self._configures_rate:
+            config["learning_rate"] = self._serialize_hyperparameter("learning_rate")
         return config
 
     @classmethod

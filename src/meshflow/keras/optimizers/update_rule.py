@@ -180,7 +180,10 @@ class RuleOptimizer(Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration: what the constructor takes, as plain Python values."""
-        config = {**super().get_config(), "decay": self._initial_decay}
+        config = super().get_config()
+        # TensorFlow's optimizers since 2.11 refuse it.
+        if self._allow_new_variables or self._initial_decay != self._default_decay:
+            config["decay"] = self._initial_decay
         for name in self.hyper_names:
             config[name] = self._serialize_hyperparameter(name)
         return config | {name: getattr(self, name) for name in self.setting_names}

@@ -9,6 +9,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.symbolic.input_spec import sizes_agree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.ops import array, math
 
@@ -184,7 +185,7 @@ def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
         fitted = array.expand_dims(value, axis=-1)
     if fitted.dtype is not reference.dtype and fitted.dtype is not dtypes.string:
         fitted = math.cast(fitted, reference.dtype)
-    if not reference.shape[1:].is_compatible_with(fitted.shape[1:]):
+    if not sizes_agree(reference.shape.as_list()[1:], TensorShape(fitted.shape).as_list()[1:]):
         raise ValueError(
             f'Input 0 of layer "{model}" is incompatible with the layer: expected shape='
             f"{tuple(reference.shape)}, found shape={tuple(TensorShape(value.shape))}"

@@ -137,12 +137,22 @@ def _check(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
     if spec.shape is not None:
         expected = list(spec.shape)
         if spec.allow_last_axis_squeeze:
-            sizes = sizes[:-1] if sizes and sizes[-1] == 1 else sizes
-            expected = expected[:-1] if expected and expected[-1] == 1 else expected
-        if len(expected) != len(sizes) or any(
-            e is not None and s is not None and e != s for e, s in zip(expected, sizes, strict=True)
-        ):
+            agree = sizes_agree(expected, sizes)
+        else:
+            agree = TensorShape(expected).is_compatible_with(shape)
+        if not agree:
             raise ValueError(f"{start}expected shape={spec.shape}, found shape={tuple(shape)}")
+
+
+def sizes_agree(expected: list[int | None], found: list[int | None]) -> bool:
+    """Whether no known size differs, a last one of 1 left out: as Keras, for any number of dimensions.
+
+    Args:
+      expected: sizes; None fits any.
+      found: sizes.
+    """
+    kept = [sizes[:-1] if sizes and sizes[-1] == 1 else sizes for sizes in (expected, found)]
+    return all(e is None or f is None or e == f for e, f in zip(*kept, strict=False))
 
 
 def to_input_spec(shape: Any) -> Any:
