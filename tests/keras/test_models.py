@@ -388,3 +388,42 @@ def test_a_layer_several_times_in_a_sequential(declared, tmp_path):
         assert len(loaded.weights) == 2
     assert model.pop() is shared and model.layers == stack[:2]
     assert_close(model(x), tf.nn.relu(shared(x)))
+
+
+def test_clones_begin_with_given_tensors():
+    layers = tf.keras.layers
+    a, b = tf.keras.Input([4]), tf.keras.Input([4])
+    dense = layers.Dense(4)
+    model = tf.keras.Model([a, b], layers.Dense(2)(layers.add([dense(a), dense(b)])), name="two")
+    first, second = tf.keras.Input([4], name="first"), tf.keras.Input([4], name="second")
+    clone = tf.keras.models.clone_model(model, [first, second])
+    assert clone.inputs[0] is first and clone.name == "two"
+    assert [layer.name for layer in clone.layers[:2]] == ["first", "second"]
+    assert len(clone.weights) == 4 and len(clone.layers[2]._inbound_nodes) == 2
+    given = tf.keras.models.clone_model(model, [layers.Dense(4)(first), second])
+    assert given([tf.ones([2, 4]), tf.ones([2, 4])]).shape == (2, 2)
+    shapes = tf.keras.models.clone_model(model, [np.ones([3, 4]), np.ones([3, 4])]).input_shape
+    assert shapes == [(3, 4), (3, 4)]
+    with pytest.raises(ValueError, match=r"model 'two' has 2 input\(s\), got 1"):
+        tf.keras.models.clone_model(model, [first])
+    with pytest.raises(ValueError, match="`clone_function` argument to be a callable"):
+        tf.keras.models.clone_model(model, clone_function=3)
+
+    sequence = tf.keras.Sequential([layers.Dense(3, input_shape=(4,)), layers.Dense(1)])
+    assert tf.keras.models.clone_model(sequence, first).inputs[0] is first
+    assert tf.keras.models.clone_model(sequence, tf.ones([2, 4])).input_shape == (2, 4)
+
+
+def test_clones_may_share_layers():
+    inputs = tf.keras.Input([4])
+    dense = tf.keras.layers.Dense(4)
+    model = tf.keras.Model(inputs, tf.keras.layers.ReLU()(dense(inputs)))
+    clone = tf.keras.models.clone_model(
+        model,
+        clone_function=lambda layer: (
+            layer if layer is dense else tf.keras.layers.ELU(name=layer.name)
+        ),
+    )
+    assert clone.layers[1] is dense and type(clone.layers[2]).__name__ == "ELU"
+    x = np.float32([[1.0, -2.0, 3.0, 0.5]])
+    np.testing.assert_allclose(clone(x), tf.nn.elu(dense(x)), rtol=1e-6)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras import registry
+from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.saving import (
     load_model,
     model_from_config,
@@ -57,14 +61,16 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
 
     Args:
       model: a Sequential or Functional model.
-      input_tensors: not supported.
+      input_tensors: what the clone begins with instead of inputs of its own: symbolic tensors, or others, of which
+        shape and dtype count.
       clone_function: called with each layer, returns the layer to put in its place.
 
     Returns:
       A model.
 
     Raises:
-      ValueError: for a subclassed model.
+      ValueError: for a subclassed model, another number of tensors than the model has inputs, or a `clone_function`
+        that is none.
 
     Example:
       >>> import meshflow as tf
@@ -72,21 +78,65 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
       >>> clone = tf.keras.models.clone_model(model)
       >>> clone.layers[0].units, clone.layers[0].kernel is model.layers[0].kernel
       (2, False)
+      >>> x = tf.keras.Input([3])
+      >>> tf.keras.models.clone_model(model, x).inputs[0] is x
+      True
     """
-    if input_tensors is not None:
-        raise NotImplementedError(
-            "clone_model(input_tensors=...) is not supported: call the clone on the tensors instead."
-        )
     if not isinstance(model, (Sequential, Functional)):
         raise ValueError(
             f"Expected `model` argument to be a functional `Model` instance, but got a subclassed model instead: {model}"
         )
-    if clone_function is None:
-        return type(model).from_config(model.get_config())
-    made: dict[Any, Any] = {
-        layer.name: clone_function(layer)
-        for layer in model.layers
-        if type(layer).__name__ != "InputLayer"
-    }
+    if clone_function is not None and not callable(clone_function):
+        raise ValueError(
+            f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
+        )
+    config = model.get_config()
+    made: dict[Any, Any] = {}
+    if clone_function is not None:
+        own = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
+        made = {layer.name: clone_function(layer) for layer in own}
+    if input_tensors is not None:
+        given = [_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
+        names = _input_names(model)
+        if len(names) != len(given):
+            raise ValueError(
+                f"clone_model: model {model.name!r} has {len(names)} input(s), got {len(given)} `input_tensors`."
+            )
+        if isinstance(model, Sequential):
+            return _begun_with(given[0], model, config, made)
+        made |= {name: _Begun(tensor) for name, tensor in zip(names, given, strict=True)}
     with registry.LAYERS.replaced(made):
-        return type(model).from_config(model.get_config())
+        return type(model).from_config(config)
+
+
+class _Begun:
+    """Stands for an input layer whose output is a tensor that there is."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.flat_outputs = [tensor]
+        self._inbound_nodes = [self]
+
+
+def _symbolic(tensor: Any) -> Any:
+    """A symbolic tensor; for others an input of their shape."""
+    if isinstance(tensor, KerasTensor):
+        return tensor
+    tensor = convert_to_tensor(tensor)
+    return Input(batch_shape=tuple(tensor.shape.as_list()), dtype=tensor.dtype)
+
+
+def _input_names(model: Any) -> list[str]:
+    if isinstance(model, Sequential):
+        return ["first"]
+    return [tensor._keras_history.layer.name for tensor in nest.flatten(model.inputs)]
+
+
+def _begun_with(tensor: Any, model: Any, config: Any, made: dict[Any, Any]) -> Model:
+    """A clone of a sequence that begins with a symbolic tensor's input layer, or one like it."""
+    first = tensor._keras_history.layer
+    if not isinstance(first, InputLayer):
+        first = InputLayer(batch_input_shape=tuple(tensor.shape.as_list()), dtype=tensor.dtype)
+    own = [entry for entry in config["layers"] if entry["class_name"] != "InputLayer"]
+    with registry.LAYERS.replaced(made):
+        layers = [registry.LAYERS.deserialize(entry) for entry in own]
+    return type(model)([first, *layers], name=model.name)

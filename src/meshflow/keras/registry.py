@@ -274,6 +274,16 @@ class _Layers(Family):
         finally:
             self._instead.reset(token)
 
+    def is_shared(self, layer: Any, entry: dict[str, Any]) -> bool:
+        """Whether a layer was put in the place of one that a model calls.
+
+        Args:
+          layer: what was found for an entry.
+          entry: the layer's entry in a model's configuration.
+        """
+        instead = self._instead.get() or {}
+        return bool(entry["inbound_nodes"]) and any(found is layer for found in instead.values())
+
     def get(self, identifier: Any, custom_objects: Any = None) -> Any:
         """What an identifier means; see `Family`."""
         instead = self._instead.get()

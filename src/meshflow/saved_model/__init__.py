@@ -14,8 +14,24 @@ from meshflow.saved_model.saving import save
 
 __all__ = [
     "ASSETS_DIRECTORY",
+    "ASSETS_KEY",
+    "CLASSIFY_INPUTS",
+    "CLASSIFY_METHOD_NAME",
+    "CLASSIFY_OUTPUT_CLASSES",
+    "CLASSIFY_OUTPUT_SCORES",
+    "DEBUG_DIRECTORY",
+    "DEBUG_INFO_FILENAME_PB",
     "DEFAULT_SERVING_SIGNATURE_DEF_KEY",
     "GPU",
+    "PREDICT_INPUTS",
+    "PREDICT_METHOD_NAME",
+    "PREDICT_OUTPUTS",
+    "REGRESS_INPUTS",
+    "REGRESS_METHOD_NAME",
+    "REGRESS_OUTPUTS",
+    "SAVED_MODEL_FILENAME_PB",
+    "SAVED_MODEL_FILENAME_PBTXT",
+    "SAVED_MODEL_SCHEMA_VERSION",
     "SERVING",
     "TPU",
     "TRAINING",
@@ -29,12 +45,26 @@ __all__ = [
 ]
 
 ASSETS_DIRECTORY = "assets"
+ASSETS_KEY = "saved_model_assets"
 VARIABLES_DIRECTORY = "variables"
 VARIABLES_FILENAME = "variables"
 SERVING = "serve"
 TRAINING = "train"
 GPU = "gpu"
 TPU = "tpu"
+SAVED_MODEL_SCHEMA_VERSION = 1
+SAVED_MODEL_FILENAME_PB = "saved_model.pb"
+SAVED_MODEL_FILENAME_PBTXT = "saved_model.pbtxt"
+DEBUG_DIRECTORY = "debug"
+DEBUG_INFO_FILENAME_PB = "saved_model_debug_info.pb"
+# What signatures of TensorFlow Serving's kinds call their method, inputs and outputs.
+CLASSIFY_METHOD_NAME = "tensorflow/serving/classify"
+CLASSIFY_INPUTS = "inputs"
+CLASSIFY_OUTPUT_CLASSES, CLASSIFY_OUTPUT_SCORES = "classes", "scores"
+PREDICT_METHOD_NAME = "tensorflow/serving/predict"
+PREDICT_INPUTS, PREDICT_OUTPUTS = "inputs", "outputs"
+REGRESS_METHOD_NAME = "tensorflow/serving/regress"
+REGRESS_INPUTS, REGRESS_OUTPUTS = "inputs", "outputs"
 
 
 class SaveOptions:

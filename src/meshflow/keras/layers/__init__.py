@@ -33,6 +33,7 @@ from meshflow.keras.layers.recurrent_cells import *
 from meshflow.keras.layers.recurrent_layers import *
 from meshflow.keras.layers.regularization import *
 from meshflow.keras.layers.reshaping import *
+from meshflow.keras.layers.saved_model_layer import *
 from meshflow.keras.layers.separable_convolution import *
 from meshflow.keras.layers.spectral_normalization import *
 from meshflow.keras.layers.stage import *

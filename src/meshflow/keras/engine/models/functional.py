@@ -163,9 +163,11 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
     for entry in config["layers"]:
         layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
-        if layer._inbound_nodes:
-            results[entry["name"], 0] = layer._inbound_nodes[0].flat_outputs
-        offset = 1 if layer._inbound_nodes and not hasattr(layer, "layers") else 0
+        # Of a layer that another model has, too, earlier calls are not this one's.
+        nodes = [] if registry.LAYERS.is_shared(layer, entry) else layer._inbound_nodes
+        if nodes:
+            results[entry["name"], 0] = nodes[0].flat_outputs
+        offset = 1 if nodes and not hasattr(layer, "layers") else 0
         for number, call in enumerate(entry["inbound_nodes"]):
             waiting.append((entry["name"], number + offset, _modern_call(call)))
 

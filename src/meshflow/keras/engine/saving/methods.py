@@ -72,7 +72,8 @@ class ModelSaving:
             )
         if serving_signatures.input_specs(self) is None:
             raise ValueError(f"Model {self.name} must be built or called before it is exported.")
-        saved_model.save(self, filepath)
+        with serving_signatures.exported():
+            saved_model.save(self, filepath)
 
     def save_weights(
         self,

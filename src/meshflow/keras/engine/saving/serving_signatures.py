@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,21 @@ from meshflow.keras.engine.training.host_preprocessing import HostPart
 from meshflow.saved_model.calls import for_any_batch
 from meshflow.saved_model.text import TextCall
 
+# Whether what is saved is to be served, by a function of that name.
+_exported: contextvars.ContextVar[bool] = contextvars.ContextVar("exported", default=False)
 _log = logging.getLogger("meshflow")
 
-__all__ = ["input_specs", "saved_functions", "saved_signatures"]
+__all__ = ["exported", "input_specs", "saved_functions", "saved_signatures"]
+
+
+@contextlib.contextmanager
+def exported() -> Iterator[None]:
+    """Models that are saved within have `serve`, what they predict, as a function and as a signature."""
+    token = _exported.set(True)
+    try:
+        yield
+    finally:
+        _exported.reset(token)
 
 
 def input_specs(model: Any) -> Any:
@@ -57,8 +71,12 @@ def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any,
     def call(inputs: Any, training: bool = False) -> Any:
         return model(inputs, training=training)
 
+    def serve(inputs: Any) -> Any:
+        return model(inputs, training=False)
+
     saved = _divided(model, call)
-    return {"__call__": [(saved, (specs, training), {}) for training in (False, True)]}
+    found = {"__call__": [(saved, (specs, training), {}) for training in (False, True)]}
+    return found | ({"serve": [(_divided(model, serve), (specs,), {})]} if _exported.get() else {})
 
 
 def saved_signatures(model: Any) -> dict[str, Any]:
@@ -75,7 +93,10 @@ def saved_signatures(model: Any) -> dict[str, Any]:
         names = model.output_names or [f"output_{i}" for i in range(1, len(flat) + 1)]
         return dict(zip(names, flat, strict=True))
 
-    return {"serving_default": (_divided(model, predict), (specs,), {})}
+    signature = (_divided(model, predict), (specs,), {})
+    return {
+        name: signature for name in ("serving_default", *(["serve"] if _exported.get() else []))
+    }
 
 
 def _divided(model: Any, function: Callable[..., Any]) -> Any:

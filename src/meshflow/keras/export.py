@@ -1,0 +1,149 @@
+"""`tf.keras.export`: SavedModels with functions of one's own choice, for serving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow import saved_model
+from meshflow.core.functions.function import Function, function
+from meshflow.core.variables.module import Module
+from meshflow.core.variables.variable import Variable
+from meshflow.saved_model.calls import calls_of
+from meshflow.version import VERSION
+
+__all__ = ["ExportArchive"]
+
+
+class ExportArchive(Module):
+    """Collects functions (endpoints) and the variables that they use, and writes them as a SavedModel.
+
+    Attributes:
+      variables: those of what is tracked.
+      trainable_variables: those of them that are trained.
+      non_trainable_variables: the others.
+
+    Example:
+      >>> import tempfile
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> archive = tf.keras.export.ExportArchive()
+      >>> archive.track(model)
+      >>> archive.add_endpoint("call", model.call, [tf.TensorSpec([None, 3], "float32")])
+      >>> folder = tempfile.mkdtemp()
+      >>> archive.write_out(folder)
+      >>> tf.saved_model.load(folder).call(tf.ones([4, 3])).shape
+      TensorShape([4, 2])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._endpoints: list[str] = []
+        self._resources: list[Any] = []
+        self.tensorflow_version = VERSION
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables of what is tracked."""
+        return (*self.trainable_variables, *self.non_trainable_variables)
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """Those that are trained."""
+        return self._found_in("trainable_variables")
+
+    @property
+    def non_trainable_variables(self) -> tuple[Variable, ...]:
+        """Those that are not trained."""
+        return self._found_in("non_trainable_variables")
+
+    def _found_in(self, name: str) -> tuple[Variable, ...]:
+        found = {id(v): v for r in self._resources for v in getattr(r, name, ())}
+        return tuple(found.values())
+
+    def track(self, resource: Any) -> None:
+        """Takes a layer, model, table or other thing whose variables or files the endpoints use.
+
+        Args:
+          resource: the thing; layers must be built.
+
+        Raises:
+          ValueError: for a layer that is not built, or something without variables or a state.
+        """
+        if getattr(resource, "built", True) is False:
+            raise ValueError(
+                f"The layer {resource.name!r} must be built before it is tracked: call it, or its `build()`."
+            )
+        if not isinstance(resource, Module) and not hasattr(resource, "_saved_state"):
+            raise ValueError(
+                "Invalid resource type. Expected an instance of a TensorFlow `Trackable` (such as a Keras `Layer` or "
+                f"`Model`). Received instead an object of type {type(resource)}: {resource!r}"
+            )
+        self._resources.append(resource)
+
+    def add_endpoint(self, name: str, fn: Callable[..., Any], input_signature: Any = None) -> None:
+        """Adds a function, which the loaded object has as an attribute and as a signature.
+
+        Args:
+          name: the attribute's name.
+          fn: a function of tensors; or a `tf.function` that has been called or has an `input_signature`.
+          input_signature: a list with a `tf.TensorSpec`, or a structure of them, for each argument.
+
+        Raises:
+          ValueError: for a name that is taken, or a function without a signature.
+        """
+        if name in self._endpoints:
+            raise ValueError(f"Endpoint name '{name}' is already taken.")
+        if input_signature is not None:
+            own = function(fn, input_signature=input_signature)
+        elif isinstance(fn, Function):
+            own = fn
+            if not list(calls_of(fn)):
+                raise ValueError(
+                    f"The `tf.function` of endpoint {name!r} has never been called: call it once, give it an "
+                    "`input_signature`, or pass `input_signature=`."
+                )
+        else:
+            raise ValueError(
+                "If the `fn` argument provided is not a `tf.function`, you must provide an `input_signature` argument "
+                f"to specify the shape and dtype of the function's arguments; endpoint {name!r} has none."
+            )
+        setattr(self, name, own)
+        self._endpoints.append(name)
+
+    def add_variable_collection(self, name: str, variables: Any) -> None:
+        """Adds variables that the loaded object has as an attribute.
+
+        Args:
+          name: the attribute's name.
+          variables: the variables.
+
+        Raises:
+          ValueError: for something else than a list of variables.
+        """
+        if not isinstance(variables, (list, tuple, set)):
+            raise ValueError(
+                f"Expected `variables` to be a list/tuple/set. Received instead object of type {type(variables)}."
+            )
+        others = [v for v in variables if not isinstance(v, Variable)]
+        if others:
+            raise ValueError(
+                f"Expected all elements in `variables` to be `tf.Variable` instances. Found {others[0]!r}."
+            )
+        setattr(self, name, list(variables))
+
+    def write_out(self, filepath: Any, options: Any = None) -> None:
+        """Writes the SavedModel. The first endpoint is its default signature, unless one is called so.
+
+        Args:
+          filepath: the folder.
+          options: a `tf.saved_model.SaveOptions`.
+
+        Raises:
+          ValueError: without endpoints.
+        """
+        if not self._endpoints:
+            raise ValueError("No endpoints have been set yet. Call add_endpoint().")
+        signatures = {name: getattr(self, name) for name in self._endpoints}
+        signatures.setdefault("serving_default", signatures[self._endpoints[0]])
+        saved_model.save(self, filepath, signatures=signatures, options=options)
