@@ -368,8 +368,8 @@ def check_pipeline(strategy: Any) -> None:
         raise InvalidValueError(
             f"Pipeline: the schedule {spec!r} has no backward passes, and cannot train."
         )
-    if options.recompute:
+    if options.recompute == "gathers":
         raise InvalidValueError(
-            f"recompute={options.recompute!r} with a pipeline: its stages keep their inputs only and are computed again "
-            "as they are. Leave recompute out."
+            "recompute='gathers' with a pipeline: a step brings the weights of its stages together once, and gathers "
+            "none inside of layers. Use recompute='layer', a policy, or leave it out."
         )

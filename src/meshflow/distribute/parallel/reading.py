@@ -23,7 +23,8 @@ _gather = Op("gather_weight", lambda operands, static: static[0].whole(operands[
 @contextlib.contextmanager
 def reading_parts(shares: Shares) -> Iterator[None]:
     """While it is open, and layers are computed again, a read of a split weight is a gather of its own."""
-    if not shares.recompute:
+    if not shares.recompute or shares.strategy.options.pipeline is not None:
+        # A pipeline's stages find their weights together.
         yield
         return
     gathered: dict[tuple[int, int], Tensor] = {}
