@@ -1,14 +1,15 @@
-"""Pipelines with other options: layers that are computed again, and what that leaves in memory."""
+"""Pipelines with other options: layers computed again, states in parts, weights that rules divide."""
 
 import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
-from distribute.parallel.test_pipeline import Own, compiled, curve, pipelined, same
+from distribute.parallel.test_pipeline import Own, compiled, curve, mesh_of, pipelined, same
 
 LAYERS = tf.keras.layers
 WIDTH, HIDDEN = 8, 64
+SOAK = pytest.mark.soak
 
 
 def block():
@@ -49,7 +50,7 @@ def test_layers_that_are_computed_again_in_stages():
     same(curve(model, x, y, 3, batch=2048), curve(plain, x, y, 3, batch=2048))
 
 
-@pytest.mark.soak
+@SOAK
 def test_memory_of_layers_that_are_computed_again_grows_with_their_inputs_alone():
     x, y = batch(2048)
 
@@ -63,7 +64,7 @@ def test_memory_of_layers_that_are_computed_again_grows_with_their_inputs_alone(
     assert growth("layer") < 0.5 * hidden
 
 
-@pytest.mark.soak
+@SOAK
 def test_state_and_random_numbers_of_layers_that_are_computed_again():
     x, y = batch(8)
     y = y[:, :1]
@@ -74,3 +75,97 @@ def test_state_and_random_numbers_of_layers_that_are_computed_again():
         same(curve(model, x, y, 3), expected)
     wanted = plain.normed.moving_mean.numpy()
     np.testing.assert_allclose(model.normed.moving_mean.numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def square():
+    return tf.keras.Sequential(
+        [tf.keras.Input([16]), *(LAYERS.Dense(16, "tanh") for _ in range(4))]
+    )
+
+
+@pytest.mark.parametrize("zero", [pytest.param(0, marks=SOAK), pytest.param(1, marks=SOAK), 2, 3])
+def test_bytes_of_stages_in_parts(zero):
+    """Kernels are divided over the stages' devices and those of the batch, biases over the former."""
+    p, n = 2, 2
+    strategy = pipelined(stage=p, data=n, micro_batches=2, zero=zero)
+    model = compiled(square, strategy, loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    x = np.ones((16, 16), np.float32)
+    step = strategy.explain(model, x, x).step
+    # Of one stage: two kernels, two biases; and the means of the loss.
+    kernels, biases, losses = 2 * 4 * 16 * 16, 2 * 4 * 16, 2 * 4
+    ring = lambda size, devices: size * (devices - 1) // devices
+    part = kernels // n
+    held, summed = (part if zero == 3 else kernels), (part if zero else kernels)
+    expected = {
+        "all-to-all": ring(held + biases, p) + ring(summed + biases, p),
+        "all-reduce": 2 * ring(biases + (0 if zero else kernels), n) + losses,
+        # Weights come together before a step, or after it.
+        "all-gather": ring(kernels, n) if zero else 0,
+        "reduce-scatter": ring(kernels, n) if zero else 0,
+    }
+    assert {kind: step.sent(kind) for kind in expected} == expected
+    # All stages' kernels and biases lie on p devices, and two slots of each.
+    own = (held + biases) + 2 * (summed + biases)
+    assert 0 <= step.memory["arguments"] - own - 2 * x.nbytes // n < 64
+    if zero == 3:
+        assert model.layers[0].kernel.layout.sharding_specs == ["stage", "data"]
+
+
+def pairs():
+    """Blocks of two products, of which a rule divides what is between them."""
+    widths = [32, 16] * 4
+    return tf.keras.Sequential([tf.keras.Input([16]), *(LAYERS.Dense(w, "tanh") for w in widths)])
+
+
+def test_weights_that_rules_divide_in_stages():
+    p, n, m, rows = 2, 2, 2, 8
+    pipeline = tf.distribute.Pipeline("stage")
+    strategy = tf.distribute.MeshStrategy(
+        mesh_of(stage=p, model=n), "hidden:model", pipeline=pipeline, micro_batches=m
+    )
+    model = compiled(pairs, strategy, loss="mse")
+    x = np.random.default_rng(0).normal(size=(m * rows, 16)).astype("float32")
+    step = strategy.explain(model, x, x).step
+    ring = lambda size, devices: size * (devices - 1) // devices
+    # A stage has two blocks. A tick sums the outputs of each in its forward pass, once more in the backward pass, and
+    # there the gradients of each one's inputs.
+    ticks, blocks, edge = m + 2 * p - 2, 2, 4 * rows * 16
+    sums = [c for c in step.collectives if c.axes == ("model",)]
+    assert {c.kind for c in sums} == {"all-reduce"}
+    assert sum(c.sent * c.times for c in sums) == ticks * 3 * blocks * 2 * ring(edge, n)
+    assert step.sent("collective-permute") == ticks * 2 * edge
+    # Weights of a stage come together, each device's share of what the rule divides; outer biases are not divided.
+    kernels, biases = 4 * blocks * 2 * 32 * 16 // n, 4 * blocks * 16
+    assert step.sent("all-to-all") == 2 * ring(kernels + biases, p)
+    assert model.layers[0].kernel.layout.sharding_specs == ["stage", "model"]
+    plain = compiled(pairs, None, loss="mse")
+    same(curve(model, x, x, 3, batch=m * rows), curve(plain, x, x, 3, batch=m * rows))
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-4, atol=1e-5
+    )
+
+
+def gated():
+    """Slices what a rule divides."""
+    inputs = tf.keras.Input([16])
+    x = LAYERS.Dense(64)(inputs)
+    x = LAYERS.Lambda(lambda t: t[..., :32] * tf.sigmoid(t[..., 32:]))(x)
+    return tf.keras.Model(inputs, LAYERS.Dense(4)(LAYERS.Dense(16)(x)))
+
+
+def test_rules_by_which_devices_of_one_stage_would_wait_for_others_are_refused():
+    pipeline = tf.distribute.Pipeline("stage")
+    mesh = mesh_of(stage=2, model=2)
+    strategy = tf.distribute.MeshStrategy(mesh, "hidden:model", pipeline=pipeline)
+    model = compiled(gated, strategy, loss="mse")
+    x = np.ones((8, 16), np.float32)
+    with pytest.raises(
+        ValueError, match=r"hidden:model divide a layer .*lambda.* in the middle of a stage"
+    ):
+        model.fit(x, x[:, :4], verbose=0)
+    with pytest.raises(ValueError, match="sequence='ring' with a pipeline"):
+        tf.distribute.MeshStrategy(mesh, "sequence:model", pipeline=pipeline, sequence="ring")
+    strategy = tf.distribute.MeshStrategy(mesh, "out:model+stage", pipeline=pipeline)
+    with pytest.raises(ValueError, match=r"splits axis 1 of the weight .* over 'model\+stage'"):
+        compiled(square, strategy, loss="mse").fit(x, x, verbose=0)
