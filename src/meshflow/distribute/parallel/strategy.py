@@ -149,10 +149,8 @@ class MeshStrategy(Strategy):
     def _lay(self, variable: Variable, layout: Layout | None) -> None:
         layout = layout or self.replicated(variable.ndim)
         named = {d for spec in layout.sharding_specs for d in dimensions_of(spec, self.mesh)}
-        taken = {
-            *self.batch_dimensions,
-            *((self.options.stages.over,) * (self.options.pipeline is not None)),
-        }
+        pipeline = self.options.pipeline
+        taken = {*self.batch_dimensions, *([] if pipeline is None else [self.options.stages.over])}
         self.rule_dimensions |= named - taken
         trained = variable.trainable and variable.dtype.is_floating
         if trained and self.options.pipeline is not None:
