@@ -35,7 +35,7 @@ from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import device_name
 
-__all__ = ["MultiWorkerMirroredStrategy", "workers_of"]
+__all__ = ["MultiWorkerMirroredStrategy"]
 
 # Jobs whose tasks train, in the order of TensorFlow's worker numbers.
 _JOBS = ("chief", "worker")
@@ -107,7 +107,7 @@ class MultiWorkerMirroredStrategy(Strategy):
                 f"tf.distribute.experimental.CommunicationOptions, got {options!r}."
             )
         self._resolver = cluster_resolver or TFConfigClusterResolver()
-        tasks, addresses, index = workers_of(self._resolver)
+        tasks, addresses, index = _workers(self._resolver)
         self.workers = max(len(tasks), 1)
         if tasks:
             join_cluster(tasks, addresses, index)
@@ -352,7 +352,7 @@ def _merged(array: Any, layout: Layout) -> Any:
 _mergers: dict[Any, Any] = {}
 
 
-def workers_of(resolver: Any) -> tuple[list[str], list[str], int]:
+def _workers(resolver: Any) -> tuple[list[str], list[str], int]:
     """Names and addresses of the workers, and this one's number; nothing for a single process."""
     spec = resolver.cluster_spec()
     spec = spec.as_dict() if hasattr(spec, "as_dict") else dict(spec or {})

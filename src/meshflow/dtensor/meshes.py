@@ -16,9 +16,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
-from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
 from meshflow.distribute.coordination import join_cluster
-from meshflow.distribute.multi_worker import workers_of
 from meshflow.environment.jax_internals import distributed
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
@@ -314,7 +312,7 @@ def initialize_accelerator_system(
     experimental_reset_context: bool | None = False,
     experimental_enable_megcore: bool | None = False,
 ) -> str:
-    """Starts the devices, and joins the other processes named in `DTENSOR_JOBS`, or in `TF_CONFIG`, as `meshflow launch` sets it.
+    """Starts the devices, and joins the other processes named in `DTENSOR_JOBS`.
 
     Args:
       device_type: "CPU", "GPU" or "TPU"; default the best there is.
@@ -338,9 +336,9 @@ def initialize_accelerator_system(
         )
     if num_logical_cpu_devices is not None:
         make_virtual_cpus(num_logical_cpu_devices)
-    tasks, addresses, own = _cluster()
-    if tasks and jax.distributed.is_initialized() is False:
-        join_cluster(tasks, addresses, own)
+    addresses = jobs()
+    if len(addresses) > 1 and jax.distributed.is_initialized() is False:
+        join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
     kind = type_of(_of_kind(device_type, local=True)[0])
     _System.started = True
     return kind
@@ -384,16 +382,8 @@ def shutdown_accelerator_system() -> None:
 shutdown_tpu_system = shutdown_accelerator_system
 
 
-def _cluster() -> tuple[list[str], list[str], int]:
-    """Names and addresses of all clients, and this one's number; nothing for a single one."""
-    addresses = jobs() if "DTENSOR_JOBS" in os.environ else []
-    if len(addresses) > 1:
-        return [f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id()
-    return ([], [], 0) if addresses else workers_of(TFConfigClusterResolver())
-
-
 def jobs() -> list[str]:
-    """Addresses of all clients, from `DTENSOR_JOBS`, or of the workers in `TF_CONFIG`; empty for a single one.
+    """Addresses of all clients, from `DTENSOR_JOBS`; empty for a single one.
 
     Raises:
       ValueError: when names of Borg tasks are not in the order of their numbers.
@@ -403,9 +393,7 @@ def jobs() -> list[str]:
       >>> tf.experimental.dtensor.jobs()
       []
     """
-    if "DTENSOR_JOBS" not in os.environ:
-        return _cluster()[1]
-    found = [j for j in os.environ["DTENSOR_JOBS"].split(",") if j]
+    found = [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
     if found and all(j.startswith("/bns/") for j in found):
         numbers = [int(j.rsplit("/", 1)[1].split(":")[0]) for j in found]
         if numbers != sorted(numbers):
@@ -423,9 +411,7 @@ def client_id() -> int:
       >>> tf.experimental.dtensor.client_id()
       0
     """
-    return int(
-        os.environ.get("DTENSOR_CLIENT_ID", 0 if "DTENSOR_JOBS" in os.environ else _cluster()[2])
-    )
+    return int(os.environ.get("DTENSOR_CLIENT_ID", "0"))
 
 
 def num_clients() -> int:

@@ -226,8 +226,11 @@ class PipelinedStep:
             for aval, c in zip(self._captured, self.traced.captures, strict=True)
         ]
         # Only how it is divided is asked for, not fast code.
-        options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-        text = jax.jit(self.run).lower(leaves, captures).compile(options).as_text()
+        options: Any = {
+            "xla_backend_optimization_level": 0,
+            "xla_llvm_disable_expensive_passes": True,
+        }
+        text = jax.jit(self.run).lower(leaves, captures).compile(options).as_text() or ""
         sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))
         for found in in_branches(text, sizes):
             if found.kind == "collective-permute" or self.over in found.axes:

@@ -56,7 +56,7 @@ def manual(shares: Shares) -> Iterator[None]:
     mesh = strategy.mesh.jax_mesh.abstract_mesh
     names = shares.axes
     if strategy.options.pipeline is not None:
-        names = [n for n in mesh.axis_names if n not in strategy.rule_dimensions]
+        names = tuple(n for n in mesh.axis_names if n not in strategy.rule_dimensions)
     if not names:
         yield
         return

@@ -151,8 +151,11 @@ class WeightPack:
         """The axes that a weight is divided along, with the number of parts, as buffers begin with them."""
         cut = self.cuts[number]
         found = [(axis, n) for (axis, _), n in zip(cut.rules, self._rules, strict=True)] * rules
-        found += [(cut.zero, n) for n in self._zero] * zero
-        return found + [(cut.stage, n) for n in self._stage] * stage
+        if cut.zero is not None and zero:
+            found += [(cut.zero, n) for n in self._zero]
+        if cut.stage is not None and stage:
+            found += [(cut.stage, n) for n in self._stage]
+        return found
 
     def _part(self, number: int) -> tuple[int, ...]:
         sizes = list(self._shapes[number])
@@ -301,7 +304,8 @@ class WeightPack:
 
 def _divided(array: Any, pairs: Sequence[tuple[int, int]]) -> Any:
     """An array with axes of parts in front, one for each (axis, number of parts)."""
-    shape, places, parts = [], {}, dict(pairs)
+    shape: list[int] = []
+    places, parts = {}, dict(pairs)
     for axis, size in enumerate(array.shape):
         if axis in parts:
             places[axis] = len(shape)
