@@ -45,6 +45,37 @@ def users(jaxpr: Any, eqns: list[Any]) -> dict[Any, list[int]]:
     return found
 
 
+def reads_of_outputs(equation: Any) -> list[set[int]]:
+    """For each output of an equation the numbers of the inputs that it depends on; looks into calls and branches."""
+    every = set(range(len(equation.invars)))
+    whole = [every for _ in equation.outvars]
+    inner = [opened(jaxpr) for jaxpr in inner_jaxprs(equation)]
+    # A branch has all inputs but the first, which says the branch, and which all outputs depend on.
+    first = int(equation.primitive.name == "cond")
+    called = first or equation.primitive.name in _CALLS
+    if not called or not inner or any(len(j.invars) + first != len(every) for j in inner):
+        return whole
+    found: list[set[int]] = [set(range(first)) for _ in equation.outvars]
+    for jaxpr in inner:
+        behind: dict[Any, set[int]] = {v: {first + i} for i, v in enumerate(jaxpr.invars)}
+        for eqn in jaxpr.eqns:
+            reads = [_behind(behind, a) for a in eqn.invars]
+            for v, numbers in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
+                behind[v] = set().union(*(reads[n] for n in numbers))
+        for numbers, atom in zip(found, jaxpr.outvars, strict=True):
+            numbers |= _behind(behind, atom)
+    return found
+
+
+_CALLS = frozenset(
+    ["jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call"]
+)
+
+
+def _behind(behind: dict[Any, set[int]], atom: Any) -> set[int]:
+    return set() if isinstance(atom, jex_core.Literal) else behind.get(atom, set())
+
+
 class Contents(NamedTuple):
     """What is in a jaxpr.
 

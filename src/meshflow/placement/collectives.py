@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-__all__ = ["Collective", "collective_of", "collectives_of", "groups_of"]
+__all__ = ["Collective", "collective_of", "collectives_of", "groups_of", "in_branches"]
 
 _KINDS = (
     "all-reduce",
@@ -77,6 +77,30 @@ def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
         for number, collective in enumerate(computation.collectives)
         if times[name, number]
     ]
+
+
+def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
+    """The collectives of a program that run where a branch is taken, so that not all devices may meet in them.
+
+    Args:
+      text: the program, partitioned for one device.
+      mesh: sizes of the mesh dimensions by name.
+    """
+    computations, _ = _computations(text, mesh)
+    waiting = [
+        name
+        for computation in computations.values()
+        for _, names in computation.calls
+        if len(names) > 1
+        for name in names
+    ]
+    inside: dict[str, _Computation] = {}
+    while waiting:
+        name = waiting.pop()
+        if name in computations and name not in inside:
+            inside[name] = computations[name]
+            waiting += [called for _, names in inside[name].calls for called in names]
+    return [collective for computation in inside.values() for collective in computation.collectives]
 
 
 def collective_of(line: str, mesh: dict[str, int]) -> Collective | None:

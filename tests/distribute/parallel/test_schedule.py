@@ -68,9 +68,26 @@ def test_the_numbers_of_the_page():
     assert schedule_of("1f1b", 4, 32).bubble() == pytest.approx(0.0857, abs=1e-4)
     assert schedule_of("classic_1f1b", 4, 8).bubble() == pytest.approx(0.4)
     assert schedule_of("classic_1f1b", 4, 32).bubble() == pytest.approx(0.294, abs=1e-3)
-    split = schedule_of("zero_bubble", 8, 64)
-    assert split.bubble() == pytest.approx(2 * 7 / (3 * 64 + 2 * 7))
-    assert split.bubble() < schedule_of("1f1b", 8, 64).bubble()
+    assert schedule_of("zero_bubble", 8, 64).bubble() == pytest.approx(0.0352, abs=1e-4)
+    assert schedule_of("zero_bubble", 16, 64).bubble() == pytest.approx(0.0725, abs=1e-4)
+
+
+@settings(max_examples=rounds(40, 500), deadline=None)
+@given(devices=st.integers(1, 10), more=st.integers(0, 40))
+def test_weight_passes_fill_all_but_the_first_way_and_the_last(devices, more):
+    p, m = devices, max(2 * (devices - 1), 1) + more
+    table = schedule_of("zero_bubble", p, m)
+    # The last device cannot begin before p - 1 passes, so that nothing takes less.
+    assert table.bubble() == pytest.approx((p - 1) / (3 * m + p - 1))
+    assert (table.ticks, table.held()) == (m + 2 * (p - 1), min(m, 2 * p - 1))
+    assert columns_of(table).gradients <= min(m, 2 * p - 1)
+
+
+@settings(max_examples=rounds(40, 500), deadline=None)
+@given(**SIZES)
+def test_weight_passes_apart_are_never_longer_than_whole_ones(devices, micro_batches):
+    split, whole = (schedule_of(n, devices, micro_batches) for n in ("zero_bubble", "1f1b"))
+    assert split.bubble() <= whole.bubble() + 1e-9
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
@@ -79,20 +96,24 @@ def test_slots_hold_what_is_still_read(name, devices, micro_batches):
     """Plays the columns as the loop does: every read finds the micro-batch that was meant."""
     table = schedule_of(name, devices, micro_batches)
     columns = columns_of(table)
-    inputs, gradients = {}, {}
+    inputs, gradients, done = {}, {}, 0
     last = table.stages - 1
     for tick in range(table.ticks):
         sent = []
         for device in range(devices):
-            for kind, work in zip("FBW", (columns.forward, columns.backward, columns.weights)):
-                i = int(work.micro_batch[tick, device])
+            lanes = range(columns.weights.input.shape[1])
+            places = [(columns.forward, (tick, device)), (columns.backward, (tick, device))]
+            places += [(columns.weights, (tick, lane, device)) for lane in lanes]
+            for kind, (work, place) in zip("FBWW", places):
+                i = int(work.micro_batch[place])
                 if i < 0:
                     continue
-                stage = int(work.chunk[tick, device]) * devices + device
+                done += 1
+                stage = int(work.chunk[place]) * devices + device
                 if stage:
-                    assert inputs[device, int(work.input[tick, device])] == (stage, i)
+                    assert inputs[device, int(work.input[place])] == (stage, i)
                 if kind != "F" and stage < last:
-                    assert gradients[device, int(work.gradient[tick, device])] == (stage, i)
+                    assert gradients[device, int(work.gradient[place])] == (stage, i)
                 if kind == "F" and stage < last:
                     sent.append((inputs, columns.keep_input, stage + 1, i))
                 if kind == "B" and stage:
@@ -101,6 +122,8 @@ def test_slots_hold_what_is_still_read(name, devices, micro_batches):
             device = stage % devices
             slots[device, int(keep[tick, device])] = (stage, i)
     assert columns.inputs <= table.held()
+    # The last stage's forward passes are a part of its backward passes.
+    assert done == len(table.when()) - micro_batches * table.trains
 
 
 def order(text):
@@ -139,7 +162,7 @@ def test_what_is_used_before_it_arrives_is_refused():
         "which is done in tick 0, and arrives in the one after that",
     ):
         Schedule.from_csv("0F0,,0B0\n1F0,1B0,\n", exact=True)
-    with pytest.raises(ValueError, match="both in tick 0 of device 0; a tick has one of each kind"):
+    with pytest.raises(ValueError, match="both in tick 0 of device 0; a tick has one forward"):
         Schedule.from_csv("0F0 0F1,0B0,0B1\n", exact=True)
     table = schedule_of("1f1b", 2, 2).table.copy()
     table[0, 0, 0] = 7, 0

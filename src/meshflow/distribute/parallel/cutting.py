@@ -21,7 +21,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import inner_jaxprs, opened
+from meshflow.passes.jaxprs import inner_jaxprs, opened, reads_of_outputs
 
 __all__ = ["Program", "StageProgram", "cut"]
 
@@ -45,6 +45,10 @@ def _is_light(eqn: Any) -> bool:
 
 def _variables(atoms: Any) -> list[Any]:
     return [a for a in atoms if not isinstance(a, jex_core.Literal)]
+
+
+def _is_in(atom: Any, known: Any) -> bool:
+    return not isinstance(atom, jex_core.Literal) and atom in known
 
 
 def size_of(aval: Any) -> int:
@@ -337,9 +341,12 @@ def _check_state(program: Program, eqns: list[Any], captures: list[int], outputs
         if id(source) in written and not restarts(source):
             behind[program.captured[i]] = source
     for eqn in eqns:
-        for v in _variables(eqn.invars):
-            if v in behind:
-                behind |= dict.fromkeys(eqn.outvars, behind[v])
+        sources = {n: behind[v] for n, v in enumerate(eqn.invars) if _is_in(v, behind)}
+        if sources:
+            for v, numbers in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
+                source = next((sources[n] for n in sorted(numbers) if n in sources), None)
+                if source is not None:
+                    behind[v] = source
     for v in _variables(outputs):
         if v in behind:
             raise InvalidValueError(

@@ -8,7 +8,8 @@ way a stage keeps its input only; the backward pass computes the stage again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,9 +18,10 @@ import numpy as np
 from jax import lax
 
 from meshflow.distribute.parallel.cutting import StageProgram
-from meshflow.distribute.parallel.packs import Buffers, Pack, SplitPack, chosen, is_float
+from meshflow.distribute.parallel.packs import Buffers, Pack, alike, chosen, is_float
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.slots import Work, columns_of
+from meshflow.distribute.parallel.stage_weights import Cut, WeightPack
 from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["Carry", "Kinds", "Loop"]
@@ -30,15 +32,13 @@ class Kinds:
     """What the captures of the stages are, by number.
 
     Attributes:
-      split: trained ones of which each device of the pipeline has a part, with the axis.
-      trained: all that are trained.
+      trained: those that are trained, with how they are divided.
       streams: states of streams of keys, with the number of the write.
       sums: sums over the batch, with that number.
       carried: other variables that are written, with that number.
     """
 
-    split: dict[int, int]
-    trained: frozenset[int]
+    trained: dict[int, Cut]
     streams: dict[int, int]
     sums: dict[int, int]
     carried: dict[int, int]
@@ -50,15 +50,13 @@ class Carry:
     """What a device adds up.
 
     Attributes:
-      split: gradients of split weights, [chunks, parts, length] by dtype.
-      whole: of the others, [chunks, length].
+      weights: gradients of weights, [chunks, ...] by dtype for each pack of them.
       written: new values of variables, [chunks, length].
       scalars: sums of the last stage's scalar results.
       rows: its results by rows, [micro-batches, rows, ...].
     """
 
-    split: Buffers
-    whole: Buffers
+    weights: list[Buffers]
     written: Buffers
     scalars: list[Any]
     rows: list[Any]
@@ -75,10 +73,14 @@ class Loop:
       results: for each of the last stage's results its shape and dtype, and whether it has rows.
       schedule: the schedule.
       over: the mesh dimension of the pipeline.
+      sizes: the sizes of the mesh's dimensions.
+      axes: those that the batch is divided over.
       shares: into how many shares the batch is divided.
+      divided: whether rules divide what stages compute: what is not divided must say so then.
 
     Attributes:
-      split, whole, fixed, written, edge: how captures, written variables, and what crosses are laid out.
+      weights: how trained captures are laid out, by how they are divided.
+      fixed, written, edge: how other captures, written variables, and what crosses are.
     """
 
     def __init__(
@@ -90,7 +92,10 @@ class Loop:
         results: Sequence[tuple[Any, bool]],
         schedule: Schedule,
         over: str,
+        sizes: Mapping[str, int],
+        axes: Sequence[str],
         shares: int,
+        divided: bool,
     ) -> None:
         self.programs, self.kinds, self.schedule, self.over = programs, kinds, schedule, over
         self.shares = shares
@@ -101,12 +106,17 @@ class Loop:
         def of(numbers: Any) -> list[dict[int, Any]]:
             return [{i: captures[i] for i in p.captures if i in numbers} for p in programs]
 
-        every = set(range(len(captures)))
-        self.split = SplitPack(of(set(kinds.split)), kinds.split, schedule.devices)
-        self.whole = Pack(of(kinds.trained - set(kinds.split)))
-        self.fixed = Pack(of(every - kinds.trained))
-        self.written = Pack([{k: writes[k] for k in p.writes} for p in programs])
-        self.edge = Pack([dict(enumerate(p.sends)) for p in programs[:-1]])
+        alike: dict[Any, dict[int, Cut]] = {}
+        for i, cut in kinds.trained.items():
+            alike.setdefault(cut.kind, {})[i] = cut
+        self.divided = divided
+        self.weights = [
+            WeightPack(of(cuts.keys()), cuts, sizes, over, axes, self.divided)
+            for cuts in alike.values()
+        ]
+        self.fixed = Pack(of(set(range(len(captures))) - kinds.trained.keys()), self.divided)
+        self.written = Pack([{k: writes[k] for k in p.writes} for p in programs], self.divided)
+        self.edge = Pack([dict(enumerate(p.sends)) for p in programs[:-1]], self.divided)
         self._branch_of, self._examples = self._distinct()
 
     def _distinct(self) -> tuple[np.ndarray, list[int]]:
@@ -114,7 +124,7 @@ class Loop:
         keys: dict[Any, int] = {}
         numbers, examples = [], []
         for s, program in enumerate(self.programs):
-            packs: list[Any] = [self.split, self.whole, self.fixed, self.written]
+            packs: list[Any] = [*self.weights, self.fixed, self.written]
             places = tuple(tuple(pack.places[s].values()) for pack in packs)
             ends = tuple(
                 tuple(self.edge.places[e].values()) if 0 <= e < len(self.programs) - 1 else None
@@ -130,13 +140,13 @@ class Loop:
         return np.array(numbers, np.int32), examples
 
     def _kind(self, number: int, program: StageProgram) -> Any:
-        for name in ("split", "streams", "sums"):
+        for name in ("streams", "sums"):
             if number in getattr(self.kinds, name):
                 return name
         write = self.kinds.carried.get(number)
-        return (
-            program.writes.index(write) if write in program.writes else number in self.kinds.trained
-        )
+        if write in program.writes:
+            return program.writes.index(write)
+        return self.kinds.trained.get(number)
 
     @property
     def distinct(self) -> int:
@@ -185,7 +195,10 @@ class Loop:
         return jnp.concatenate([words, state[2:]])
 
     def _trained(self, stage: int, own: Any) -> dict[int, Any]:
-        return self.split.take(own[0], stage) | self.whole.take(own[1], stage)
+        found: dict[int, Any] = {}
+        for pack, buffers in zip(self.weights, own[0], strict=True):
+            found |= pack.take(buffers, stage)
+        return found
 
     def _arrived(self, stage: int, buffers: Buffers) -> dict[int, Any]:
         return self.edge.take(buffers, stage - 1) if stage else {}
@@ -219,7 +232,7 @@ class Loop:
     def _forward(self, stage: int, own: Any, buffers: Buffers, carry: Carry, at: Any) -> Any:
         rows, micro_batch = at
         arrived = [*self._arrived(stage, buffers).values()]
-        fed = own[2], carry.written, micro_batch
+        fed = own[1], carry.written, micro_batch
         sends, results, new = self._outputs(stage, self._trained(stage, own), arrived, fed, rows)
         if not self.trains:
             carry = self._collected(stage, carry, results, new, micro_batch)
@@ -241,7 +254,7 @@ class Loop:
         """
         rows, micro_batch = at
         trained, arrived = self._trained(stage, own), self._arrived(stage, buffers)
-        fed = own[2], carry.written, micro_batch
+        fed = own[1], carry.written, micro_batch
         floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
         last = stage == len(self.programs) - 1
 
@@ -268,13 +281,9 @@ class Loop:
                 back = self.edge.put(of_inputs, stage - 1, floats=True)
             carry = self._collected(stage, carry, results, new, micro_batch)
         if "W" in wanted:
-            split = {i: g for i, g in of_weights.items() if i in self.kinds.split}
-            whole = {i: g for i, g in of_weights.items() if i not in self.kinds.split}
-            carry = dataclasses.replace(
-                carry,
-                split=_sum(carry.split, self.split.put(split, stage, floats=True)),
-                whole=_sum(carry.whole, self.whole.put(whole, stage, floats=True)),
-            )
+            made = [pack.put(of_weights, stage, floats=True) for pack in self.weights]
+            sums = [_sum(b, more) for b, more in zip(carry.weights, made, strict=True)]
+            carry = dataclasses.replace(carry, weights=sums)
         return back, carry
 
     # ---- the loop --------------------------------------------------------------------------
@@ -287,21 +296,23 @@ class Loop:
         """
         chunks, m = self.schedule.chunks, self.schedule.micro_batches
 
-        def zeros(pack: Any) -> Buffers:
+        def zeros(pack: WeightPack) -> Buffers:
             return {
-                n: jnp.zeros((chunks, *z.shape), jnp.promote_types(z.dtype, jnp.float32))
+                n: pack.laid(
+                    jnp.zeros((chunks, *z.shape), jnp.promote_types(z.dtype, jnp.float32)), 1
+                )
                 for n, z in pack.zeros(floats=True).items()
             }
 
         scalars = [jnp.zeros((), jnp.float32) for _, rows in self.results if not rows]
         rows = [jnp.zeros((m, *a.shape), a.dtype) for a, rows in self.results if rows]
-        return Carry(zeros(self.split), zeros(self.whole), _stacked(first), scalars, rows)
+        return Carry([zeros(pack) for pack in self.weights], _stacked(first), scalars, rows)
 
     def run(self, own: Sequence[Any], first: Sequence[Buffers], rows: Sequence[Any]) -> Carry:
         """Runs the schedule on this device.
 
         Args:
-          own: for each chunk (split weights, other weights, other captures) of its stage.
+          own: for each chunk (weights by pack, other captures) of its stage.
           first: for each chunk what its written variables begin with.
           rows: the batch, [micro-batches, rows, ...] each.
         """
@@ -319,24 +330,23 @@ class Loop:
         ring = self.schedule.chunks > 1
         forwards = [(i, (i + 1) % p) for i in range(p if ring else p - 1)]
         backwards = [(b, a) for a, b in forwards]
-        kinds = [("F", columns.forward)]
+        work = {"F": columns.forward}
         if self.trains:
-            kinds.append(("B", columns.backward))
+            work["B"] = columns.backward
         if self.schedule.splits_backward:
-            kinds.append(("W", columns.weights))
-        table = {name: [jnp.asarray(c) for c in work] for name, work in kinds} | {
-            "keep": [jnp.asarray(columns.keep_input), jnp.asarray(columns.keep_gradient)]
-        }
+            work["W"] = columns.weights
+        table = jax.tree.map(jnp.asarray, (work, (columns.keep_input, columns.keep_gradient)))
 
         def tick(state: Any, row: Any) -> Any:
             kept, inbox, carry = state
-            sends, back = self.edge.zeros(), self.edge.zeros(floats=True)
-            for name, _ in kinds:
-                work = Work(*(column[me] for column in row[name]))
-                made, carry = self._worked(name, work, me, stacked, kept, inbox, carry, rows)
-                sends = made if name == "F" else sends
-                back = made if name == "B" else back
-            to_input, to_gradient = (column[me] for column in row["keep"])
+            mine, keep = jax.tree.map(lambda column: column[..., me], row)
+            worked = functools.partial(self._worked, me, stacked, kept, inbox, rows)
+            sends, carry = worked("F", carry, mine["F"])
+            if self.trains:
+                back, carry = worked("B", carry, mine["B"])
+            if "W" in mine:
+                carry, _ = lax.scan(lambda c, w: (worked("W", c, w)[1], None), carry, mine["W"])
+            to_input, to_gradient = keep
             kept = _stored(kept, _moved(sends, self.over, forwards), to_input)
             if self.trains:
                 inbox = _stored(inbox, _moved(back, self.over, backwards), to_gradient)
@@ -347,14 +357,14 @@ class Loop:
 
     def _worked(
         self,
-        name: str,
-        work: Work,
         me: Any,
         own: Any,
         kept: Buffers,
         inbox: Buffers,
-        carry: Carry,
         rows: Any,
+        name: str,
+        carry: Carry,
+        work: Work,
     ) -> tuple[Buffers, Carry]:
         """One kind of work of a tick, if there is any: what is to be sent, and what was added up."""
         several = self.schedule.chunks > 1
@@ -367,7 +377,7 @@ class Loop:
 
         def busy(carry: Carry) -> Any:
             mine = dataclasses.replace(
-                carry, split=part(carry.split), whole=part(carry.whole), written=part(carry.written)
+                carry, weights=part(carry.weights), written=part(carry.written)
             )
             micro_batch = work.micro_batch
             at = [r[micro_batch] for r in rows], micro_batch
@@ -382,10 +392,9 @@ class Loop:
                 return self._backward(example, wanted, ours, buffers, gradients, mine, at)
 
             made, mine = chosen(branch, [lambda s=s: of(s) for s in self._examples])
-            return made, dataclasses.replace(
+            return self._whole(made), dataclasses.replace(
                 mine,
-                split=_placed(carry.split, mine.split, chunk),
-                whole=_placed(carry.whole, mine.whole, chunk),
+                weights=_placed(carry.weights, mine.weights, chunk),
                 written=_placed(carry.written, mine.written, chunk),
             )
 
@@ -394,13 +403,17 @@ class Loop:
 
         return lax.cond(work.micro_batch >= 0, busy, idle, carry)
 
+    def _whole(self, buffers: Buffers) -> Buffers:
+        """What goes to a neighbour is whole: else exchanges would stand in branches that not all devices take."""
+        return {n: alike(b, [None]) for n, b in buffers.items()} if self.divided else buffers
+
 
 def _stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def _placed(whole: Buffers, part: Buffers, place: Any) -> Buffers:
-    return {n: b.at[place].set(part[n]) for n, b in whole.items()}
+def _placed(whole: Any, part: Any, place: Any) -> Any:
+    return jax.tree.map(lambda b, v: b.at[place].set(v), whole, part)
 
 
 def _stored(slots: Buffers, values: Buffers, slot: Any) -> Buffers:

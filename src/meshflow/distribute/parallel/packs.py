@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
-__all__ = ["Buffers", "Pack", "SplitPack", "chosen", "total"]
+__all__ = ["Buffers", "Pack", "alike", "chosen", "is_float", "total"]
 
 Buffers = dict[str, Any]
 
@@ -37,13 +38,15 @@ class Pack:
 
     Args:
       stages: for each stage the shapes and dtypes (of its arrays) by number, in order.
+      divided: whether XLA may divide what is not said to be whole, as these buffers are.
 
     Attributes:
       places: for each stage the places of its arrays.
       lengths: the length of the buffer of each dtype.
     """
 
-    def __init__(self, stages: Sequence[Mapping[int, Any]]) -> None:
+    def __init__(self, stages: Sequence[Mapping[int, Any]], divided: bool = False) -> None:
+        self._divided = divided
         self.places: list[dict[int, Place]] = []
         self.lengths: dict[str, int] = {}
         self.shapes: dict[int, Any] = {}
@@ -74,8 +77,10 @@ class Pack:
     def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
         """The arrays of a stage."""
         return {
-            number: jax.lax.slice(buffers[p.dtype], (p.offset,), (p.offset + p.size,)).reshape(
-                p.shape
+            number: self._whole(
+                jax.lax.slice(
+                    self._whole(buffers[p.dtype]), (p.offset,), (p.offset + p.size,)
+                ).reshape(p.shape)
             )
             for number, p in self.places[stage].items()
             if p.dtype in buffers
@@ -86,12 +91,16 @@ class Pack:
         parts: dict[str, list[Any]] = {name: [] for name in self.zeros(floats)}
         for number, p in self.places[stage].items():
             if p.dtype in parts:
-                parts[p.dtype].append(arrays[number].astype(p.dtype).reshape(-1))
+                whole = self._whole(arrays[number].astype(p.dtype))
+                parts[p.dtype].append(self._whole(whole.reshape(-1)))
         return {name: self._filled(name, rows) for name, rows in parts.items()}
+
+    def _whole(self, array: Any) -> Any:
+        return alike(array, []) if self._divided else array
 
     def _filled(self, name: str, rows: list[Any]) -> Any:
         rest = self.lengths[name] - sum(row.size for row in rows)
-        return jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])])
+        return self._whole(jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])]))
 
     def own(self, arrays: Mapping[int, Any], stage: Any) -> Buffers:
         """The buffers of the stage with a number that only devices know."""
@@ -124,102 +133,9 @@ class Pack:
         return found
 
 
-class SplitPack:
-    """Weights whose parts lie on all devices of the pipeline; in a step each device gets the whole of its own.
-
-    Args:
-      stages: for each stage the shapes of its weights by number.
-      axes: for each number the axis along which the weight is split.
-      parts: into how many parts: the size of the pipeline's dimension.
-    """
-
-    def __init__(
-        self, stages: Sequence[Mapping[int, Any]], axes: Mapping[int, int], parts: int
-    ) -> None:
-        self.axes, self.parts = dict(axes), parts
-        self._pack = Pack(
-            [
-                {
-                    n: jax.ShapeDtypeStruct(self._part(n, a.shape), a.dtype)
-                    for n, a in arrays.items()
-                }
-                for arrays in stages
-            ]
-        )
-        self.places, self.lengths = self._pack.places, self._pack.lengths
-
-    def _part(self, number: int, shape: Sequence[int]) -> tuple[int, ...]:
-        sizes = list(shape)
-        sizes[self.axes[number]] //= self.parts
-        return tuple(sizes)
-
-    def bytes(self) -> int:
-        """Bytes of a stage's buffers."""
-        return self._pack.bytes() * self.parts
-
-    def zeros(self, floats: bool = False) -> Buffers:
-        """Buffers of zeros, [parts, length]."""
-        return {n: jnp.zeros((self.parts, z.size), n) for n, z in self._pack.zeros(floats).items()}
-
-    def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
-        """The whole weights of a stage."""
-        found = {}
-        for number, p in self.places[stage].items():
-            axis = self.axes[number]
-            rows = buffers[p.dtype][:, p.offset : p.offset + p.size]
-            parts = jnp.moveaxis(rows.reshape(self.parts, *p.shape), 0, axis)
-            whole = list(p.shape)
-            whole[axis] *= self.parts
-            found[number] = parts.reshape(whole)
-        return found
-
-    def put(self, arrays: Mapping[int, Any], stage: int, floats: bool = False) -> Buffers:
-        """The buffers of whole weights, or of their gradients."""
-        rows: dict[str, list[Any]] = {name: [] for name in self._pack.zeros(floats)}
-        for number, p in self.places[stage].items():
-            axis = self.axes[number]
-            shape = [*p.shape[:axis], self.parts, *p.shape[axis:]]
-            parts = jnp.moveaxis(arrays[number].reshape(shape), axis, 0)
-            rows[p.dtype].append(parts.reshape(self.parts, -1))
-        made = {}
-        for name, found in rows.items():
-            rest = self.lengths[name] - sum(row.shape[1] for row in found)
-            made[name] = jnp.concatenate([*found, jnp.zeros((self.parts, rest), name)], axis=1)
-        return made
-
-    def own(self, arrays: Mapping[int, Any], over: str) -> list[Buffers]:
-        """For each of a device's stages its whole weights, from the parts that all devices have.
-
-        Args:
-          arrays: this device's parts by number.
-          over: the mesh dimension of the pipeline.
-        """
-        rows = [self._pack.put(arrays, s) for s in range(len(self.places))]
-        chunks = len(rows) // self.parts
-        found: list[Buffers] = []
-        for c in range(chunks):
-            stacked = {
-                name: jnp.stack([row[name] for row in rows[c * self.parts : (c + 1) * self.parts]])
-                for name in self.lengths
-            }
-            found.append({n: _exchanged(b, over) for n, b in stacked.items()})
-        return found
-
-    def gathered(self, buffers: Sequence[Buffers], over: str) -> dict[int, Any]:
-        """This device's parts of the gradients, from those of the whole weights of its stages."""
-        found: dict[int, Any] = {}
-        for c, of_chunk in enumerate(buffers):
-            exchanged = {n: _exchanged(b, over) for n, b in of_chunk.items()}
-            for d in range(self.parts):
-                row = {n: b[d] for n, b in exchanged.items()}
-                for number, value in self._pack.take(row, c * self.parts + d).items():
-                    found[number] = found[number] + value if number in found else value
-        return found
-
-
-def _exchanged(rows: Any, over: str) -> Any:
-    """Row j of device i becomes row i of device j."""
-    return jax.lax.all_to_all(rows, over, split_axis=0, concat_axis=0, tiled=True)
+def alike(array: Any, entries: Sequence[Any]) -> Any:
+    """An array whose axes are split over mesh dimensions that XLA divides programs along; by None, or no entry, whole."""
+    return jax.lax.with_sharding_constraint(array, PartitionSpec(*entries))
 
 
 def is_float(name: str) -> bool:

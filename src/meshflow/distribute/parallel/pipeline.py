@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -18,16 +18,17 @@ from meshflow.core.tracing.trace import Traced
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.cutting import is_stream, is_sum, size_of
 from meshflow.distribute.parallel.executor import Carry, Kinds, Loop
-from meshflow.distribute.parallel.packs import total
+from meshflow.distribute.parallel.packs import alike, total
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import _Batch, _trace_share, divide
 from meshflow.distribute.parallel.report import PipelineReport, StageReport
 from meshflow.distribute.parallel.schedule import Schedule
+from meshflow.distribute.parallel.stage_weights import cut_of
 from meshflow.distribute.parallel.stages import Stages, stages_of
 from meshflow.distribute.parallel.tables import schedule_of
 from meshflow.distribute.shares import LocalPart, Shares, Total
 from meshflow.environment.jax_internals import jex_core
-from meshflow.placement.layout import dimensions_of
+from meshflow.placement.collectives import in_branches
 
 __all__ = ["PipelinedStep", "check_pipeline", "pipeline_gradients", "pipeline_predictions"]
 
@@ -77,6 +78,7 @@ class PipelinedStep:
         sample_weight: Any,
         trains: bool = True,
     ) -> None:
+        self.strategy = strategy
         options, axes = strategy.options, strategy.batch_dimensions
         self.mesh, self.over = strategy.mesh, options.stages.over
         sizes = [self.mesh.dim_size(a) for a in axes]
@@ -104,6 +106,8 @@ class PipelinedStep:
         self.traced: Traced = self.stages.program.traced
         self._numbers = self._by_variable()
         self.loop = self._loop()
+        if self.loop.divided:
+            self._check_exchanges()
 
     def applied(self) -> Gradients:
         """Runs it as a part of the step that is traced, and writes the variables that it writes."""
@@ -135,26 +139,13 @@ class PipelinedStep:
         avals = self.traced.closed.in_avals
         return avals[len(avals) - len(self.traced.captures) :]
 
-    def _axis(self, capture: Any) -> int | None:
-        """The axis along which the pipeline's devices have parts of a weight, and nothing else divides it."""
-        layout = capture.layout if isinstance(capture, Variable) else None
-        if layout is None or layout.is_single_device():
-            return None
-        specs = [dimensions_of(spec, layout.mesh) for spec in layout.sharding_specs]
-        others = {d for names in specs for d in names} - {self.over, *self.shares.axes}
-        if others:
-            raise InvalidValueError(
-                f"Pipeline: a rule splits the weight {capture.name} over {sorted(others)} ({layout.sharding_specs}). The "
-                f"weights of stages lie along {self.over!r} and the dimensions of the batch; leave the rule out."
-            )
-        return next((i for i, names in enumerate(specs) if names == (self.over,)), None)
-
     def _loop(self) -> Loop:
         captures, written = (
             self.traced.captures,
             {id(v): k for k, v in enumerate(self.traced.writes)},
         )
-        kinds = Kinds({}, frozenset(self._numbers.values()), {}, {}, {})
+        trained = set(self._numbers.values())
+        kinds = Kinds({}, {}, {}, {})
         for i, capture in enumerate(captures):
             if isinstance(capture, LocalPart):
                 raise InvalidValueError(
@@ -162,10 +153,8 @@ class PipelinedStep:
                     "such layers cannot be in a pipeline."
                 )
             write = written.get(id(capture))
-            if i in kinds.trained:
-                axis = self._axis(capture)
-                if axis is not None:
-                    kinds.split[i] = axis
+            if i in trained:
+                kinds.trained[i] = cut_of(capture, self.over, self.shares.axes)
             elif write is not None and is_stream(capture):
                 kinds.streams[i] = write
             elif write is not None and is_sum(capture):
@@ -182,7 +171,10 @@ class PipelinedStep:
             results,
             self.schedule,
             self.over,
+            dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True)),
+            self.shares.axes,
             self.shares.count,
+            bool(self.strategy.rule_dimensions),
         )
 
     def _is_rows(self, aval: Any) -> bool:
@@ -212,18 +204,54 @@ class PipelinedStep:
             loop.edge.bytes(),
             loop.sent,
             columns.inputs * loop.edge.bytes() + columns.gradients * floats,
-            schedule.chunks * (loop.split.bytes() + loop.whole.bytes()),
+            schedule.chunks * sum(pack.bytes() for pack in loop.weights),
         )
+
+    def _check_exchanges(self) -> None:
+        """Looks for what XLA would exchange in a stage between devices of which some are at another one."""
+        mesh = self.mesh.jax_mesh
+
+        def operand(aval: Any, spec: Any, layout: Any = None) -> jax.ShapeDtypeStruct:
+            sharding = NamedSharding(mesh, spec) if layout is None else layout.sharding()
+            return jax.ShapeDtypeStruct(tuple(aval.shape), aval.dtype, sharding=sharding)
+
+        leaves = [
+            operand(
+                jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype.dtype), self._rows(leaf.ndim)
+            )
+            for leaf in self.batch.leaves
+        ]
+        captures = [
+            operand(aval, PartitionSpec(), c.layout if isinstance(c, Variable) else None)
+            for aval, c in zip(self._captured, self.traced.captures, strict=True)
+        ]
+        # Only how it is divided is asked for, not fast code.
+        options: Any = {
+            "xla_backend_optimization_level": 0,
+            "xla_llvm_disable_expensive_passes": True,
+        }
+        text = jax.jit(self.run).lower(leaves, captures).compile(options).as_text() or ""
+        sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))
+        for found in in_branches(text, sizes):
+            if found.kind == "collective-permute" or self.over in found.axes:
+                raise InvalidValueError(
+                    f"Pipeline: the rules {self.strategy.rules} divide a layer so that its devices would exchange "
+                    f"{found.shape} ({found.kind} for {found.source!r}) in the middle of a stage, where the devices of "
+                    "other stages do not take part. Leave out the rule of this layer's weights, or rename them by dims=."
+                )
 
     # ---- over the mesh ---------------------------------------------------------------------
 
+    def _rows(self, rank: int) -> PartitionSpec:
+        return PartitionSpec(self.shares.axes) if self.batch.divided and rank else PartitionSpec()
+
     def run(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
         """Gradients by variable, new state, and the results, of whole arrays."""
-        rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
-        rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
+        rows = self._rows(1)
+        rows_of = [self._rows(leaf.ndim) for leaf in leaves]
         specs = [self._spec(i) for i in range(len(captures))]
         count = len(self.variables) if self.schedule.trains else 0
-        out = [self._spec(self._numbers.get(n)) for n in range(count)]
+        out = [self._spec(self._numbers.get(n), gradient=True) for n in range(count)]
         out += [PartitionSpec()] * len(self.traced.writes)
         out += [rows if has_rows else PartitionSpec() for _, has_rows in self.loop.results]
         mapped = jax.shard_map(
@@ -231,13 +259,14 @@ class PipelinedStep:
             mesh=self.mesh.jax_mesh,
             in_specs=(rows_of, specs),
             out_specs=out,
+            axis_names={*self.mesh.dim_names} - self.strategy.rule_dimensions,
             check_vma=False,
         )
         return list(mapped(list(leaves), list(captures)))
 
-    def _spec(self, capture: int | None) -> PartitionSpec:
-        axis = None if capture is None else self.loop.kinds.split.get(capture)
-        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, self.over)
+    def _spec(self, capture: int | None, gradient: bool = False) -> PartitionSpec:
+        cut = None if capture is None else self.loop.kinds.trained.get(capture)
+        return PartitionSpec() if cut is None else cut.spec(self.over, gradient)
 
     def rebuilt(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
         """Noted values and predictions from the results, the loss being the first of them."""
@@ -258,15 +287,17 @@ class PipelinedStep:
             for v in leaves
         ]
         values = dict(enumerate(self._with_totals(rows, captures)))
-        split = loop.split.own(values, self.over)
+        stages = [c * p + me for c in range(chunks)]
+        by_pack = [pack.own(values, stages) for pack in loop.weights]
+        if loop.divided:
+            values |= {i: alike(values[i], []) for i in loop.fixed.shapes}
         own, first = [], []
         writes = self._first_values(values)
-        for c in range(chunks):
-            stage = c * p + me
-            own.append((split[c], loop.whole.own(values, stage), loop.fixed.own(values, stage)))
+        for c, stage in enumerate(stages):
+            own.append(([buffers[c] for buffers in by_pack], loop.fixed.own(values, stage)))
             first.append(loop.written.own(writes, stage))
         carry = loop.run(own, first, rows)
-        gradients = self._gradients(carry, me) if self.schedule.trains else []
+        gradients = self._gradients(carry, stages) if self.schedule.trains else []
         return [*gradients, *self._state(carry, values, me), *self._results(carry)]
 
     def _with_totals(self, rows: list[Any], captures: list[Any]) -> list[Any]:
@@ -290,19 +321,12 @@ class PipelinedStep:
         found = {k: jnp.zeros(a.shape, a.dtype) for k, a in enumerate(out)}
         return found | {k: values[i] for i, k in self.loop.kinds.carried.items()}
 
-    def _gradients(self, carry: Carry, me: Any) -> list[Any]:
-        loop, axes, p = self.loop, self.shares.axes, self.schedule.devices
-        chunks = range(self.schedule.chunks)
+    def _gradients(self, carry: Carry, stages: Sequence[Any]) -> list[Any]:
+        found: dict[int, Any] = {}
         # Rows that all devices compute are counted once for each of them; the loss is divided alike.
-        split = total(carry.split, axes)
-        found = loop.split.gathered(
-            [{n: b[c] for n, b in split.items()} for c in chunks], self.over
-        )
-        parts = [
-            loop.whole.spread({n: b[c] for n, b in carry.whole.items()}, c * p + me) for c in chunks
-        ]
-        whole = {n: sum(part[n] for part in parts) for n in carry.whole}
-        found |= loop.whole.gathered(total(whole, (self.over, *axes)))
+        for pack, sums in zip(self.loop.weights, carry.weights, strict=True):
+            by_stage = [{n: b[c] for n, b in sums.items()} for c in range(len(stages))]
+            found |= pack.gathered(by_stage, stages)
         gradients = []
         for n, variable in enumerate(self.variables):
             i = self._numbers.get(n)
@@ -368,8 +392,13 @@ def check_pipeline(strategy: Any) -> None:
         raise InvalidValueError(
             f"Pipeline: the schedule {spec!r} has no backward passes, and cannot train."
         )
-    if options.recompute:
+    if options.sequence == "ring":
         raise InvalidValueError(
-            f"recompute={options.recompute!r} with a pipeline: its stages keep their inputs only and are computed again "
-            "as they are. Leave recompute out."
+            "sequence='ring' with a pipeline: devices of a ring send to their neighbours in the middle of a stage, where "
+            "those of other stages do not take part. Use sequence='ulysses' or 'split'."
+        )
+    if options.recompute == "gathers":
+        raise InvalidValueError(
+            "recompute='gathers' with a pipeline: a step brings the weights of its stages together once, and gathers "
+            "none inside of layers. Use recompute='layer', a policy, or leave it out."
         )

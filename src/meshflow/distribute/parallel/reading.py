@@ -23,7 +23,8 @@ _gather = Op("gather_weight", lambda operands, static: static[0].whole(operands[
 @contextlib.contextmanager
 def reading_parts(shares: Shares) -> Iterator[None]:
     """While it is open, and layers are computed again, a read of a split weight is a gather of its own."""
-    if not shares.recompute:
+    if not shares.recompute or shares.strategy.options.pipeline is not None:
+        # A pipeline's stages find their weights together.
         yield
         return
     gathered: dict[tuple[int, int], Tensor] = {}
@@ -49,10 +50,13 @@ def reading_parts(shares: Shares) -> Iterator[None]:
 def manual(shares: Shares) -> Iterator[None]:
     """Programs traced inside are for one device along the dimensions of the batch, as in `jax.shard_map`.
 
-    In a pipeline they are for one device altogether.
+    In a pipeline they are for one device altogether, but for dimensions over which rules split weights.
     """
-    mesh = shares.strategy.mesh.jax_mesh.abstract_mesh
-    names = shares.axes if shares.strategy.options.pipeline is None else mesh.axis_names
+    strategy = shares.strategy
+    mesh = strategy.mesh.jax_mesh.abstract_mesh
+    names = shares.axes
+    if strategy.options.pipeline is not None:
+        names = tuple(n for n in mesh.axis_names if n not in strategy.rule_dimensions)
     if not names:
         yield
         return

@@ -1,6 +1,6 @@
 """Schedules of pipelines as tables: which stage computes which micro-batch in which tick.
 
-In a tick every device does at most a forward pass, then a backward pass, then a weight pass, all before it
+In a tick every device does at most a forward pass, then a backward pass, then two weight passes, all before it
 exchanges with its neighbours: what a stage makes in a tick can be used next door in the next one. A device has
 one stage, or several in turn ("chunks"): stage `k` lies on device `k % devices`.
 """
@@ -15,10 +15,12 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["KINDS", "Action", "Schedule", "before"]
+__all__ = ["KINDS", "LANES", "Action", "Schedule", "before"]
 
 # Forward, backward (of the stage's inputs alone where weight passes are apart), weights.
 KINDS = "FBW"
+# What a tick has room for, in order.
+LANES = "FBWW"
 
 
 class Action(NamedTuple):
@@ -40,7 +42,7 @@ class Schedule:
       devices: how many devices the pipeline has.
       chunks: how many stages each of them has.
       micro_batches: how many micro-batches there are.
-      table: int32 [ticks, devices, kinds, 2] of (micro-batch, stage), -1 where there is nothing to do.
+      table: int32 [ticks, devices, lanes, 2] of (micro-batch, stage), -1 where there is nothing to do.
 
     Raises:
       ValueError: for a table that uses what has not arrived, does something twice, or leaves something undone.
@@ -93,7 +95,8 @@ class Schedule:
             default is half of it.
           weights: time of a weight pass.
         """
-        times = np.array([forward, backward / 2 if self.splits_backward else backward, weights])
+        of_kind = {"F": forward, "B": backward / (1 + self.splits_backward), "W": weights}
+        times = np.array([of_kind[kind] for kind in LANES])
         busy = (self.table[:, :, :, 0] >= 0) @ times
         return float(1 - busy.sum() / (busy.max(axis=1).sum() * self.devices))
 
@@ -198,24 +201,27 @@ class Schedule:
         Raises:
           ValueError: as for `Schedule`, and where a device would do two actions of a kind in one tick.
         """
-        table = np.full((ticks, devices, len(KINDS), 2), -1, np.int32)
+        table = np.full((ticks, devices, len(LANES), 2), -1, np.int32)
         for action, tick in placed.items():
-            place = tick, action.stage % devices, KINDS.index(action.kind)
-            if table[place][0] >= 0:
-                other = Action(action.kind, int(table[place][1]), int(table[place][0]))
+            device = action.stage % devices
+            lanes = [n for n, kind in enumerate(LANES) if kind == action.kind]
+            free = [n for n in lanes if table[tick, device, n, 0] < 0]
+            if not free:
+                micro_batch, stage = table[tick, device, lanes[0]]
+                other = Action(action.kind, int(stage), int(micro_batch))
                 raise InvalidValueError(
-                    f"Schedule: {_named(action)} and {_named(other)} are both in tick {tick} of device {place[1]}; "
-                    "a tick has one of each kind."
+                    f"Schedule: {_named(action)} and {_named(other)} are both in tick {tick} of device {device}; "
+                    "a tick has one forward and one backward pass, and two weight passes."
                 )
-            table[place] = action.micro_batch, action.stage
+            table[tick, device, free[0]] = action.micro_batch, action.stage
         return cls(devices, chunks, micro_batches, table)
 
 
 def _entries(table: np.ndarray) -> Iterable[tuple[int, int, Action]]:
     """The (tick, device, action) of a table in the order in which they are done."""
-    for tick, device, kind in zip(*np.nonzero(table[:, :, :, 0] >= 0), strict=True):
-        micro_batch, stage = table[tick, device, kind]
-        yield int(tick), int(device), Action(KINDS[kind], int(stage), int(micro_batch))
+    for tick, device, lane in zip(*np.nonzero(table[:, :, :, 0] >= 0), strict=True):
+        micro_batch, stage = table[tick, device, lane]
+        yield int(tick), int(device), Action(LANES[lane], int(stage), int(micro_batch))
 
 
 def _named(action: Action) -> str:
@@ -296,21 +302,21 @@ def _earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, i
     while any(n < len(order) for n, order in zip(done, orders, strict=True)):
         moved = False
         for device, order in enumerate(orders):
-            last = -1
+            free = 0
             while done[device] < len(order):
                 action = order[done[device]]
-                kind = KINDS.index(action.kind)
+                lane = LANES.find(action.kind, free)
                 ready = all(
                     placed.get(need, tick + 1) <= tick - (not same)
                     for need, same in before(action, stages)
                 )
-                if kind <= last or not ready:
+                if lane < 0 or not ready:
                     break
                 if action in placed:
                     raise InvalidValueError(f"Schedule: {_named(action)} is in the table twice.")
                 placed[action] = tick
                 done[device] += 1
-                last, moved = kind, True
+                free, moved = lane + 1, True
         if not moved:
             _deadlock(orders, done, placed, stages, tick)
         tick += 1

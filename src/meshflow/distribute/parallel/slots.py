@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshflow.distribute.parallel.schedule import KINDS, Action, Schedule
+from meshflow.distribute.parallel.schedule import KINDS, LANES, Action, Schedule
 
 __all__ = ["Columns", "columns_of"]
 
 
 class Work(NamedTuple):
-    """What each device does of one kind, all int32 [ticks, devices].
+    """What each device does of one kind, all int32 [ticks, devices]; weight passes are [ticks, lanes, devices].
 
     Attributes:
       micro_batch: the micro-batch, -1 for nothing.
@@ -99,28 +99,35 @@ def columns_of(schedule: Schedule) -> Columns:
     inputs, input_count = _kept(schedule, gradients=False)
     gradients, gradient_count = _kept(schedule, gradients=True)
     shape = schedule.ticks, schedule.devices
+    # As many lanes of weight passes as any tick has need of.
+    used = (schedule.table[:, :, LANES.index("W") :, 0] >= 0).sum(axis=2)
+    several = shape[0], max(int(used.max()), 1), shape[1]
     work = {
         kind: Work(
-            np.full(shape, -1, np.int32),
-            np.zeros(shape, np.int32),
-            np.full(shape, input_count, np.int32),
-            np.full(shape, gradient_count, np.int32),
+            np.full(size, -1, np.int32),
+            np.zeros(size, np.int32),
+            np.full(size, input_count, np.int32),
+            np.full(size, gradient_count, np.int32),
         )
-        for kind in KINDS
+        for kind, size in zip(KINDS, (shape, shape, several), strict=True)
     }
+    filled = np.zeros(shape, np.int32)
     keep_input = np.full(shape, input_count, np.int32)
     keep_gradient = np.full(shape, gradient_count, np.int32)
     when = schedule.when()
     last = schedule.stages - 1
     for action, tick in when.items():
         kind, stage, i = action.kind, action.stage, action.micro_batch
-        place = tick, stage % schedule.devices
+        place: tuple[int, ...] = tick, stage % schedule.devices
         if kind == "F" and stage < last:
             keep_input[tick, (stage + 1) % schedule.devices] = inputs[stage + 1, i]
         if kind == "B" and stage > 0:
             keep_gradient[tick, (stage - 1) % schedule.devices] = gradients[stage - 1, i]
         if kind == "F" and stage == last and Action("B", stage, i) in when:
             continue
+        if kind == "W":
+            filled[place] += 1
+            place = tick, int(filled[place]) - 1, place[1]
         columns = work[kind]
         columns.micro_batch[place] = i
         columns.chunk[place] = stage // schedule.devices

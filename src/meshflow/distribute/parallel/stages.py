@@ -36,9 +36,14 @@ class Layers:
         self._inside = False
 
     @contextlib.contextmanager
-    def __call__(self, layer: Any) -> Iterator[None]:
-        """The scope in which a layer computes."""
-        if self._inside or hasattr(layer, "_current_graph"):
+    def __call__(self, layer: Any, whole: bool = False) -> Iterator[None]:
+        """The scope in which a layer computes.
+
+        Args:
+          layer: the layer.
+          whole: whether a model counts as one layer, too.
+        """
+        if self._inside or (hasattr(layer, "_current_graph") and not whole):
             yield
             return
         number = len(self.names)

@@ -27,7 +27,7 @@ from meshflow.distribute.parallel.zero import split
 from meshflow.distribute.replica_variables import MirroredVariable
 from meshflow.distribute.strategy import Strategy, _check_roles
 from meshflow.placement.batches import BatchPlacer
-from meshflow.placement.layout import Layout
+from meshflow.placement.layout import Layout, dimensions_of
 from meshflow.placement.mesh import Mesh, jax_device, line
 
 __all__ = ["MeshStrategy"]
@@ -91,6 +91,10 @@ class MeshStrategy(Strategy):
             check_pipeline(self)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
         self._wanted: Layout | None = None
+        # The mesh dimensions, beside those of batch and pipeline, over which weights have been split.
+        self.rule_dimensions: set[str] = set()
+        if self.options.sequence is not None:
+            self.rule_dimensions |= {*self.rules.dimensions("sequence")}
         # The pipeline of the step that was traced last.
         self.pipelined: PipelinedStep | None = None
 
@@ -144,6 +148,10 @@ class MeshStrategy(Strategy):
 
     def _lay(self, variable: Variable, layout: Layout | None) -> None:
         layout = layout or self.replicated(variable.ndim)
+        named = {d for spec in layout.sharding_specs for d in dimensions_of(spec, self.mesh)}
+        pipeline = self.options.pipeline
+        taken = {*self.batch_dimensions, *([] if pipeline is None else [self.options.stages.over])}
+        self.rule_dimensions |= named - taken
         trained = variable.trainable and variable.dtype.is_floating
         if trained and self.options.pipeline is not None:
             # A step brings a stage's weights together on its devices.

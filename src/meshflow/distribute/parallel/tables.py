@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.parallel.schedule import Action, Schedule, before
+from meshflow.distribute.parallel.schedule import LANES, Action, Schedule, before
 
 __all__ = ["NAMES", "schedule_of"]
 
@@ -68,23 +68,28 @@ def _interleaved(p: int, m: int, chunks: int) -> _Ticks:
 
 
 def _zero_bubble(p: int, m: int) -> _Ticks:
-    """The paired table with weight passes where they make ticks least longer."""
+    """The paired table with weight passes where no device waits for them: late in late stages, two in a tick at the end.
+
+    A tick becomes longer only when all devices have something to fill it with. From 2(p-1) micro-batches on they
+    wait p - 1 passes in all, for the first to arrive and for the last to come back; none holds more than 2p-1.
+    """
     placed = _paired(p, m)
     ticks = m + 2 * (p - 1)
-    load = np.zeros((ticks + m, p))
+    load = np.zeros((ticks + m, p), int)
+    back = np.zeros((ticks + m, p), int)
     for action, tick in placed.items():
         load[tick, action.stage] += 1
-    taken = np.zeros_like(load, bool)
-    lasts = load.max(axis=1)
-    for s in range(p):
-        for i in range(m):
-            first = placed[Action("B", s, i)]
-            longer = np.maximum(load[first:, s] + 1 - lasts[first:], 0)
-            tick = first + int(np.argmin(np.where(taken[first:, s], np.inf, longer)))
-            placed[Action("W", s, i)] = tick
-            taken[tick, s] = True
-            load[tick, s] += 1
-            lasts[tick] = max(lasts[tick], load[tick, s])
+        back[tick, action.stage] += action.kind == "B"
+    ready, done, tick = back.cumsum(axis=0), np.zeros(p, int), 0
+    while done.min() < m:
+        room = np.minimum(ready[tick] - done, LANES.count("W"))
+        # At the end there is nothing else, and none waits for less than the one that has most.
+        lasts = max(load[tick].max(), (load[tick] + room).min(), tick >= ticks)
+        for s in range(p):
+            for _ in range(min(room[s], lasts - load[tick, s])):
+                placed[Action("W", s, int(done[s]))] = tick
+                done[s] += 1
+        tick += 1
     return _without_gaps(placed)
 
 

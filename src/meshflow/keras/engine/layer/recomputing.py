@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.gradients.recompute import recompute_grad, recomputed_by, recomputing
+from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.shares import Shares, current_shares
@@ -18,9 +20,12 @@ def run_call(layer: Any, call: Callable[..., Any], inputs: Any, args: Any, kwarg
     shares = current_shares()
     if shares is None or not shares.recompute or shares.inside or not _is_unit(layer):
         return call(inputs, *args, **kwargs)
+    # Where layers are shared out to stages, none of what is computed as one can be cut.
+    labels: Any = context.labels
     shares.inside = True
     try:
-        return _recomputed(layer, shares, call, inputs, args, kwargs)
+        with contextlib.nullcontext() if labels is None else labels(layer, whole=True):
+            return _recomputed(layer, shares, call, inputs, args, kwargs)
     finally:
         shares.inside = False
 
@@ -30,6 +35,8 @@ def _is_unit(layer: Any) -> bool:
     if not hasattr(layer, "train_step"):
         return True
     if hasattr(layer, "optimizer") and layer._is_compiled:
+        return False
+    if any(getattr(part, "begins_stage", False) for part in layer._flatten_layers()):
         return False
     blocks = [
         type(part)

@@ -1,0 +1,169 @@
+"""A language model trained on eight devices under an option, or two at once, beside one device. Run by test_proofs.py.
+
+Prints a line of JSON for each choice: its name, the largest relative difference of the losses of 20 steps from those of
+one device, the first loss and the last, and seconds. With "long" as an argument it trains until the text is learned.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("NPROC", "32")
+os.environ["MESHFLOW_CACHE_DIR"] = ""
+
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+import numpy as np
+
+import meshflow as tf
+from meshflow.experimental import dtensor
+
+LAYERS = tf.keras.layers
+WIDTH, TOKENS, WORDS, ROWS = 16, 8, 32, 16
+DATA, MODEL = {"data": 8}, {"data": 4, "model": 2}
+STAGES, ALL = {"stage": 4, "data": 2}, {"stage": 2, "data": 2, "model": 2}
+TENSORS = "batch:data, heads:model, hidden:model, vocab:model"
+SEQUENCE = "batch:data, sequence:model"
+
+
+def pipeline(schedule):
+    return tf.distribute.Pipeline("stage", schedule)
+
+
+# Name: mesh, rules, options. Those of experts have another model.
+CHOICES = {
+    "micro_batches": (DATA, "batch:data", {"micro_batches": 2}),
+    "zero=1": (DATA, "batch:data", {"zero": 1}),
+    "zero=2": (DATA, "batch:data", {"zero": 2}),
+    "zero=3": (DATA, "batch:data", {"zero": 3}),
+    "recompute layer": (DATA, "batch:data", {"recompute": "layer"}),
+    "tensors": (MODEL, TENSORS, {}),
+    "sequence split": (MODEL, TENSORS + ", sequence:model", {"sequence": "split"}),
+    "ulysses": (MODEL, SEQUENCE, {"sequence": "ulysses"}),
+    "ring": (MODEL, SEQUENCE, {"sequence": "ring"}),
+    "1f1b": (STAGES, "batch:data", {"pipeline": "stage", "micro_batches": 4}),
+    "gpipe": (STAGES, "batch:data", {"pipeline": pipeline("gpipe"), "micro_batches": 4}),
+    "zero_bubble": (
+        STAGES,
+        "batch:data",
+        {"pipeline": pipeline("zero_bubble"), "micro_batches": 8},
+    ),
+    "interleaved": (
+        {"stage": 2, "data": 4},
+        "batch:data",
+        {"pipeline": pipeline("interleaved:2"), "micro_batches": 2},
+    ),
+    "experts": (DATA, "batch:data, experts:data", {}),
+    "zero=2 x micro_batches": (DATA, "batch:data", {"zero": 2, "micro_batches": 2}),
+    "zero=3 x recompute": (DATA, "batch:data", {"zero": 3, "recompute": "layer"}),
+    "zero=3 x gathers": (DATA, "batch:data", {"zero": 3, "recompute": "gathers"}),
+    "zero=3 x tensors": (MODEL, TENSORS, {"zero": 3}),
+    "zero=1 x ring": (MODEL, SEQUENCE, {"zero": 1, "sequence": "ring"}),
+    "zero=1 x experts": (DATA, "batch:data, experts:data", {"zero": 1}),
+    "micro_batches x tensors": (MODEL, TENSORS, {"micro_batches": 2}),
+    "recompute x ulysses": (MODEL, SEQUENCE, {"recompute": "layer", "sequence": "ulysses"}),
+    "1f1b x zero=1": (STAGES, "batch:data", {"pipeline": "stage", "micro_batches": 4, "zero": 1}),
+    "1f1b x zero=3": (STAGES, "batch:data", {"pipeline": "stage", "micro_batches": 4, "zero": 3}),
+    "1f1b x recompute": (
+        STAGES,
+        "batch:data",
+        {"pipeline": "stage", "micro_batches": 4, "recompute": "layer"},
+    ),
+    "1f1b x tensors": (ALL, TENSORS, {"pipeline": "stage", "micro_batches": 4}),
+    "1f1b x ulysses": (
+        ALL,
+        SEQUENCE,
+        {"pipeline": "stage", "micro_batches": 4, "sequence": "ulysses"},
+    ),
+    "zero_bubble x tensors x zero=3 x recompute": (
+        ALL,
+        TENSORS,
+        {
+            "pipeline": pipeline("zero_bubble"),
+            "micro_batches": 4,
+            "zero": 3,
+            "recompute": "layer",
+        },
+    ),
+}
+
+
+class Block(LAYERS.Layer):
+    """Attention to what came before, and two products or experts."""
+
+    def __init__(self, experts=False):
+        super().__init__()
+        self.first, self.second = LAYERS.LayerNormalization(), LAYERS.LayerNormalization()
+        self.attention = LAYERS.MultiHeadAttention(2, WIDTH // 2)
+        if experts:
+            self.added = LAYERS.MixtureOfExperts(8, 2 * WIDTH, capacity=4.0, groups=8)
+        else:
+            self.added = tf.keras.Sequential([LAYERS.Dense(4 * WIDTH, "gelu"), LAYERS.Dense(WIDTH)])
+
+    def call(self, x):
+        y = self.first(x)
+        x = x + self.attention(y, y, use_causal_mask=True)
+        return x + self.added(self.second(x))
+
+
+def make_model(experts=False, blocks=4):
+    tokens = tf.keras.Input([TOKENS], dtype="int32")
+    x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
+    for number in range(2 if experts else blocks):
+        x = Block(experts and number == 1)(x)
+    return tf.keras.Model(
+        tokens, LAYERS.Dense(WORDS, dims="out:vocab")(LAYERS.LayerNormalization()(x))
+    )
+
+
+def text():
+    """Lines of words at one of three distances from each other."""
+    rng = np.random.default_rng(0)
+    starts, steps = rng.integers(0, WORDS, (4 * ROWS, 1)), rng.choice([3, 5, 7], (4 * ROWS, 1))
+    words = (starts + steps * np.arange(TOKENS + 1)) % WORDS
+    return words[:, :-1].astype("int32"), words[:, 1:].astype("int32")
+
+
+def train(name, epochs):
+    """The losses of the epochs, or of the steps of 5 epochs."""
+    sizes, rules, options = CHOICES.get(name, ({}, "", {}))
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(1)
+    scope = contextlib.nullcontext()
+    if sizes:
+        mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
+        scope = tf.distribute.MeshStrategy(mesh, rules, **options).scope()
+    losses = []
+    note = lambda batch, logs: losses.append(float(logs["loss"]))
+    with scope:
+        model = make_model("experts" in name)
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf.keras.optimizers.Adam(3e-3), loss)
+    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs == 5 else []
+    history = model.fit(
+        *text(), batch_size=ROWS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks
+    )
+    return np.array(losses or history.history["loss"])
+
+
+def main(names, epochs):
+    plain = {}
+    for name in names:
+        kind = "one device, experts" if "experts" in name else "one device"
+        if kind not in plain:
+            plain[kind] = train(kind, epochs)
+        began = time.process_time()
+        losses = train(name, epochs)
+        apart = float(np.abs(losses / plain[kind] - 1).max())
+        seconds = round(time.process_time() - began, 1)
+        print(json.dumps([name, apart, losses[0], losses[-1], seconds]), flush=True)
+
+
+if __name__ == "__main__":
+    long = "long" in sys.argv
+    main([n for n in sys.argv[1:] if n != "long"] or CHOICES, 60 if long else 5)

@@ -1,0 +1,171 @@
+"""Pipelines with other options: layers computed again, states in parts, weights that rules divide."""
+
+import jax
+import numpy as np
+import pytest
+
+import meshflow as tf
+from distribute.parallel.test_pipeline import Own, compiled, curve, mesh_of, pipelined, same
+
+LAYERS = tf.keras.layers
+WIDTH, HIDDEN = 8, 64
+SOAK = pytest.mark.soak
+
+
+def block():
+    inputs = tf.keras.Input([WIDTH])
+    return tf.keras.Model(
+        inputs, inputs + LAYERS.Dense(WIDTH)(LAYERS.Dense(HIDDEN, "tanh")(inputs))
+    )
+
+
+def blocks(count):
+    return lambda: tf.keras.Sequential([tf.keras.Input([WIDTH]), *(block() for _ in range(count))])
+
+
+def batch(rows):
+    x = np.random.default_rng(0).normal(size=(rows, WIDTH)).astype("float32")
+    return x, np.tanh(x)
+
+
+def in_stages(count, x, y, **options):
+    """A model of blocks in two stages, and what its step is."""
+    strategy = pipelined(micro_batches=4, **options)
+    model = compiled(blocks(count), strategy, loss="mse")
+    return model, strategy.explain(model, x, y)
+
+
+def test_layers_that_are_computed_again_in_stages():
+    x, y = batch(2048)
+    (_, kept), (model, again) = (in_stages(4, x, y, recompute=r) for r in (None, "layer"))
+    # What is computed again as one is not cut.
+    assert [len(s.layers) for s in kept.pipeline.stages] == [4, 4]
+    assert [len(s.layers) for s in again.pipeline.stages] == [2, 2]
+    # Two blocks' hidden rows lie in memory at the same time, or one's.
+    hidden = 4 * HIDDEN * 2048 // 4
+    fallen = kept.step.memory["temporaries"] - again.step.memory["temporaries"]
+    assert 0.85 * hidden < fallen < 1.15 * hidden
+    assert again.step.sent("collective-permute") == kept.step.sent("collective-permute")
+    plain = compiled(blocks(4), None, loss="mse")
+    same(curve(model, x, y, 3, batch=2048), curve(plain, x, y, 3, batch=2048))
+
+
+@SOAK
+def test_memory_of_layers_that_are_computed_again_grows_with_their_inputs_alone():
+    x, y = batch(2048)
+
+    def growth(how):
+        few, many = (in_stages(n, x, y, recompute=how)[1] for n in (4, 8))
+        return many.step.memory["temporaries"] - few.step.memory["temporaries"]
+
+    # Two more blocks in each stage keep their hidden rows, or not.
+    hidden = 4 * HIDDEN * 2048 // 4
+    assert growth(None) - growth("layer") == pytest.approx(2 * hidden, rel=0.02)
+    assert growth("layer") < 0.5 * hidden
+
+
+@SOAK
+def test_state_and_random_numbers_of_layers_that_are_computed_again():
+    x, y = batch(8)
+    y = y[:, :1]
+    plain = compiled(Own, None, loss="mse")
+    expected = curve(plain, x, y, 3)
+    for how in ("layer", jax.checkpoint_policies.dots_saveable):
+        model = compiled(Own, pipelined(micro_batches=1, recompute=how), loss="mse")
+        same(curve(model, x, y, 3), expected)
+    wanted = plain.normed.moving_mean.numpy()
+    np.testing.assert_allclose(model.normed.moving_mean.numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def square():
+    return tf.keras.Sequential(
+        [tf.keras.Input([16]), *(LAYERS.Dense(16, "tanh") for _ in range(4))]
+    )
+
+
+@pytest.mark.parametrize("zero", [pytest.param(0, marks=SOAK), pytest.param(1, marks=SOAK), 2, 3])
+def test_bytes_of_stages_in_parts(zero):
+    """Kernels are divided over the stages' devices and those of the batch, biases over the former."""
+    p, n = 2, 2
+    strategy = pipelined(stage=p, data=n, micro_batches=2, zero=zero)
+    model = compiled(square, strategy, loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    x = np.ones((16, 16), np.float32)
+    step = strategy.explain(model, x, x).step
+    # Of one stage: two kernels, two biases; and the means of the loss.
+    kernels, biases, losses = 2 * 4 * 16 * 16, 2 * 4 * 16, 2 * 4
+    ring = lambda size, devices: size * (devices - 1) // devices
+    part = kernels // n
+    held, summed = (part if zero == 3 else kernels), (part if zero else kernels)
+    expected = {
+        "all-to-all": ring(held + biases, p) + ring(summed + biases, p),
+        "all-reduce": 2 * ring(biases + (0 if zero else kernels), n) + losses,
+        # Weights come together before a step, or after it.
+        "all-gather": ring(kernels, n) if zero else 0,
+        "reduce-scatter": ring(kernels, n) if zero else 0,
+    }
+    assert {kind: step.sent(kind) for kind in expected} == expected
+    # All stages' kernels and biases lie on p devices, and two slots of each.
+    own = (held + biases) + 2 * (summed + biases)
+    assert 0 <= step.memory["arguments"] - own - 2 * x.nbytes // n < 64
+    if zero == 3:
+        assert model.layers[0].kernel.layout.sharding_specs == ["stage", "data"]
+
+
+def pairs():
+    """Blocks of two products, of which a rule divides what is between them."""
+    widths = [32, 16] * 4
+    return tf.keras.Sequential([tf.keras.Input([16]), *(LAYERS.Dense(w, "tanh") for w in widths)])
+
+
+def test_weights_that_rules_divide_in_stages():
+    p, n, m, rows = 2, 2, 2, 8
+    pipeline = tf.distribute.Pipeline("stage")
+    strategy = tf.distribute.MeshStrategy(
+        mesh_of(stage=p, model=n), "hidden:model", pipeline=pipeline, micro_batches=m
+    )
+    model = compiled(pairs, strategy, loss="mse")
+    x = np.random.default_rng(0).normal(size=(m * rows, 16)).astype("float32")
+    step = strategy.explain(model, x, x).step
+    ring = lambda size, devices: size * (devices - 1) // devices
+    # A stage has two blocks. A tick sums the outputs of each in its forward pass, once more in the backward pass, and
+    # there the gradients of each one's inputs.
+    ticks, blocks, edge = m + 2 * p - 2, 2, 4 * rows * 16
+    sums = [c for c in step.collectives if c.axes == ("model",)]
+    assert {c.kind for c in sums} == {"all-reduce"}
+    assert sum(c.sent * c.times for c in sums) == ticks * 3 * blocks * 2 * ring(edge, n)
+    assert step.sent("collective-permute") == ticks * 2 * edge
+    # Weights of a stage come together, each device's share of what the rule divides; outer biases are not divided.
+    kernels, biases = 4 * blocks * 2 * 32 * 16 // n, 4 * blocks * 16
+    assert step.sent("all-to-all") == 2 * ring(kernels + biases, p)
+    assert model.layers[0].kernel.layout.sharding_specs == ["stage", "model"]
+    plain = compiled(pairs, None, loss="mse")
+    same(curve(model, x, x, 3, batch=m * rows), curve(plain, x, x, 3, batch=m * rows))
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-4, atol=1e-5
+    )
+
+
+def gated():
+    """Slices what a rule divides."""
+    inputs = tf.keras.Input([16])
+    x = LAYERS.Dense(64)(inputs)
+    x = LAYERS.Lambda(lambda t: t[..., :32] * tf.sigmoid(t[..., 32:]))(x)
+    return tf.keras.Model(inputs, LAYERS.Dense(4)(LAYERS.Dense(16)(x)))
+
+
+def test_rules_by_which_devices_of_one_stage_would_wait_for_others_are_refused():
+    pipeline = tf.distribute.Pipeline("stage")
+    mesh = mesh_of(stage=2, model=2)
+    strategy = tf.distribute.MeshStrategy(mesh, "hidden:model", pipeline=pipeline)
+    model = compiled(gated, strategy, loss="mse")
+    x = np.ones((8, 16), np.float32)
+    with pytest.raises(
+        ValueError, match=r"hidden:model divide a layer .*lambda.* in the middle of a stage"
+    ):
+        model.fit(x, x[:, :4], verbose=0)
+    with pytest.raises(ValueError, match="sequence='ring' with a pipeline"):
+        tf.distribute.MeshStrategy(mesh, "sequence:model", pipeline=pipeline, sequence="ring")
+    strategy = tf.distribute.MeshStrategy(mesh, "out:model+stage", pipeline=pipeline)
+    with pytest.raises(ValueError, match=r"splits axis 1 of the weight .* over 'model\+stage'"):
+        compiled(square, strategy, loss="mse").fit(x, x, verbose=0)

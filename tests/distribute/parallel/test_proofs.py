@@ -1,0 +1,115 @@
+"""Every option and pairs of them beside one device, learning for real, memory as models grow, and many devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+import tiers
+from distribute.launching import SOURCE
+from distribute.parallel.test_pipeline import compiled, pipelined
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+HERE = Path(__file__).parent
+# As in proofs_on_eight_devices.py, which makes devices when it is imported.
+SINGLE = [
+    *(
+        "micro_batches",
+        "zero=1",
+        "zero=2",
+        "zero=3",
+        "recompute layer",
+        "tensors",
+        "sequence split",
+    ),
+    *("ulysses", "ring", "1f1b", "gpipe", "zero_bubble", "interleaved", "experts"),
+]
+TOGETHER = [
+    *("zero=2 x micro_batches", "zero=3 x recompute", "zero=3 x gathers", "zero=3 x tensors"),
+    *("zero=1 x ring", "zero=1 x experts", "micro_batches x tensors", "recompute x ulysses"),
+    *("1f1b x zero=1", "1f1b x zero=3", "1f1b x recompute", "1f1b x tensors", "1f1b x ulysses"),
+    "zero_bubble x tensors x zero=3 x recompute",
+]
+
+
+def lines_of(program, *arguments):
+    """What a program of its own prints, as JSON; compiled as plain code."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {tiers.PLAIN_FLAGS}"
+    done = subprocess.run(
+        [sys.executable, HERE / program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        timeout=1700,
+    )
+    assert done.returncode == 0, done.stderr
+    return {name: found for name, *found in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def curves():
+    found = lines_of("proofs_on_eight_devices.py")
+    assert [*found] == SINGLE + TOGETHER
+    for name, (apart, *_) in found.items():
+        print(f"{name:<45}{apart:.1e}")
+    return found
+
+
+@pytest.mark.parametrize("name", SINGLE + TOGETHER)
+def test_losses_of_twenty_steps_are_those_of_one_device(curves, name):
+    apart, first, last, _ = curves[name]
+    assert apart < 1e-5
+    assert last < first - 1
+
+
+def test_a_language_model_learns():
+    names = ["zero=3 x recompute", "1f1b x tensors", "zero_bubble", "experts"]
+    found = lines_of("proofs_on_eight_devices.py", "long", *names)
+    for apart, _, last, _ in found.values():
+        # The distance is known from the second word on.
+        assert last < 0.4
+        assert apart < 1e-2
+
+
+@pytest.mark.parametrize("count", [256, 1024])
+def test_steps_are_compiled_for_many_devices(count):
+    """Each sends what theory says, whatever their number; the seconds stay few."""
+    found = lines_of("on_many_devices.py", str(count))
+    seconds, sent = found["1f1b"]
+    p, m, edge, stage = 8, 16, 4 * 2 * 8, 4 * 8 * 8
+    assert sent["collective-permute"] == (m + 2 * p - 2) * 2 * edge
+    assert sent["all-to-all"] == 2 * stage * (p - 1) // p
+    data = count // p
+    # Gradients of the stage, and the loss from its last one and over the batch.
+    assert sent["all-reduce"] == 2 * stage * (data - 1) // data + 2 * 4 * (p - 1) // p + 8
+    weights = 2 * 4 * count**2
+    assert found["zero=3"][1]["all-gather"] == found["zero=3"][1]["reduce-scatter"]
+    assert found["zero=3"][1]["all-gather"] == weights * (count - 1) // count
+    assert max(seconds, found["zero=3"][0]) < 120
+
+
+def stack(count):
+    layers = [tf.keras.layers.Dense(64, "tanh") for _ in range(count)]
+    return lambda: tf.keras.Sequential([tf.keras.Input([64]), *layers])
+
+
+def test_memory_is_flat_when_layers_and_stages_double():
+    x = np.ones((64, 64), np.float32)
+
+    def explained(stages):
+        strategy = pipelined(stage=stages, micro_batches=8)
+        return strategy.explain(
+            compiled(stack(4 * stages), strategy, loss="mse", optimizer="sgd"), x, x
+        )
+
+    few, many = explained(2), explained(4)
+    # Of weights a device has its stage's; of batches 2p - 1 inputs.
+    assert abs(many.step.memory["arguments"] - few.step.memory["arguments"]) < 64
+    inputs = many.pipeline.held_bytes - few.pipeline.held_bytes
+    grown = many.step.memory["temporaries"] - few.step.memory["temporaries"]
+    assert grown - inputs < 0.1 * few.step.memory["temporaries"]

@@ -1,0 +1,74 @@
+"""Training on a mesh over several processes: `in_parts.py FOLDER KIND [KILL ...]`.
+
+KIND is "zero" or "pipeline". In the n-th start, the worker of the n-th KILL, "STEP@WORKER", kills itself before
+STEP. Worker 0 writes the curve and the final weights to FOLDER/results.npz.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import meshflow as tf
+from meshflow.experimental import dtensor
+
+LAYERS = tf.keras.layers
+EPOCHS = 3
+CHOICES = {
+    "zero": ({"data": 4}, "batch:data", {"zero": 3, "micro_batches": 2, "recompute": "layer"}),
+    # Stages in different processes; parts of the states over the devices of each.
+    "pipeline": (
+        {"stage": 2, "data": 2},
+        "batch:data",
+        {"pipeline": "stage", "zero": 1, "micro_batches": 2},
+    ),
+}
+
+
+class Kill(tf.keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_model():
+    widths = [LAYERS.Dense(16, "tanh"), LAYERS.Dense(16, "relu"), LAYERS.Dense(16)]
+    return tf.keras.Sequential([tf.keras.Input([8]), *widths, LAYERS.Dense(8)])
+
+
+def data():
+    rng = np.random.default_rng(3)
+    return tuple(rng.normal(size=(32, 8)).astype("float32") for _ in range(2))
+
+
+def main(folder, kind, kills):
+    dtensor.initialize_accelerator_system("CPU")
+    sizes, rules, options = CHOICES[kind]
+    mesh = dtensor.create_distributed_mesh(sizes, device_type="CPU")
+    tf.keras.utils.set_random_seed(1)
+    with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
+        model = make_model()
+        model.compile(tf.keras.optimizers.Adam(1e-2), "mse")
+    callbacks = [tf.keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1)]
+    start = int(os.environ.get("MESHFLOW_RESTARTS", 0))
+    if start < len(kills):
+        step, worker = map(int, kills[start].split("@"))
+        if dtensor.client_id() == worker:
+            callbacks.append(Kill(step))
+    history = model.fit(
+        *data(), batch_size=16, epochs=EPOCHS, verbose=0, callbacks=callbacks
+    ).history
+    weights = model.get_weights()
+    if dtensor.client_id() == 0:
+        np.savez(folder / "results.npz", np.array(history["loss"]), *weights)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
