@@ -24,6 +24,7 @@ from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
 from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
+from meshflow.distribute.parallel.planner import Hardware, Plan, plan
 from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.server import Server
@@ -43,6 +44,7 @@ __all__ = [
     "DistributedDataset",
     "DistributedIterator",
     "DistributedValues",
+    "Hardware",
     "HierarchicalCopyAllReduce",
     "InputContext",
     "InputOptions",
@@ -55,6 +57,7 @@ __all__ = [
     "ParallelOptions",
     "ParameterServerStrategy",
     "Pipeline",
+    "Plan",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -76,4 +79,5 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
     "partitioners",
+    "plan",
 ]

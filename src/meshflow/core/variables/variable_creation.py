@@ -31,6 +31,8 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
     Raises:
       VariableNeedsEagerError: when the value is computed by a program that may not run, or run again.
     """
+    if isinstance(initial_value, jax.ShapeDtypeStruct):
+        return initial_value, None
     with init_scope():
         value = initial_value() if callable(initial_value) else initial_value
     if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
@@ -55,6 +57,16 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
         # A fresh buffer: a compiled step may reuse it in place.
         on_host = isinstance(array, np.ndarray)
         return (transfers.transfer if on_host else transfers.duplicate)(array), None
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Weights and slots made inside have shapes, dtypes and layouts but no values: programs are traced, none is run."""
+    saved, context.shapes_only = context.shapes_only, True
+    try:
+        yield
+    finally:
+        context.shapes_only = saved
 
 
 def scoped_name(name: str) -> str:
