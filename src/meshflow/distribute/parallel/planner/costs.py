@@ -147,7 +147,7 @@ class Costs:
         edges = [split.edges[u] // (choice.model if divided else 1) for u in layers]
         largest = max(kept, default=0)
         # Sums over divided products have terms, results and both of their gradients.
-        found = 4 * max(edges, default=0) if choice.model > 1 else 0
+        found = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
         if choice.recompute == "layer" or "activations" in choice.offload:
             return rows * (found + sum(edges) + largest)
         # The gradients of what a layer computes inside are about half as much as it keeps.
@@ -164,12 +164,13 @@ class Costs:
             if choice.recompute:
                 largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
                 gathered = min(gathered, largest)
-        # Gradients come as activations go; where they are summed, terms and sums are there together.
-        gradients = parts if choice.zero else whole * (2 if d > 1 else 1)
-        sums = 0
+        # Gradients come as activations go. Where devices sum them whole, terms and sums are there together.
         if choice.micro_batches > 1:
             sums = parts if choice.zero >= 2 else whole
-        gradients = sums + max(0, gradients - activations)
+            gradients = sums + max(0, sums - activations)
+        else:
+            at_last = parts if choice.zero else whole * (2 if d > 1 else 1)
+            gradients = max(0, at_last - activations)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _make_stages(
