@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.devices import make_virtual_cpus
+from meshflow.core.runtime.devices import backend_started, make_virtual_cpus
 from meshflow.core.runtime.errors import InvalidValueError, OpError
 from meshflow.core.values import nest
 from meshflow.core.variables.variable_creation import shapes_only
@@ -96,7 +96,7 @@ def plan(
 def _make_devices(count: int, compiled: int) -> None:
     """Virtual CPU devices, for scripts that make meshes and for trials."""
     wanted = compiled or jax.config.jax_platforms == "cpu"  # type: ignore[attr-defined]
-    if wanted and count > 1:
+    if wanted and count > 1 and not backend_started():
         make_virtual_cpus(count)
 
 

@@ -1,6 +1,7 @@
 """`tf.distribute`: strategies that train on several devices."""
 
 from meshflow.core.variables.sharded_variable import ShardedVariable
+from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
@@ -80,4 +81,5 @@ __all__ = [
     "in_cross_replica_context",
     "partitioners",
     "plan",
+    "shapes_only",
 ]

@@ -61,7 +61,17 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Weights and slots made inside have shapes, dtypes and layouts but no values: programs are traced, none is run."""
+    """Weights made inside, and their optimizer's slots, have shapes and dtypes but no values: models to be planned, not run.
+
+    Models of any size can be made so; what would need the values is an error.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.distribute.shapes_only():
+      ...     model = tf.keras.Sequential([tf.keras.Input([10**6]), tf.keras.layers.Dense(10**6)])
+      >>> model.count_params()
+      1000001000000
+    """
     saved, context.shapes_only = context.shapes_only, True
     try:
         yield

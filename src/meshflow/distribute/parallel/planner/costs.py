@@ -146,12 +146,13 @@ class Costs:
         kept = [(split.shared if divided else split.kept)[u] for u in layers]
         edges = [split.edges[u] // (choice.model if divided else 1) for u in layers]
         largest = max(kept, default=0)
-        # Sums over divided products have terms, results and both of their gradients.
-        found = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
+        # Sums over divided products have terms, results and both of their gradients, all of them whole.
+        sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
         if choice.recompute == "layer" or "activations" in choice.offload:
-            return rows * (found + sum(edges) + largest)
+            return rows * (sums + sum(edges) + largest)
         # The gradients of what a layer computes inside are about half as much as it keeps.
-        return rows * (found + sum(kept) + (0 if choice.recompute else largest // 2))
+        inside = 0 if choice.recompute else largest // 2
+        return rows * ((0 if divided else sums) + sum(kept) + inside)
 
     def _step(self, choice: Choice, split: Split) -> dict[str, int]:
         sizes, d, rows = self.sizes(choice), choice.data, self._rows(choice)
@@ -234,9 +235,16 @@ class Costs:
         """What is sent, with the sums of divided products."""
         t = choice.model
         if t > 1:
-            sums = split.forward + (split.each if choice.zero == 3 else split.backward)
+            backward = split.each if choice.zero == 3 else split.backward
+            if choice.zero == 3 and choice.sequence == "split":
+                # Of the two halves of such a sum, which are exchanges of their own, one is shared.
+                backward = (split.backward + split.each) // 2 if choice.recompute else split.backward
+            sums = split.forward + backward
             if choice.recompute == "layer" or choice.stage > 1:
                 sums += split.again
+                if choice.sequence == "split":
+                    # What a layer gives is a sum in two halves, of which the next one's gather is needed again.
+                    sums += (split.forward - split.again) // 2
             sums *= self.profile.batch // choice.data
             sent["products"] = 2 * sums * (t - 1) // t
         return sent

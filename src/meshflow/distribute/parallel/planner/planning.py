@@ -210,16 +210,22 @@ def strategy_of(choice: Choice, devices: Sequence[Any] | None = None) -> MeshStr
     Raises:
       ValueError: when there are too few.
     """
+    return MeshStrategy(mesh_of(choice, devices), choice.rules, **choice.options)
+
+
+def mesh_of(choice: Choice, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh of a choice; arguments and errors as of `strategy_of`."""
     found = list(jax.local_devices() if devices is None else devices)
+    if len(found) < choice.devices and devices is None:
+        found = list(jax.local_devices(backend="cpu"))
     if len(found) < choice.devices:
         raise InvalidValueError(
             f"A plan for {choice.devices} devices: there are {len(found)} here. Run the lines of the plan where they "
             "are, or make virtual ones with tf.config.set_logical_device_configuration before the first op."
         )
-    sizes = choice.mesh
-    flat = np.arange(choice.devices)
-    mesh = Mesh(list(sizes), flat.reshape(tuple(sizes.values())), flat, found[: choice.devices])
-    return MeshStrategy(mesh, choice.rules, **choice.options)
+    sizes, flat = choice.mesh, np.arange(choice.devices)
+    shape = tuple(sizes.values())
+    return Mesh(list(sizes), flat.reshape(shape), flat.tolist(), found[: choice.devices])
 
 
 def plan(
@@ -339,8 +345,10 @@ def _nothing_fits(
     sized = [c for c in dropped if c.estimate is not None]
     memory = int(hardware.memory)
     if not sized:
+        reasons = list(dict.fromkeys(c.dropped for c in dropped))
+        shown = "; ".join(str(r) for r in reasons[:4])
         return ResourceExhaustedError(
-            f"No plan for {profile.name} on {hardware.devices} devices: {dropped[0].dropped}."
+            f"No plan for {profile.name} on {hardware.devices} devices: {shown}."
         )
     least = min(sized, key=lambda c: c.memory)
     assert least.estimate is not None
