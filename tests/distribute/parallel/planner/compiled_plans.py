@@ -1,4 +1,6 @@
-"""Compiles plans of a small language model for eight devices; prints what theory and programs say as JSON.
+"""Compiles plans of a small language model for virtual devices; prints what theory and programs say as JSON.
+
+Arguments: how many plans for eight devices; or an objective and how many devices the best is for.
 
 A program of its own, because the number of devices of a process is fixed. Run by test_compiled_plans.py.
 """
@@ -16,6 +18,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if len(sys.argv) > 2 else 8)
 
+import meshflow as tf
 from distribute.parallel.planner.models import gpt, tokens
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.choices import choices, refusal
@@ -50,15 +53,32 @@ def compare(count):
         found = []
         for choice in kept[:count]:
             estimate, trial = costs.of(choice), tried(model, batch, strategy_of(choice))
-            row = {"choice": str(choice), "memory": [estimate.memory, trial.memory]}
-            found.append(row | {"sent": [estimate.bytes, trial.sent]})
-            print(
-                json.dumps(row | {"sent": row.get("sent", found[-1]["sent"])}),
-                file=sys.stderr,
-                flush=True,
-            )
+            pairs = {
+                "memory": [estimate.memory, trial.memory],
+                "sent": [estimate.bytes, trial.sent],
+            }
+            found.append({"choice": str(choice), **pairs})
+            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return {"plans": found, "best": best}
 
 
+def best_of_many(devices, objective):
+    """The best plan for many devices, compiled."""
+    model, batch = gpt(4, 64, 4, LENGTH, 128), tokens(2 * devices, LENGTH)
+    with shapes_only():
+        plan = tf.distribute.plan(
+            model, *batch, hardware=Hardware(devices, "1TB"), objective=objective, compiled=1
+        )
+    best = plan.best
+    pairs = {
+        "memory": [best.estimate.memory, best.trial.memory],
+        "sent": [best.estimate.bytes, best.trial.sent],
+    }
+    return {"choice": str(best.choice), **pairs}
+
+
 if __name__ == "__main__":
-    print(json.dumps(compare(int(sys.argv[1]))))
+    if len(sys.argv) > 2:
+        print(json.dumps(best_of_many(int(sys.argv[2]), sys.argv[1])))
+    else:
+        print(json.dumps(compare(int(sys.argv[1]))))

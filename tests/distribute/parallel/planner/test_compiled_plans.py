@@ -44,3 +44,12 @@ def test_the_best_of_many_compiled_plans_is_found():
         # By formulas alone, too.
         first = next(p[key][1] for p in plans if p["choice"] == found["best"][what][0])
         assert first <= 1.05 * best, what
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("devices", [256, 1024])
+def test_plans_for_many_devices_are_compiled(devices):
+    for objective in ("bytes", "memory"):
+        found = run(objective, devices)
+        for theory, program in (found["memory"], found["sent"]):
+            assert theory == pytest.approx(program, rel=0.25), found

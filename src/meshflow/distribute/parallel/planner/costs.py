@@ -150,8 +150,8 @@ class Costs:
         sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
         if choice.recompute == "layer" or "activations" in choice.offload:
             return rows * (sums + sum(edges) + largest)
-        # The gradients of what a layer computes inside are about half as much as it keeps.
-        inside = 0 if choice.recompute else largest // 2
+        # The gradients of what a layer computes inside are about half as much as it keeps; less of what is kept whole.
+        inside = 0 if choice.recompute else largest // (4 if divided else 2)
         return rows * ((0 if divided else sums) + sum(kept) + inside)
 
     def _step(self, choice: Choice, split: Split) -> dict[str, int]:
@@ -238,7 +238,9 @@ class Costs:
             backward = split.each if choice.zero == 3 else split.backward
             if choice.zero == 3 and choice.sequence == "split":
                 # Of the two halves of such a sum, which are exchanges of their own, one is shared.
-                backward = (split.backward + split.each) // 2 if choice.recompute else split.backward
+                backward = (
+                    (split.backward + split.each) // 2 if choice.recompute else split.backward
+                )
             sums = split.forward + backward
             if choice.recompute == "layer" or choice.stage > 1:
                 sums += split.again
