@@ -7,9 +7,9 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
-from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
 from meshflow.distribute.parallel.pipeline import check_pipeline
 from meshflow.distribute.parallel.planner.profile import ModelProfile
@@ -21,6 +21,8 @@ __all__ = ["Choice", "choices", "refusal"]
 SPLIT = ("heads", "hidden", "vocab", "gates")
 # The most micro-batches that are looked at.
 _MOST = 64
+# Whether rules may split the weights of a pipeline's stages.
+_RULES_IN_STAGES = False
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
 
@@ -164,7 +166,7 @@ def refusal(choice: Choice, profile: ModelProfile) -> str | None:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
     if choice.sequence == "split" and profile.sequence % choice.model:
         return f"sequences of {profile.sequence} do not divide into {choice.model} parts"
-    if choice.stage > 1 and choice.model > 1:
+    if choice.stage > 1 and choice.model > 1 and not _RULES_IN_STAGES:
         return "rules cannot split the weights of stages"
     return _refused_options(choice)
 
@@ -188,21 +190,14 @@ def _refused_options(choice: Choice) -> str | None:
 
 
 def _asked(choice: Choice) -> str | None:
-    mesh = sketched(choice)
+    # What is asked for are names and kinds of memory; the sizes and devices of a plan need not be here.
+    names = list(choice.mesh)
+    mesh = Mesh(names, np.zeros([1] * len(names), int), [0], [jax.local_devices()[0]])
     try:
         options = ParallelOptions(**choice.options)
-        options.check(mesh, ("data",) if "data" in choice.mesh else ())
+        options.check(mesh, ("data",) if "data" in names else ())
         if isinstance(options.pipeline, Pipeline):
             check_pipeline(types.SimpleNamespace(options=options, mesh=mesh))
-    except (InvalidValueError, ValueError, NotImplementedError) as error:
+    except (ValueError, NotImplementedError) as error:
         return str(error).split(". ")[0]
     return None
-
-
-def sketched(choice: Choice) -> Mesh:
-    """The mesh of a choice, of devices that need not exist."""
-    sizes = choice.mesh
-    shape = tuple(sizes.values())
-    ids = np.arange(choice.devices).reshape(shape)
-    flat = list(range(choice.devices))
-    return Mesh(list(sizes), ids, flat, [f"CPU:{i}" for i in flat])

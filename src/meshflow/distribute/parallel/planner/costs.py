@@ -148,7 +148,11 @@ class Costs:
         largest = max(kept, default=0)
         # Sums over divided products have terms, results and both of their gradients, all of them whole.
         sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
-        if choice.recompute == "layer" or "activations" in choice.offload:
+        if "activations" in choice.offload:
+            # One layer's are computed with while another's come or go.
+            at_hand = max(edges, default=0) if choice.recompute == "layer" else largest
+            return rows * (sums + largest + at_hand)
+        if choice.recompute == "layer":
             return rows * (sums + sum(edges) + largest)
         # The gradients of what a layer computes inside are about half as much as it keeps; less of what is kept whole.
         inside = 0 if choice.recompute else largest // (4 if divided else 2)
@@ -264,8 +268,8 @@ class Costs:
             work = max(sum(split.work[u] for u in part) for part in parts)
             p, m = choice.stage, choice.micro_batches
             bubble, passes = (p - 1) / (m + p - 1), 4
-        elif choice.recompute == "layer":
-            passes = 4
+        # Forward, twice as much backward, and what is computed again.
+        passes += choice.recompute == "layer"
         compute = passes * work * examples / self.hardware.products / (1 - bubble)
         exchanges = self._exchanges(choice)
         moved = self._moved(choice)
@@ -298,5 +302,6 @@ class Costs:
             found += 2 * held["weights"]
         if "activations" in choice.offload:
             split = self.profile.split(choice.names, choice.model)
-            found += 2 * sum(split.kept) * self.profile.batch // choice.data
+            kept = split.edges if choice.recompute == "layer" else split.kept
+            found += 2 * sum(kept) * self.profile.batch // choice.data
         return found
