@@ -241,10 +241,9 @@ class Costs:
         if t > 1:
             backward = split.each if choice.zero == 3 else split.backward
             if choice.zero == 3 and choice.sequence == "split":
-                # Of the two halves of such a sum, which are exchanges of their own, one is shared.
-                backward = (
-                    (split.backward + split.each) // 2 if choice.recompute else split.backward
-                )
+                # The halves of such a sum are exchanges of their own, of which gathers may be done again.
+                again = choice.recompute == "gathers"
+                backward = (split.backward + (split.each if again else split.backward)) // 2
             sums = split.forward + backward
             if choice.recompute == "layer" or choice.stage > 1:
                 sums += split.again

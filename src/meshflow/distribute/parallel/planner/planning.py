@@ -310,7 +310,8 @@ def planned(profile: ModelProfile, hardware: Hardware, objective: str = "time") 
 def _searched(profile: ModelProfile, hardware: Hardware) -> tuple[list[Candidate], list[Candidate]]:
     """The candidates that fit, and those that do not."""
     costs = Costs(profile, hardware)
-    kept, dropped = [], []
+    kept: list[Candidate] = []
+    dropped: list[Candidate] = []
     for choice in choices(profile, hardware.devices):
         why = refusal(choice, profile)
         if why is not None:
@@ -383,7 +384,7 @@ def tested(found: Plan, model: Any, batch: Any, count: int) -> Plan:
       batch: its batch.
       count: how many.
     """
-    first, rest = [], []
+    first: list[Candidate] = []
     dropped = list(found.dropped)
     waiting = list(found.candidates)
     while waiting and len(first) < count:
@@ -393,6 +394,5 @@ def tested(found: Plan, model: Any, batch: Any, count: int) -> Plan:
         (first if candidate.dropped is None else dropped).append(candidate)
     if not first:
         raise _nothing_fits(found.profile, found.hardware, dropped)
-    rest = waiting
     first.sort(key=lambda c: _rank(c, found.hardware, found.objective))
-    return dataclasses.replace(found, candidates=tuple([*first, *rest]), dropped=tuple(dropped))
+    return dataclasses.replace(found, candidates=(*first, *waiting), dropped=tuple(dropped))

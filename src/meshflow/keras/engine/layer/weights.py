@@ -148,7 +148,7 @@ class LayerWeights(WeightValues, Tracks):
             variable._layout = layout
         # Of a table in shards, the layer's weights are the shards.
         if dims is not None:
-            variable._axes_named = dims
+            variable._axes_named = dims  # type: ignore[union-attr]
         for part in getattr(variable, "variables", [variable]):
             part._autocast = autocast and kind.is_floating
             self._own_weights.append(part)
