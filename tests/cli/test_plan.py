@@ -14,7 +14,7 @@ import meshflow as tf
 
 width = int(sys.argv[sys.argv.index("--width") + 1]) if "--width" in sys.argv else 64
 layers = [tf.keras.layers.Dense(4 * width, "relu"), tf.keras.layers.Dense(width)]
-model = tf.keras.Sequential([tf.keras.Input([width]), *layers], name="wide")
+model = tf.keras.Sequential(layers, name="wide")
 model.compile("adam", "mse")
 if "--evaluate" not in sys.argv:
     try:
@@ -48,13 +48,14 @@ def test_candidates_reasons_and_lines_to_paste(script):
 
 
 def test_as_json_with_arguments_of_the_script(script):
-    text = planned(
-        script, "--json", "--devices", 4, "--memory", "1MB", "--objective", "memory", "--width", 128
-    )
+    options = ["--json", "--devices", 4, "--memory", "1MB", "--objective", "memory", "--compile", 1]
+    text = planned(script, *options, "--width", 128)
     found = json.loads(text)
     assert (found["parameters"], found["batch"]) == (128 * 512 * 2 + 512 + 128, 32)
     first = found["candidates"][0]
     assert first["memory"] == sum(first["held"].values()) <= 1e6
+    assert first["compiled"]["memory"] == pytest.approx(first["memory"], rel=0.15)
+    assert first["compiled"]["sent"] == pytest.approx(first["sent"], rel=0.05)
     assert all(c["memory"] >= first["memory"] for c in found["candidates"])
     assert any("do not fit, the least of them" in line for line in found["dropped"])
     assert found["hardware"]["memory"] == 10**6 and len(found["lines"]) == 2

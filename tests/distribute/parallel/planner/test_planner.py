@@ -171,6 +171,23 @@ def test_a_model_of_1_4_billion_parameters_on_eight_devices():
         model.get_weights()
 
 
+def test_models_of_strategies_stay_as_they_are():
+    """Another strategy's layouts and products are not looked at, and come back."""
+    strategy = strategy_of(Choice(2, 2, zero=1, sequence="split", names=("heads", "hidden")))
+    with strategy.scope():
+        model, batch = gpt(1, 16, 2, 8, 32), tokens(8, 8)
+        first = model.layers[1].embeddings
+        before = first._value, first.layout
+        with shapes_only():
+            plan = tf.distribute.plan(
+                model, *batch, hardware=Hardware(4, "1GB"), objective="bytes", compiled=1
+            )
+        assert plan.best.trial is not None
+        assert plan.best.bytes == pytest.approx(plan.best.estimate.bytes, rel=0.03)
+    assert (first._value, first.layout) == before and first._distribute_strategy is strategy
+    assert model.distribute_strategy is strategy
+
+
 def test_nothing_fits(words):
     _, _, profile = words
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:

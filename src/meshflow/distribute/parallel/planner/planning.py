@@ -16,7 +16,7 @@ from meshflow.distribute.parallel.planner.choices import Choice, choices, refusa
 from meshflow.distribute.parallel.planner.costs import Costs, Estimate
 from meshflow.distribute.parallel.planner.hardware import Hardware, measured, shown_bytes
 from meshflow.distribute.parallel.planner.profile import ModelProfile, profiled
-from meshflow.distribute.parallel.planner.trial import Trial, tried
+from meshflow.distribute.parallel.planner.trial import Trial, bare, tried
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.placement.mesh import Mesh
 
@@ -281,7 +281,8 @@ def plan(
     rows = (*batch, *[None] * (3 - len(batch)))
     if not nest.flatten([v for v in rows if v is not None]):
         raise InvalidValueError("plan: pass a batch, as arrays or tf.TensorSpecs.")
-    profile = profiled(model._loss_program(), rows, model.optimizer)
+    with bare(model):
+        profile = profiled(model._loss_program(), rows, model.optimizer)
     found = planned(profile, hardware, objective)
     return tested(found, model, rows, compiled) if compiled else found
 

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
+from meshflow.core.runtime import transfers
 from meshflow.core.values import nest
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.strategy import MeshStrategy
+from meshflow.distribute.replica import entered
 
-__all__ = ["Trial", "adopt", "tried"]
+__all__ = ["Trial", "adopt", "bare", "tried"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,7 @@ def tried(model: Any, batch: Any, strategy: MeshStrategy) -> Trial:
       strategy: the strategy.
     """
     rows = nest.map_structure(_shape, tuple(v for v in batch if v is not None))
-    with _shapes_alone(model):
+    with bare(model), entered(strategy):
         adopt(strategy, model)
         # What explains compiled steps stands on strategies; it is there for whoever gets here.
         step = sys.modules["meshflow"].experimental.dtensor.explain(model, *rows)
@@ -87,27 +90,51 @@ def _slots(optimizer: Any) -> list[tuple[Variable, Variable]]:
 
 def _variables(model: Any) -> list[Variable]:
     """All variables of a training step, weights first."""
-    found = [*model.variables, *model.optimizer.variables]
+    built = getattr(model, "built", True)
+    found = [*(model.variables if built else ()), *model.optimizer.variables]
     found += [v for metric in model.metrics for v in metric.variables]
     kept = {id(v): v for v in found if v.dtype.name != "string"}
     return list(kept.values())
 
 
 @contextlib.contextmanager
-def _shapes_alone(model: Any) -> Iterator[None]:
-    """Variables have no values inside; afterwards they have and lie as before."""
-    names = ("_value", "_own_layout", "_slot_layout", "_distribute_strategy")
-    model.optimizer.build(model.trainable_variables)
-    known = [(v, {n: v.__dict__[n] for n in names if n in v.__dict__}) for v in _variables(model)]
+def bare(model: Any) -> Iterator[None]:
+    """The model's variables have neither values nor layouts inside; afterwards they have and lie as before.
+
+    Args:
+      model: a compiled model.
+    """
+    if getattr(model, "built", True):
+        model.optimizer.build(model.trainable_variables)
+    known = [(v, {n: v.__dict__[n] for n in _STATE if n in v.__dict__}) for v in _variables(model)]
     had = model.__dict__.get("_strategy_at_compile")
     for variable, _ in known:
-        variable._value = _shape(variable)
+        shape = _shape(variable)
+        _forget(variable)
+        variable._value = shape
+    model._strategy_at_compile = None
+    model._reset_compiled()
     try:
         yield
     finally:
+        before = {id(v) for v, _ in known}
+        for variable in _variables(model):
+            if id(variable) not in before and not variable.has_no_value:
+                # A trial has made it, on its mesh.
+                value = np.asarray(variable._value)
+                _forget(variable)
+                variable._value = transfers.transfer(value)
         for variable, state in known:
-            for name in names:
-                variable.__dict__.pop(name, None)
+            _forget(variable)
             variable.__dict__.update(state)
         model._strategy_at_compile = had
         model._reset_compiled()
+
+
+# What a variable is and where it lies.
+_STATE = ("_value", "_own_layout", "_slot_layout", "_distribute_strategy")
+
+
+def _forget(variable: Variable) -> None:
+    for name in _STATE:
+        variable.__dict__.pop(name, None)
