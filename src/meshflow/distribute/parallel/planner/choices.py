@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
-from meshflow.distribute.parallel.pipeline import check_pipeline
+from meshflow.distribute.parallel.pipeline import PipelinedStep, check_pipeline
 from meshflow.distribute.parallel.planner.profile import ModelProfile
 from meshflow.placement.mesh import Mesh
 
@@ -22,7 +22,7 @@ SPLIT = ("heads", "hidden", "vocab", "gates")
 # The most micro-batches that are looked at.
 _MOST = 64
 # Whether rules may split the weights of a pipeline's stages.
-_RULES_IN_STAGES = False
+_RULES_IN_STAGES = hasattr(PipelinedStep, "_check_exchanges")
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
 

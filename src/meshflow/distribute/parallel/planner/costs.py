@@ -153,7 +153,9 @@ class Costs:
             at_hand = max(edges, default=0) if choice.recompute == "layer" else largest
             return rows * (sums + largest + at_hand)
         if choice.recompute == "layer":
-            return rows * (sums + sum(edges) + largest)
+            # In a stage, as its own forward pass is computed again, too, a part of another layer's lies beside it.
+            beside = largest // 4 if choice.stage > 1 else 0
+            return rows * (sums + sum(edges) + largest + beside)
         # The gradients of what a layer computes inside are about half as much as it keeps; less of what is kept whole.
         inside = 0 if choice.recompute else largest // (4 if divided else 2)
         return rows * ((0 if divided else sums) + sum(kept) + inside)
@@ -213,18 +215,9 @@ class Costs:
 
     def _sent(self, choice: Choice, split: Split) -> dict[str, int]:
         sizes, d, m = self.sizes(choice), choice.data, choice.micro_batches
-        ring = lambda n, devices: n * (devices - 1) // devices
-        sent: dict[str, int] = {}
+        ring, sent = _ring, dict[str, int]()
         if choice.stage > 1:
-            _, weights, edge = self._stages(choice)
-            packed = max(weights)
-            sent["neighbours"] = (m + 2 * choice.stage - 2) * 2 * edge
-            sent["weights"] = ring(packed, choice.stage)
-            sent["gradients"] = ring(packed, choice.stage) + 2 * ring(packed, d)
-            if choice.zero:
-                # What the optimizer has written in parts, or parts that lie apart.
-                sent["weights"] += ring(sizes.divisible, d)
-            return self._divided(choice, split, sent)
+            return self._divided(choice, split, self._sent_in_stages(choice, sizes))
         rest = sizes.weights - sizes.divisible
         if not choice.zero:
             sent["gradients"] = 2 * ring(sizes.weights, d)
@@ -234,6 +227,24 @@ class Costs:
         again = 2 * m if choice.zero == 3 and choice.recompute else 1
         sent["weights"] = again * ring(sizes.divisible, d)
         return self._divided(choice, split, sent)
+
+    def _sent_in_stages(self, choice: Choice, sizes: _Sizes) -> dict[str, int]:
+        """What a pipeline sends: to neighbours, and once in a step to bring a stage's weights together."""
+        _, weights, edge = self._stages(choice)
+        p, d, ring = choice.stage, choice.data, _ring
+        packed = max(weights)
+        # Those that are divided over the pipeline's devices and the batch's at once.
+        both = packed * sizes.divisible // max(sizes.weights, 1) if choice.zero else 0
+        scattered = 2 * ring(packed - both, d) + ring(packed - both, p)
+        scattered += ring(both, d) + ring(both, p) // d
+        gathered = ring(packed - both, p)
+        if choice.zero == 3:
+            gathered += ring(both, d) + ring(both, p) // d
+        else:
+            # The optimizer writes parts, of which a device's are put together before they go to their stages.
+            gathered += ring(both, p) + (ring(sizes.divisible, d) if choice.zero else 0)
+        ticks = choice.micro_batches + 2 * p - 2
+        return {"neighbours": ticks * 2 * edge, "weights": gathered, "gradients": scattered}
 
     def _divided(self, choice: Choice, split: Split, sent: dict[str, int]) -> dict[str, int]:
         """What is sent, with the sums of divided products."""
@@ -245,7 +256,18 @@ class Costs:
                 again = choice.recompute == "gathers"
                 backward = (split.backward + (split.each if again else split.backward)) // 2
             sums = split.forward + backward
-            if choice.recompute == "layer" or choice.stage > 1:
+            if choice.stage > 1:
+                # Every tick has those of a stage: forwards, backwards, and forwards again.
+                if choice.sequence == "split":
+                    backward = (split.backward + split.each) // 2
+                else:
+                    backward = split.each
+                sums = 2 * split.forward + backward
+                if choice.recompute == "layer":
+                    sums += split.again
+                ticks = choice.micro_batches + 2 * choice.stage - 2
+                sums = sums * ticks // choice.micro_batches // choice.stage
+            elif choice.recompute == "layer":
                 sums += split.again
                 if choice.sequence == "split":
                     # What a layer gives is a sum in two halves, of which the next one's gather is needed again.
@@ -304,3 +326,8 @@ class Costs:
             kept = split.edges if choice.recompute == "layer" else split.kept
             found += 2 * sum(kept) * self.profile.batch // choice.data
         return found
+
+
+def _ring(number: int, devices: int) -> int:
+    """What a ring of devices sends to gather, or to scatter, so many bytes."""
+    return number * (devices - 1) // devices

@@ -392,8 +392,13 @@ def tested(found: Plan, model: Any, batch: Any, count: int) -> Plan:
     tries = 3 * count
     while waiting and len(first) < count and len(dropped) - len(found.dropped) < tries:
         candidate = waiting.pop(0)
-        trial = tried(model, batch, strategy_of(candidate.choice))
-        candidate = _limited(dataclasses.replace(candidate, trial=trial), found.hardware)
+        try:
+            trial = tried(model, batch, strategy_of(candidate.choice))
+            candidate = _limited(dataclasses.replace(candidate, trial=trial), found.hardware)
+        except (ValueError, NotImplementedError) as error:
+            # What only shows as the step is made.
+            why = str(error).split(". ")[0]
+            candidate = dataclasses.replace(candidate, dropped=why)
         (first if candidate.dropped is None else dropped).append(candidate)
     if not first:
         raise _nothing_fits(found.profile, found.hardware, dropped)
