@@ -14,6 +14,7 @@ from meshflow._version import __version__
 from meshflow.cli import doctor as examination
 from meshflow.cli import profile
 from meshflow.cli.launch import Job
+from meshflow.cli.plan import SCRIPT, plan
 from meshflow.cli.serve import serve
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.add_typer(profile.app, name="profile")
 
 
 app.command()(serve)
+app.command(name="plan", context_settings=SCRIPT)(plan)
 
 
 @app.callback(invoke_without_command=True)
@@ -54,7 +56,7 @@ def doctor() -> None:
         console.print(f"- {line}", markup=False, soft_wrap=True)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(context_settings=SCRIPT)
 def launch(
     script: Annotated[str, typer.Argument(help="The Python script that every worker runs.")],
     arguments: Annotated[

@@ -1,6 +1,7 @@
 """`tf.distribute`: strategies that train on several devices."""
 
 from meshflow.core.variables.sharded_variable import ShardedVariable
+from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
@@ -24,6 +25,7 @@ from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
 from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
+from meshflow.distribute.parallel.planner import Hardware, Plan, plan
 from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.server import Server
@@ -43,6 +45,7 @@ __all__ = [
     "DistributedDataset",
     "DistributedIterator",
     "DistributedValues",
+    "Hardware",
     "HierarchicalCopyAllReduce",
     "InputContext",
     "InputOptions",
@@ -55,6 +58,7 @@ __all__ = [
     "ParallelOptions",
     "ParameterServerStrategy",
     "Pipeline",
+    "Plan",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -76,4 +80,6 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
     "partitioners",
+    "plan",
+    "shapes_only",
 ]

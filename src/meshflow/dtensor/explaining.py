@@ -156,7 +156,12 @@ def _training_step(model: Any, batch: Any) -> tuple[ConcreteFunction, list[Any]]
         raise InvalidValueError(
             "explain: the model runs eagerly (run_eagerly=True): nothing is compiled."
         )
-    arrays = nest.map_structure(lambda a: convert_to_tensor(a)._value, tuple(batch))
+
+    def array(value: Any) -> Any:
+        alone = isinstance(value, jax.ShapeDtypeStruct)
+        return value if alone else convert_to_tensor(value)._value
+
+    arrays = nest.map_structure(array, tuple(batch))
     placed = arrays if step.place is None else step.place(arrays)
     return step._trace(placed), jax.tree.leaves(placed)
 

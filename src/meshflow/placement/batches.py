@@ -49,7 +49,10 @@ class BatchPlacer:
             and sharding.mesh == self._mesh.jax_mesh
         ):
             return array
-        return put(array, self._layout(array.shape, axis))
+        layout = self._layout(array.shape, axis)
+        if isinstance(array, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=layout.sharding())
+        return put(array, layout)
 
     def _layout(self, shape: tuple[int, ...], axis: int) -> Layout:
         rank = len(shape)

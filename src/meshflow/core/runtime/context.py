@@ -96,6 +96,8 @@ class Context(threading.local):
       on_parts: whether what is traced is computed by each device on its part, where layouts say nothing.
       labels: gives the scope in which what a layer computes is noted as its own, or None.
       reading: gives what a trace reads in place of a variable's own value, or None; see `MeshStrategy`.
+      reached: told of the model and the first batch where training would begin, which then does not; or None.
+      shapes_only: whether weights are made without values, as in models that are planned and not run.
       num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
 
@@ -120,6 +122,8 @@ class Context(threading.local):
         self.on_parts = False
         self.labels: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.reading: Callable[[Any], Any] | None = None
+        self.reached: Callable[[Any, Any], None] | None = None
+        self.shapes_only = False
         self.num_replicas = 1
 
 

@@ -362,7 +362,8 @@ def fill(structure: Any, values: Sequence[Any]) -> Any:
 
 def is_array_like(value: Any) -> bool:
     """Whether a value becomes a tensor argument of a traced function."""
-    return isinstance(value, (Tensor, TensorSpec, np.ndarray, np.generic, jax.Array))
+    kinds = (Tensor, TensorSpec, np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)
+    return isinstance(value, kinds)
 
 
 def trace(

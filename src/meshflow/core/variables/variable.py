@@ -19,6 +19,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import alone, as_stored, context, writing
+from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
@@ -192,9 +193,14 @@ class Variable(VariableRows, _Operators):
     def _layout(self, layout: Any) -> None:
         """Moves the value; every value written later moves too."""
         self._own_layout = layout
-        if layout is not None:
-            with init_scope():
-                self._value = layout.constrain(Tensor(self._value))._value
+        if layout is None:
+            return
+        if self.has_no_value:
+            value, where = self._value, layout.sharding()
+            self._value = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=where)
+            return
+        with init_scope():
+            self._value = layout.constrain(Tensor(self._value))._value
 
     def _beside(self) -> contextlib.AbstractContextManager[None]:
         """Variables made inside are where this one is, as far as that differs by variable."""
@@ -284,9 +290,20 @@ class Variable(VariableRows, _Operators):
 
     # ---- reading ---------------------------------------------------------------------------
 
+    @property
+    def has_no_value(self) -> bool:
+        """Whether only its shape is known: it belongs to a model that is planned, not run."""
+        return type(self._value) is jax.ShapeDtypeStruct
+
     def _current(self) -> Any:
         with writing:
-            return self._value
+            value = self._value
+        if type(value) is jax.ShapeDtypeStruct:
+            raise FailedPreconditionError(
+                f"{self.name} has no value: its model was made to be planned, with weights of which only the shapes "
+                "are known. Call fit, which is where planning looks at the model, before weights are read."
+            )
+        return value
 
     def _on_devices(self) -> Any:
         """The present value, where operations compute."""
@@ -363,6 +380,8 @@ class Variable(VariableRows, _Operators):
 
     def _write(self, value: Tensor) -> None:
         """Replaces the value; dtype and shape have been checked."""
+        if context.trace is None and self.has_no_value:
+            return
         if self._own_layout is not None:
             value = self._own_layout.constrain(value)
         if context.trace is not None:

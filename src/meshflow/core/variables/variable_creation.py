@@ -31,6 +31,8 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
     Raises:
       VariableNeedsEagerError: when the value is computed by a program that may not run, or run again.
     """
+    if isinstance(initial_value, jax.ShapeDtypeStruct):
+        return initial_value, None
     with init_scope():
         value = initial_value() if callable(initial_value) else initial_value
     if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
@@ -55,6 +57,26 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
         # A fresh buffer: a compiled step may reuse it in place.
         on_host = isinstance(array, np.ndarray)
         return (transfers.transfer if on_host else transfers.duplicate)(array), None
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Weights made inside, and their optimizer's slots, have shapes and dtypes but no values: models to be planned, not run.
+
+    Models of any size can be made so; what would need the values is an error.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.distribute.shapes_only():
+      ...     model = tf.keras.Sequential([tf.keras.Input([10**6]), tf.keras.layers.Dense(10**6)])
+      >>> model.count_params()
+      1000001000000
+    """
+    saved, context.shapes_only = context.shapes_only, True
+    try:
+        yield
+    finally:
+        context.shapes_only = saved
 
 
 def scoped_name(name: str) -> str:

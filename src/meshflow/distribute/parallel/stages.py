@@ -19,7 +19,7 @@ __all__ = ["Layers", "Stages", "stages_of"]
 
 # Rates by which work, memory and exchange are weighed against each other; only their ratios matter.
 _WORK, _MEMORY, _LINK = 50e9, 10e9, 5e9
-_LABEL = "call-of-layer-"
+LABEL = "call-of-layer-"
 
 
 class Layers:
@@ -52,7 +52,7 @@ class Layers:
             self.begin.append(number)
         self._inside = True
         try:
-            with jax.named_scope(f"{_LABEL}{number}"):
+            with jax.named_scope(f"{LABEL}{number}"):
                 yield
         finally:
             self._inside = False
@@ -71,7 +71,7 @@ class Layers:
         found = []
         current = 0
         for eqn in traced.closed.jaxpr.eqns:
-            label = re.search(rf"{_LABEL}(\d+)", str(eqn.source_info.name_stack))
+            label = re.search(rf"{LABEL}(\d+)", str(eqn.source_info.name_stack))
             current = max(current, int(label[1])) if label else current
             found.append(current)
         return found

@@ -33,6 +33,10 @@ from meshflow.placement.mesh import Mesh, jax_device, line
 __all__ = ["MeshStrategy"]
 
 
+# What finds plans, by name; planners stand on strategies and put themselves here.
+planners: dict[str, Callable[..., None]] = {}
+
+
 class MeshStrategy(Strategy):
     """Trains one model on all devices of a mesh, split as rules and options say.
 
@@ -45,6 +49,9 @@ class MeshStrategy(Strategy):
         a dictionary, or a `tf.keras.dtensor.experimental.LayoutMap`, whose mesh dimension "batch" or "data" then
         splits the batch. Layers name the axes of their weights.
       options: a `ParallelOptions`.
+      plan: "auto" has mesh, rules and options found when training begins, for the model and batch that it begins with;
+        until then everything is divided over this process's devices.
+      hardware: for `plan="auto"`, the `tf.distribute.Hardware` to plan for; default this process's, measured.
       **choices: its fields, in its place.
 
     Raises:
@@ -66,8 +73,24 @@ class MeshStrategy(Strategy):
         mesh: Mesh | None = None,
         rules: Any = "",
         options: ParallelOptions | None = None,
+        plan: str | None = None,
+        hardware: Any = None,
         **choices: Any,
     ) -> None:
+        # What decides at the first training step, while nothing is decided.
+        self._planner: Callable[[Any, Any], None] | None = None
+        # The plan that was taken.
+        self.plan: Any = None
+        if plan is not None:
+            if plan != "auto" or mesh is not None or rules or options is not None or choices:
+                raise InvalidValueError(
+                    f'MeshStrategy: plan={plan!r} must be "auto" and stand alone, or beside hardware=; it finds the mesh, '
+                    "the rules and the options."
+                )
+            self._wait(hardware)
+            return
+        if hardware is not None:
+            raise InvalidValueError('MeshStrategy: hardware= is for plan="auto".')
         if mesh is None:
             mesh = line((jax.local_devices()[0],), "data")
         if not isinstance(mesh, Mesh):
@@ -78,11 +101,33 @@ class MeshStrategy(Strategy):
             raise InvalidValueError(
                 f"MeshStrategy: pass options=, or its fields {sorted(choices)}, not both."
             )
+        self._begin(mesh, rules, options if options is not None else ParallelOptions(**choices))
+
+    def _wait(self, hardware: Any) -> None:
+        """Divides everything over all devices, until the first training step tells what is best."""
+        devices = tuple(jax.local_devices())
+        self._begin(
+            line(devices, "data"), "batch:data", ParallelOptions(zero=3 if len(devices) > 1 else 0)
+        )
+        self._planner = lambda model, batch: planners["auto"](self, model, batch, hardware)
+
+    def decide(self, model: Any, batch: Any) -> None:
+        """Takes the best plan for a model, if it is this strategy's to find one and none is taken yet.
+
+        Args:
+          model: a compiled model.
+          batch: its first batch.
+        """
+        if self._planner is not None:
+            planner, self._planner = self._planner, None
+            planner(model, batch)
+
+    def _begin(self, mesh: Mesh, rules: Any, options: ParallelOptions) -> None:
         shown = mesh.shown
         self._start([jax_device(d) for d in mesh.local_devices()], mesh)
         mesh.shown = shown
         self.places = True
-        self.options = options if options is not None else ParallelOptions(**choices)
+        self.options = options
         self.layout_map = rules if hasattr(rules, "of_weight") else None
         self.rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
         self.batch_dimensions = self.rules.dimensions("batch")

@@ -14,7 +14,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.shares import LocalPart
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of
 
-__all__ = ["Kept", "kept_like", "split"]
+__all__ = ["Kept", "free_axis", "kept_like", "split"]
 
 
 def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
@@ -36,12 +36,23 @@ def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> La
     parts = 1
     for name in free:
         parts *= mesh.dim_size(name)
-    for axis, size in enumerate(shape):
-        if layout.sharding_specs[axis] == UNSHARDED and size and size % parts == 0:
-            specs = list(layout.sharding_specs)
-            specs[axis] = "+".join(free)
-            return Layout(specs, mesh)
-    return layout
+    specs = list(layout.sharding_specs)
+    axis = free_axis(shape, parts, [i for i, spec in enumerate(specs) if spec != UNSHARDED])
+    if axis is None:
+        return layout
+    specs[axis] = "+".join(free)
+    return Layout(specs, mesh)
+
+
+def free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]) -> int | None:
+    """The first axis that is whole and divides into parts, or None.
+
+    Args:
+      shape: the variable's shape.
+      parts: how many.
+      taken: the axes that are not whole.
+    """
+    return next((i for i, n in enumerate(shape) if i not in taken and n and n % parts == 0), None)
 
 
 @dataclasses.dataclass(frozen=True)

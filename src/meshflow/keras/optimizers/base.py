@@ -156,7 +156,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         if self.use_ema:
             for var in new:
                 with init_scope():
-                    self.add_slot(var, "average", var.numpy())
+                    self.add_slot(var, "average", None if var.has_no_value else var.numpy())
         if self.gradient_accumulation_steps:
             self._make_accumulators(new)
         self._run_build_hooks()

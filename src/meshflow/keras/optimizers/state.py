@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.runtime.identity import IdentityWeakDict
@@ -142,8 +143,11 @@ class State:
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
             with init_scope(), self._own_scope(), kept_whole(), var._beside():
+                sizes = var.shape if shape is None else shape
                 slot = Variable(
-                    _initial(initializer, var.shape if shape is None else shape, var.dtype),
+                    jax.ShapeDtypeStruct(tuple(sizes), var.dtype.dtype)
+                    if var.has_no_value
+                    else _initial(initializer, sizes, var.dtype),
                     trainable=False,
                     name=f"{self._name}/{var._shared_name}/{slot_name}",
                     dtype=var.dtype,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
@@ -15,11 +17,16 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.keras import constraints, initializers, regularizers, settings
+from meshflow.keras.engine.layer.dimensions import dimensions_of_weight
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.layer.layout_map import laid, layout_for
 from meshflow.keras.engine.layer.tracking import Tracker, Tracks, leads_nowhere
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.weight_values import WeightValues
+
+# Weights that are not trained, of up to so many numbers, have values also where a model is only planned: what
+# prepares data, and metrics, compute with them.
+_SMALL = 1 << 16
 
 
 class LayerWeights(WeightValues, Tracks):
@@ -124,9 +131,12 @@ class LayerWeights(WeightValues, Tracks):
         def initial_value() -> Any:
             return _call_initializer(initialize, sizes, kind)
 
+        initial: Any = initial_value
+        if context.shapes_only and (trainable or math.prod(sizes) > _SMALL):
+            initial = jax.ShapeDtypeStruct(sizes, kind.dtype)
         with init_scope(), laid(layout):
             variable = getter(
-                initial_value,
+                initial,
                 trainable=trainable,
                 name=_weight_name(self, name),
                 constraint=constraints.get(constraint),
@@ -137,6 +147,8 @@ class LayerWeights(WeightValues, Tracks):
         if layout is not None and not hasattr(variable, "_slot_layout"):
             variable._layout = layout
         # Of a table in shards, the layer's weights are the shards.
+        if dims is not None:
+            variable._axes_named = dims  # type: ignore[union-attr]
         for part in getattr(variable, "variables", [variable]):
             part._autocast = autocast and kind.is_floating
             self._own_weights.append(part)
@@ -146,6 +158,17 @@ class LayerWeights(WeightValues, Tracks):
         return variable
 
     add_variable = add_weight
+
+    def _named_axes(self) -> list[tuple[Variable, list[tuple[str, ...]]]]:
+        """The layer's own weights whose axes have names that rules may use, and these names."""
+        found = []
+        for weight in self._own_weights:
+            given = getattr(weight, "_axes_named", None)
+            name = weight._shared_name.rsplit("/", 1)[-1]
+            dims = dimensions_of_weight(self, name, weight._shape, given)
+            if dims is not None:
+                found.append((weight, dims))
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)

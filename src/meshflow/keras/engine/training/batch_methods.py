@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.training.compiling import Compiling
@@ -46,6 +47,8 @@ class SingleBatches(Compiling):
           [1.0, 0.0]
         """
         self._assert_compiled()
+        if context.reached is not None:
+            context.reached(self, tuple(v for v in (x, y, sample_weight) if v is not None))
         return self._on_batch(
             "train", x, y, sample_weight, class_weight, reset_metrics, return_dict
         )

@@ -26,7 +26,7 @@ def on_devices(model: Any, step: Any) -> Any:
     strategy = strategy_of(model)
     if strategy is not None:
         if strategy.places:
-            step.place = strategy.place_batch
+            step.place = _placing(strategy, model)
             step.place_many = strategy.place_batches
             step.around = lambda: _one_replica(strategy)
         if model.built and hasattr(strategy, "warn_of_unused"):
@@ -41,6 +41,17 @@ def on_devices(model: Any, step: Any) -> Any:
             if getattr(layer, "_layout_map", None) is not None:
                 layer._layout_map.warn_of_unused()
     return step
+
+
+def _placing(strategy: Any, model: Any) -> Any:
+    if getattr(strategy, "_planner", None) is None:
+        return strategy.place_batch
+
+    def place(batch: Any) -> Any:
+        strategy.decide(model, batch)
+        return strategy.place_batch(batch)
+
+    return place
 
 
 def distributed_input(model: Any, x: Any) -> Any:

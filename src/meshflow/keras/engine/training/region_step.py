@@ -149,15 +149,13 @@ class _Used:
 
 def checked(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A training step that must leave loss and gradients to the strategy, if that computes them."""
-    strategy = differentiating(model)
-    if strategy is None:
-        return step
 
     @functools.wraps(step)
     def run(data: Any) -> Any:
         before = _Used.count
         result = step(data)
-        if _Used.count == before:
+        strategy = differentiating(model)
+        if strategy is not None and _Used.count == before:
             raise ValueError(
                 f"{type(model).__name__}.train_step computes gradients itself, but the options "
                 f"{strategy.options.chosen()} of the MeshStrategy need the loss: they divide it over devices and "

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.annotations import INPUT, region
+from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.keras.engine.training.asynchronous import data_handler, only_epochs, verbosity
 from meshflow.keras.engine.training.batch_methods import SingleBatches, logs_as_numbers
@@ -114,6 +115,9 @@ class Trainer(SingleBatches, GeneratorMethods):
             shuffle=shuffle,
             class_weight=class_weight,
         )
+        if context.reached is not None:
+            _, batches = next(iter(handler.epochs()))
+            context.reached(self, next(iter(batches)))
         listeners = self._callbacks(callbacks, verbose, epochs, handler.steps, add_history=True)
         guard = LabelGuard(self) if handler.checks_labels else None
         self.stop_training = False

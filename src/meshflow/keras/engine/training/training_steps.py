@@ -16,6 +16,7 @@ from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import on_devices
 from meshflow.keras.engine.training.host_preprocessing import HostedStep, needs_host
 from meshflow.keras.engine.training.region_step import (
+    ModelProgram,
     checked,
     differentiating,
     evaluated,
@@ -149,6 +150,10 @@ class TrainingSteps:
         """One prediction step: the model's outputs for one batch."""
         x, _, _ = unpack_x_y_sample_weight(data)
         return predicted(self, x)
+
+    def _loss_program(self) -> ModelProgram:
+        """The forward pass and loss, as strategies and planners trace them."""
+        return ModelProgram(self)
 
     # ---- compiled steps --------------------------------------------------------------------
 

@@ -1,0 +1,333 @@
+"""What a choice costs by theory: bytes that each device holds and sends in a step, and the time that it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+
+from meshflow.distribute.parallel.planner.choices import Choice
+from meshflow.distribute.parallel.planner.hardware import Hardware
+from meshflow.distribute.parallel.planner.profile import ModelProfile, Split
+
+__all__ = ["Costs", "Estimate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """The costs of a step on each device.
+
+    Attributes:
+      held: bytes at the moment when most are held, by what they are: "weights", "slots", "batch" and "other" lie
+        there between steps, "gathered", "gradients" and "activations" while one runs.
+      sent: bytes that are sent, by what they are for.
+      seconds: time by what it is for: "compute" with waiting in pipelines, "exchange", "host".
+      bubble: the share of computing time that a pipeline's devices wait.
+    """
+
+    held: Mapping[str, int]
+    sent: Mapping[str, int]
+    seconds: Mapping[str, float]
+    bubble: float = 0.0
+
+    @property
+    def memory(self) -> int:
+        """All bytes that are held."""
+        return sum(self.held.values())
+
+    @property
+    def bytes(self) -> int:
+        """All bytes that are sent."""
+        return sum(self.sent.values())
+
+    @property
+    def time(self) -> float:
+        """The time of a step: exchanges are not taken to be hidden behind computing."""
+        return sum(self.seconds.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """Bytes of the weights on a device before `zero`, and of those that `zero` can divide."""
+
+    weights: int
+    slots: int
+    divisible: int
+    divisible_slots: int
+
+
+class Costs:
+    """Estimates of choices for one model on one machine.
+
+    Args:
+      profile: the model.
+      hardware: the machine.
+    """
+
+    def __init__(self, profile: ModelProfile, hardware: Hardware) -> None:
+        self.profile, self.hardware = profile, hardware
+        self._sizes = functools.cache(self._make_sizes)
+        self._of_stage = functools.cache(self._make_stages)
+
+    def of(self, choice: Choice) -> Estimate:
+        """The estimate of a choice.
+
+        Args:
+          choice: the choice.
+        """
+        split = self.profile.split(choice.names, choice.model)
+        held = self._held(choice)
+        sent = self._sent(choice, split)
+        if choice.stage > 1:
+            held |= self._pipelined(choice, split)
+        else:
+            held |= self._step(choice, split)
+        seconds, bubble = self._seconds(choice, split, sent)
+        return Estimate(held, sent, seconds, bubble)
+
+    # ---- between steps ---------------------------------------------------------------------
+
+    def _make_sizes(self, names: tuple[str, ...], data: int, model: int, stage: int) -> _Sizes:
+        weights = slots = divisible = divisible_slots = 0.0
+        for w in self.profile.weights:
+            taken = [w.named(names) if model > 1 else None]
+            parts = model if taken[0] is not None else 1
+            if stage > 1:
+                axis = w.free_axis(stage, taken)
+                parts *= stage if axis is not None else 1
+                taken.append(axis)
+            weights += w.bytes / parts
+            slots += w.slots / parts
+            if data > 1 and w.free_axis(data, taken) is not None:
+                divisible += w.bytes / parts
+                divisible_slots += w.slots / parts
+        return _Sizes(int(weights), int(slots), int(divisible), int(divisible_slots))
+
+    def sizes(self, choice: Choice) -> _Sizes:
+        """Bytes of weights and slots on a device before `zero`.
+
+        Args:
+          choice: the choice.
+        """
+        return self._sizes(choice.names, choice.data, choice.model, choice.stage)
+
+    def _held(self, choice: Choice) -> dict[str, int]:
+        sizes, d = self.sizes(choice), choice.data
+        weights, slots = sizes.weights, sizes.slots
+        if choice.zero == 3:
+            weights -= sizes.divisible * (d - 1) // d
+        if choice.zero:
+            slots -= sizes.divisible_slots * (d - 1) // d
+        return {
+            "weights": weights,
+            "slots": slots,
+            "batch": self.profile.example * self.profile.batch // d,
+            "other": self.profile.other,
+        }
+
+    # ---- a step ----------------------------------------------------------------------------
+
+    def _rows(self, choice: Choice) -> int:
+        return self.profile.batch // (choice.data * choice.micro_batches)
+
+    def _own(self, weights: Sequence[int], choice: Choice) -> int:
+        """Bytes of weights, by number, when rules have split them."""
+        found = 0
+        for n in weights:
+            w = self.profile.weights[n]
+            split = choice.model > 1 and w.named(choice.names) is not None
+            found += w.bytes // choice.model if split else w.bytes
+        return found
+
+    def _activations(self, choice: Choice, split: Split, layers: range, rows: int) -> int:
+        """Bytes that some layers keep for the backward pass, and that it has at hand besides."""
+        divided = choice.sequence == "split"
+        kept = [(split.shared if divided else split.kept)[u] for u in layers]
+        edges = [split.edges[u] // (choice.model if divided else 1) for u in layers]
+        largest = max(kept, default=0)
+        # Sums over divided products have terms, results and both of their gradients, all of them whole.
+        sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
+        if "activations" in choice.offload:
+            # One layer's are computed with while another's come or go.
+            at_hand = max(edges, default=0) if choice.recompute == "layer" else largest
+            return rows * (sums + largest + at_hand)
+        if choice.recompute == "layer":
+            # In a stage, as its own forward pass is computed again, too, a part of another layer's lies beside it.
+            beside = largest // 4 if choice.stage > 1 else 0
+            return rows * (sums + sum(edges) + largest + beside)
+        # The gradients of what a layer computes inside are about half as much as it keeps; less of what is kept whole.
+        inside = 0 if choice.recompute else largest // (4 if divided else 2)
+        return rows * ((0 if divided else sums) + sum(kept) + inside)
+
+    def _step(self, choice: Choice, split: Split) -> dict[str, int]:
+        sizes, d, rows = self.sizes(choice), choice.data, self._rows(choice)
+        layers = range(len(self.profile.layers))
+        activations = self._activations(choice, split, layers, rows)
+        whole, parts = sizes.weights, sizes.weights - sizes.divisible * (d - 1) // d
+        gathered = 0
+        if choice.zero == 3:
+            gathered = sizes.divisible
+            if choice.recompute:
+                largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
+                gathered = min(gathered, largest)
+        # Gradients come as activations go. Where devices sum them whole, terms and sums are there together.
+        if choice.micro_batches > 1:
+            sums = parts if choice.zero >= 2 else whole
+            gradients = sums + max(0, sums - activations)
+        else:
+            at_last = parts if choice.zero else whole * (2 if d > 1 else 1)
+            gradients = max(0, at_last - activations)
+        return {"gathered": gathered, "gradients": gradients, "activations": activations}
+
+    def _make_stages(
+        self, count: int, names: tuple[str, ...], model: int
+    ) -> tuple[list[range], list[int]]:
+        """The layers and the bytes of weights of each stage of a pipeline."""
+        ends = self.profile.stages(count)
+        parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]
+        choice = Choice(1, model, 1, names=names)
+        weights = [
+            self._own(sorted({n for u in part for n in self.profile.uses[u]}), choice)
+            for part in parts
+        ]
+        return parts, weights
+
+    def _stages(self, choice: Choice) -> tuple[list[range], list[int], int]:
+        """Layers and weights of each stage, and the bytes of the widest cut for one micro-batch."""
+        parts, weights = self._of_stage(choice.stage, choice.names, choice.model)
+        crossing = self.profile.crossing()
+        edge = max(crossing[part[-1]] for part in parts[:-1])
+        return parts, weights, edge * self._rows(choice)
+
+    def _pipelined(self, choice: Choice, split: Split) -> dict[str, int]:
+        parts, weights, edge = self._stages(choice)
+        rows = self._rows(choice)
+        inside = max(self._activations(choice, split, part, rows) for part in parts)
+        inputs = min(2 * choice.stage - 1, choice.micro_batches)
+        return {
+            "gathered": max(weights),
+            "gradients": max(weights) + sum(weights) // choice.stage,
+            "activations": inside + (inputs + 2) * edge,
+        }
+
+    # ---- exchange --------------------------------------------------------------------------
+
+    def _sent(self, choice: Choice, split: Split) -> dict[str, int]:
+        sizes, d, m = self.sizes(choice), choice.data, choice.micro_batches
+        ring, sent = _ring, dict[str, int]()
+        if choice.stage > 1:
+            return self._divided(choice, split, self._sent_in_stages(choice, sizes))
+        rest = sizes.weights - sizes.divisible
+        if not choice.zero:
+            sent["gradients"] = 2 * ring(sizes.weights, d)
+            return self._divided(choice, split, sent)
+        turns = m if choice.zero >= 2 else 1
+        sent["gradients"] = turns * (ring(sizes.divisible, d) + 2 * ring(rest, d))
+        again = 2 * m if choice.zero == 3 and choice.recompute else 1
+        sent["weights"] = again * ring(sizes.divisible, d)
+        return self._divided(choice, split, sent)
+
+    def _sent_in_stages(self, choice: Choice, sizes: _Sizes) -> dict[str, int]:
+        """What a pipeline sends: to neighbours, and once in a step to bring a stage's weights together."""
+        _, weights, edge = self._stages(choice)
+        p, d, ring = choice.stage, choice.data, _ring
+        packed = max(weights)
+        # Those that are divided over the pipeline's devices and the batch's at once.
+        both = packed * sizes.divisible // max(sizes.weights, 1) if choice.zero else 0
+        scattered = 2 * ring(packed - both, d) + ring(packed - both, p)
+        scattered += ring(both, d) + ring(both, p) // d
+        gathered = ring(packed - both, p)
+        if choice.zero == 3:
+            gathered += ring(both, d) + ring(both, p) // d
+        else:
+            # The optimizer writes parts, of which a device's are put together before they go to their stages.
+            gathered += ring(both, p) + (ring(sizes.divisible, d) if choice.zero else 0)
+        ticks = choice.micro_batches + 2 * p - 2
+        return {"neighbours": ticks * 2 * edge, "weights": gathered, "gradients": scattered}
+
+    def _divided(self, choice: Choice, split: Split, sent: dict[str, int]) -> dict[str, int]:
+        """What is sent, with the sums of divided products."""
+        t = choice.model
+        if t > 1:
+            backward = split.each if choice.zero == 3 else split.backward
+            if choice.zero == 3 and choice.sequence == "split":
+                # The halves of such a sum are exchanges of their own, of which gathers may be done again.
+                again = choice.recompute == "gathers"
+                backward = (split.backward + (split.each if again else split.backward)) // 2
+            sums = split.forward + backward
+            if choice.stage > 1:
+                # Every tick has those of a stage: forwards, backwards, and forwards again.
+                if choice.sequence == "split":
+                    backward = (split.backward + split.each) // 2
+                else:
+                    backward = split.each
+                sums = 2 * split.forward + backward
+                if choice.recompute == "layer":
+                    sums += split.again
+                ticks = choice.micro_batches + 2 * choice.stage - 2
+                sums = sums * ticks // choice.micro_batches // choice.stage
+            elif choice.recompute == "layer":
+                sums += split.again
+                if choice.sequence == "split":
+                    # What a layer gives is a sum in two halves, of which the next one's gather is needed again.
+                    sums += (split.forward - split.again) // 2
+            sums *= self.profile.batch // choice.data
+            sent["products"] = 2 * sums * (t - 1) // t
+        return sent
+
+    # ---- time ------------------------------------------------------------------------------
+
+    def _seconds(
+        self, choice: Choice, split: Split, sent: Mapping[str, int]
+    ) -> tuple[dict[str, float], float]:
+        examples = self.profile.batch / choice.data
+        work, bubble = sum(split.work), 0.0
+        passes = 3
+        if choice.stage > 1:
+            parts, _, _ = self._stages(choice)
+            work = max(sum(split.work[u] for u in part) for part in parts)
+            p, m = choice.stage, choice.micro_batches
+            bubble, passes = (p - 1) / (m + p - 1), 4
+        # Forward, twice as much backward, and what is computed again.
+        passes += choice.recompute == "layer"
+        compute = passes * work * examples / self.hardware.products / (1 - bubble)
+        exchanges = self._exchanges(choice)
+        moved = self._moved(choice)
+        return {
+            "compute": compute,
+            "exchange": sum(sent.values()) / self.hardware.link + exchanges * self.hardware.wait,
+            "host": moved / self.hardware.host,
+        }, bubble
+
+    def _exchanges(self, choice: Choice) -> int:
+        """How many exchanges wait for each other, roughly: by layer, micro-batch and tick."""
+        layers, m = len(self.profile.layers), choice.micro_batches
+        found = 1 if choice.data > 1 else 0
+        if choice.zero:
+            found = layers * (1 + (m if choice.zero >= 2 else 1))
+            if choice.zero == 3 and choice.recompute:
+                found = layers * 3 * m
+        if choice.model > 1:
+            found += 4 * layers * m // choice.stage
+        if choice.stage > 1:
+            found += 2 * (m + 2 * choice.stage - 2)
+        return found
+
+    def _moved(self, choice: Choice) -> int:
+        """Bytes between a device and its host, there and back."""
+        held, found = self._held(choice), 0
+        if "optimizer" in choice.offload:
+            found += 2 * held["slots"]
+        if "parameters" in choice.offload:
+            found += 2 * held["weights"]
+        if "activations" in choice.offload:
+            split = self.profile.split(choice.names, choice.model)
+            kept = split.edges if choice.recompute == "layer" else split.kept
+            found += 2 * sum(kept) * self.profile.batch // choice.data
+        return found
+
+
+def _ring(number: int, devices: int) -> int:
+    """What a ring of devices sends to gather, or to scatter, so many bytes."""
+    return number * (devices - 1) // devices

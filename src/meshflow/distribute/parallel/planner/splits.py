@@ -1,0 +1,194 @@
+"""What rules over one mesh dimension do to a program: which values are split with the weights, and what is summed.
+
+A mesh dimension splits at most one axis of a value. From the split axes of the weights those of all other values
+follow, product by product, as XLA's partitioner would have them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from meshflow.distribute.parallel.cutting import size_of, work_of
+from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.jaxprs import inner_jaxprs, opened
+
+__all__ = ["Splits", "splits_of"]
+
+_SHAPE_ONLY = ("transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_dims")
+
+
+@dataclasses.dataclass
+class Splits:
+    """What follows from split weights.
+
+    Attributes:
+      axes: the split axis of each value that has one.
+      divided: multiplications and additions of what each device does its part of.
+      forward: (value, bytes) of what devices sum in the forward pass, in order.
+      backward: bytes that they sum for gradients of what goes into split products, when those of several products
+        are added first.
+      each: the same when they are not.
+      whole: the values that go into split products as they are.
+    """
+
+    axes: dict[Any, int]
+    divided: float = 0.0
+    forward: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
+    backward: int = 0
+    each: int = 0
+    whole: set[Any] = dataclasses.field(default_factory=set)
+
+
+def splits_of(
+    jaxpr: Any, axes: Mapping[Any, int], from_trained: set[Any] | None = None, times: int = 1
+) -> Splits:
+    """Follows split axes through a program.
+
+    Args:
+      jaxpr: the program.
+      axes: the split axes of its inputs.
+      from_trained: the values that gradients flow to; filled with those that follow from them.
+      times: how often it runs.
+    """
+    found = Splits(dict(axes))
+    known: set[Any] = set() if from_trained is None else from_trained
+    for eqn in jaxpr.eqns:
+        inputs = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
+        if any(v in known for v in inputs):
+            known.update(eqn.outvars)
+        if any(v in found.axes for v in inputs):
+            _Step(eqn, found, known, times).follow()
+    return found
+
+
+class _Step:
+    """One equation with an operand that is split."""
+
+    def __init__(self, eqn: Any, found: Splits, known: set[Any], times: int) -> None:
+        self.eqn, self.found, self.known, self.times = eqn, found, known, times
+
+    def axis(self, atom: Any) -> int | None:
+        return None if isinstance(atom, jex_core.Literal) else self.found.axes.get(atom)
+
+    def follow(self) -> None:
+        name = self.eqn.primitive.name
+        if name == "dot_general":
+            return self._product()
+        if name in _SHAPE_ONLY:
+            return self._reshaped(name)
+        if name.startswith(("reduce_", "arg")) and "axes" in self.eqn.params:
+            return self._reduced()
+        inner = list(inner_jaxprs(self.eqn))
+        if inner and name not in ("while", "cond"):
+            return self._inside(opened(inner[0]), name)
+        return self._elementwise()
+
+    def _put(self, axis: int | None, out: Any = None) -> None:
+        if axis is not None:
+            self.found.axes[self.eqn.outvars[0] if out is None else out] = axis
+
+    def _sum(self) -> None:
+        """Every device has a term of the result only."""
+        for v in self.eqn.outvars:
+            self.found.forward.append((v, self.times * size_of(v.aval)))
+
+    def _owe(self, operand: Any) -> None:
+        """Every device has a term of an operand's gradient only; those of several products are added first."""
+        if isinstance(operand, jex_core.Literal) or operand not in self.known:
+            return
+        size = self.times * size_of(operand.aval)
+        self.found.each += size
+        if operand not in self.found.whole:
+            self.found.whole.add(operand)
+            self.found.backward += size
+
+    def _product(self) -> None:
+        left, right = self.eqn.invars[:2]
+        (lc, rc), (lb, rb) = self.eqn.params["dimension_numbers"]
+        a, b = self.axis(left), self.axis(right)
+        self.found.divided += self.times * work_of(self.eqn)
+        if a in lc or b in rc:
+            return self._sum()
+        if a in lb or b in rb:
+            return self._put(lb.index(a) if a in lb else rb.index(b))
+        if a is not None:
+            free = [i for i in range(left.aval.ndim) if i not in (*lc, *lb)]
+            self._owe(right)
+            return self._put(len(lb) + free.index(a))
+        free = [i for i in range(right.aval.ndim) if i not in (*rc, *rb)]
+        self._owe(left)
+        assert b is not None
+        return self._put(
+            len(lb) + left.aval.ndim - len(lc) - len(lb) + free.index(b),
+        )
+
+    def _reshaped(self, name: str) -> None:
+        operand, out = self.eqn.invars[0], self.eqn.outvars[0]
+        axis, params = self.axis(operand), self.eqn.params
+        if axis is None:
+            return
+        if name == "transpose":
+            return self._put(params["permutation"].index(axis))
+        if name == "broadcast_in_dim":
+            at = params["broadcast_dimensions"][axis]
+            return self._put(at if out.aval.shape[at] == operand.aval.shape[axis] else None)
+        # The axis is the one with as many numbers before it; of axes that are put together the first.
+        before, size = math.prod(operand.aval.shape[:axis]), operand.aval.shape[axis]
+        for at, length in enumerate(out.aval.shape):
+            if math.prod(out.aval.shape[:at]) == before and length > 1:
+                if length % size == 0 or size % length == 0:
+                    self._put(at)
+                return
+
+    def _reduced(self) -> None:
+        operand = self.eqn.invars[0]
+        axis = self.axis(operand)
+        if axis is None:
+            return
+        axes = self.eqn.params["axes"]
+        if axis in axes:
+            return self._sum()
+        return self._put(axis - sum(i < axis for i in axes))
+
+    def _inside(self, jaxpr: Any, name: str) -> None:
+        operands = self.eqn.invars[len(self.eqn.invars) - len(jaxpr.invars) :]
+        times, lead = self.times, 0
+        given: dict[Any, int] = {}
+        if name == "scan":
+            times *= self.eqn.params["length"]
+            lead = self.eqn.params["num_consts"] + self.eqn.params["num_carry"]
+        for i, (v, operand) in enumerate(zip(jaxpr.invars, operands, strict=True)):
+            axis = self.axis(operand)
+            if axis is not None and (name != "scan" or i < lead or axis > 0):
+                given[v] = axis - (1 if name == "scan" and i >= lead else 0)
+        known = {
+            v
+            for v, operand in zip(jaxpr.invars, operands, strict=True)
+            if not isinstance(operand, jex_core.Literal) and operand in self.known
+        }
+        inside = splits_of(jaxpr, given, known, times)
+        self.found.divided += inside.divided
+        self.found.forward += [(self.eqn.outvars[0], size) for _, size in inside.forward]
+        self.found.backward += inside.backward
+        self.found.each += inside.each
+        carried = self.eqn.params.get("num_carry", 0)
+        for i, (out, v) in enumerate(zip(self.eqn.outvars, jaxpr.outvars, strict=False)):
+            axis = None if isinstance(v, jex_core.Literal) else inside.axes.get(v)
+            if axis is not None:
+                self._put(axis + (1 if name == "scan" and i >= carried else 0), out)
+
+    def _elementwise(self) -> None:
+        """What has the shape of a split operand is split alike; what looks rows up in a split table is a sum."""
+        if self.eqn.primitive.name in ("gather", "take"):
+            return self._sum()
+        for out in self.eqn.outvars:
+            for operand in self.eqn.invars:
+                axis, shape = self.axis(operand), getattr(out.aval, "shape", ())
+                if axis is None:
+                    continue
+                if len(shape) == operand.aval.ndim and shape[axis] == operand.aval.shape[axis]:
+                    self.found.axes[out] = axis
+                    break

@@ -1,0 +1,96 @@
+"""`meshflow plan` as a user runs it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from meshflow.cli.commands import app
+
+SCRIPT = """
+import sys
+import numpy as np
+import meshflow as tf
+
+width = int(sys.argv[sys.argv.index("--width") + 1]) if "--width" in sys.argv else 64
+layers = [tf.keras.layers.Dense(4 * width, "relu"), tf.keras.layers.Dense(width)]
+model = tf.keras.Sequential(layers, name="wide")
+model.compile("adam", "mse")
+if "--evaluate" not in sys.argv:
+    try:
+        rows = np.zeros((96, width), "float32")
+        {train}
+    except Exception:
+        pass
+    print("trained")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("{train}", "model.fit(rows, rows, batch_size=32)"))
+    return path
+
+
+def planned(*arguments, code=0):
+    done = CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_candidates_reasons_and_lines_to_paste(script):
+    text = planned(script, "--devices", 64, "--memory", "80GB", "--top", 2, "--batch", 256)
+    assert "wide: 33,088 parameters, 256 examples a step, 64 devices of 80 GB" in text
+    assert "strategy = tf.distribute.MeshStrategy(mesh, rules=" in text
+    assert "others fit" in text and "Dropped:" in text and "not available with a pipeline" in text
+    assert "trained" not in text
+
+
+def test_as_json_with_arguments_of_the_script(script):
+    options = ["--json", "--devices", 4, "--memory", "1MB", "--objective", "memory", "--compile", 1]
+    text = planned(script, *options, "--width", 128)
+    found = json.loads(text)
+    assert (found["parameters"], found["batch"]) == (128 * 512 * 2 + 512 + 128, 32)
+    first = found["candidates"][0]
+    assert first["memory"] == sum(first["held"].values()) <= 1e6
+    assert first["compiled"]["memory"] == pytest.approx(first["memory"], rel=0.15)
+    assert first["compiled"]["sent"] == pytest.approx(first["sent"], rel=0.05)
+    assert all(c["memory"] >= first["memory"] for c in found["candidates"])
+    assert any("do not fit, the least of them" in line for line in found["dropped"])
+    assert found["hardware"]["memory"] == 10**6 and len(found["lines"]) == 2
+
+
+def test_a_batch_that_the_caller_makes(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("{train}", "model.train_on_batch(rows, rows)"))
+    assert "96 examples a step" in planned(path, "--devices", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--evaluate"], "ended without calling fit"),
+        (["--width", "many"], "failed before it called fit: invalid literal"),
+        (["--devices", "4", "--memory", "10KB"], "10 kB. The smallest, "),
+        (["--devices", "7"], "32 examples do not divide over 7 devices"),
+        (["--objective", "beauty"], "objective must be one of"),
+    ],
+)
+def test_what_cannot_be_planned(script, arguments, expected):
+    assert expected in planned(script, *arguments, code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train.py"], "there is no script"),
+        (["SCRIPT", "--memory", "80 bananas"], "such as 80GB"),
+        (["SCRIPT", "--devices", "0"], "--devices"),
+        (["SCRIPT", "--link", "0"], "link must be a positive number"),
+    ],
+)
+def test_bad_options(script, arguments, expected):
+    given = [str(script) if a == "SCRIPT" else a for a in arguments]
+    text = " ".join(planned(*given, code=2).replace("│", " ").split())
+    assert expected in text

@@ -1,0 +1,84 @@
+"""Compiles plans of a small language model for virtual devices; prints what theory and programs say as JSON.
+
+Arguments: how many plans for eight devices; or an objective and how many devices the best is for.
+
+A program of its own, because the number of devices of a process is fixed. Run by test_compiled_plans.py.
+"""
+
+import json
+import os
+import random
+import sys
+
+os.environ.setdefault("NPROC", "32")
+os.environ["MESHFLOW_CACHE_DIR"] = ""
+
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if len(sys.argv) > 2 else 8)
+
+import meshflow as tf
+from distribute.parallel.planner.models import gpt, tokens
+from meshflow.core.variables.variable_creation import shapes_only
+from meshflow.distribute.parallel.planner.choices import choices, refusal
+from meshflow.distribute.parallel.planner.costs import Costs
+from meshflow.distribute.parallel.planner.hardware import Hardware
+from meshflow.distribute.parallel.planner.planning import planned, strategy_of
+from meshflow.distribute.parallel.planner.profile import profiled
+from meshflow.distribute.parallel.planner.trial import tried
+
+BATCH, LENGTH, DEVICES = 64, 16, 8
+
+
+def compare(count):
+    """All plans of one and four micro-batches without offloading, in an order of chance."""
+    model, batch = gpt(2, 64, 4, LENGTH, 128), (*tokens(BATCH, LENGTH), None)
+    with shapes_only():
+        profile = profiled(model._loss_program(), batch, model.optimizer)
+        costs = Costs(profile, Hardware(DEVICES, "1TB"))
+        kept = [
+            c
+            for c in choices(profile, DEVICES)
+            if refusal(c, profile) is None and not c.offload and c.micro_batches in (1, 4)
+        ]
+        random.Random(0).shuffle(kept)
+        best = {}
+        for objective in ("bytes", "memory"):
+            plan = planned(profile, Hardware(DEVICES, "1TB"), objective)
+            among = [c.choice for c in plan.candidates if c.choice in kept]
+            best[objective] = [str(c) for c in among[:3]]
+            # The planner's own are compiled in any case.
+            kept = [*among[:3], *(c for c in kept if c not in among[:3])]
+        found = []
+        for choice in kept[:count]:
+            estimate, trial = costs.of(choice), tried(model, batch, strategy_of(choice))
+            pairs = {
+                "memory": [estimate.memory, trial.memory],
+                "sent": [estimate.bytes, trial.sent],
+            }
+            found.append({"choice": str(choice), **pairs})
+            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+    return {"plans": found, "best": best}
+
+
+def best_of_many(devices, objective):
+    """The best plan for many devices, compiled."""
+    model, batch = gpt(4, 64, 4, LENGTH, 128), tokens(2 * devices, LENGTH)
+    with shapes_only():
+        plan = tf.distribute.plan(
+            model, *batch, hardware=Hardware(devices, "1TB"), objective=objective, compiled=1
+        )
+    best = plan.best
+    pairs = {
+        "memory": [best.estimate.memory, best.trial.memory],
+        "sent": [best.estimate.bytes, best.trial.sent],
+    }
+    return {"choice": str(best.choice), **pairs}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        print(json.dumps(best_of_many(int(sys.argv[2]), sys.argv[1])))
+    else:
+        print(json.dumps(compare(int(sys.argv[1]))))

@@ -1,0 +1,55 @@
+"""Plans against what the compiled programs of all of them hold and send."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("compiled_plans.py")
+ROOT = Path(__file__).parents[4]
+
+
+def run(*arguments):
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.soak
+def test_the_best_of_many_compiled_plans_is_found():
+    found = run(48)
+    plans = found["plans"]
+    assert len(plans) >= 40
+    for p in plans:
+        theory, program = p["memory"]
+        assert theory == pytest.approx(program, rel=0.15), p["choice"]
+        theory, program = p["sent"]
+        assert theory == pytest.approx(program, rel=0.1), p["choice"]
+    for what, key in (("bytes", "sent"), ("memory", "memory")):
+        # The best of the three that the planner compiles, as it takes them.
+        mine = min(p[key][1] for p in plans if p["choice"] in found["best"][what])
+        best = min(p[key][1] for p in plans)
+        assert mine <= 1.05 * best, (what, found["best"][what])
+        # By formulas alone, too.
+        first = next(p[key][1] for p in plans if p["choice"] == found["best"][what][0])
+        assert first <= 1.05 * best, what
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("devices", [256, 1024])
+def test_plans_for_many_devices_are_compiled(devices):
+    for objective in ("bytes", "memory"):
+        found = run(objective, devices)
+        for theory, program in (found["memory"], found["sent"]):
+            assert theory == pytest.approx(program, rel=0.25), found

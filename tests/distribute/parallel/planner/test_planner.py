@@ -1,0 +1,287 @@
+"""Plans: the numbers of theory, what is proposed, what is said of the rest."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from distribute.parallel.planner.models import LAYERS, gpt, tokens
+from meshflow.core.variables.variable_creation import shapes_only
+from meshflow.distribute.parallel.planner.choices import Choice, choices, refusal
+from meshflow.distribute.parallel.planner.costs import Costs
+from meshflow.distribute.parallel.planner.hardware import Hardware, bytes_of, shown_bytes
+from meshflow.distribute.parallel.planner.planning import planned, strategy_of
+from meshflow.distribute.parallel.planner.profile import profiled
+from meshflow.distribute.parallel.planner.trial import tried
+
+WIDTH, BATCH = 32, 64
+# Four equal layers, and pairs of which the first is wide.
+KERNEL, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH
+ALL = 4 * (KERNEL + BIAS)
+
+
+def dense(units):
+    layers = [LAYERS.Dense(n, "tanh") for n in units]
+    model = tf.keras.Sequential([tf.keras.Input([WIDTH]), *layers])
+    model.compile("adam", "mse")
+    return model
+
+
+def profile_of(model, *batch):
+    rows = (*batch, *[None] * (3 - len(batch)))
+    return profiled(model._loss_program(), rows, model.optimizer)
+
+
+@pytest.fixture(scope="module")
+def equal():
+    rows = tf.TensorSpec([BATCH, WIDTH])
+    return profile_of(dense([WIDTH] * 4), rows, rows)
+
+
+@pytest.fixture(scope="module")
+def words():
+    model, batch = gpt(2, 64, 4, 16, 128), tokens(64, 16)
+    with shapes_only():
+        return model, batch, profile_of(model, *batch)
+
+
+def costs(profile, devices=4):
+    return Costs(profile, Hardware(devices, "1TB"))
+
+
+def part(n, devices=4):
+    return n * (devices - 1) // devices
+
+
+def test_what_is_known_of_a_model(equal):
+    assert equal.parameters == ALL // 4 and equal.bytes == ALL
+    assert sum(w.slots for w in equal.weights) == 2 * ALL
+    assert equal.example == 2 * 4 * WIDTH and equal.batch == BATCH
+    products = 2 * WIDTH * WIDTH
+    assert 4 * products <= equal.work < 4.5 * products
+    assert equal.uses == ((0, 1), (2, 3), (4, 5), (6, 7))
+    # Of tanh its result is kept, which is the next layer's input; edges are the outputs of layers.
+    assert equal.split((), 1).edges[:3] == (4 * WIDTH,) * 3
+    assert all(4 * WIDTH <= kept <= 12 * WIDTH for kept in equal.split((), 1).kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "sent", "weights", "slots"),
+    [
+        ({}, 2 * part(ALL), ALL, 2 * ALL),
+        ({"micro_batches": 4}, 2 * part(ALL), ALL, 2 * ALL),
+        ({"zero": 1, "micro_batches": 4}, 2 * part(ALL), ALL, ALL // 2),
+        ({"zero": 2, "micro_batches": 4}, 5 * part(ALL), ALL, ALL // 2),
+        ({"zero": 3}, 2 * part(ALL), ALL // 4, ALL // 2),
+        ({"zero": 3, "micro_batches": 4}, 5 * part(ALL), ALL // 4, ALL // 2),
+        ({"zero": 3, "recompute": "layer"}, 3 * part(ALL), ALL // 4, ALL // 2),
+        ({"zero": 3, "recompute": "layer", "micro_batches": 4}, 12 * part(ALL), ALL // 4, ALL // 2),
+    ],
+    ids=str,
+)
+def test_formulas_of_states_in_parts(equal, options, sent, weights, slots):
+    found = costs(equal).of(Choice(4, **options))
+    assert found.bytes == sent
+    assert (found.held["weights"], found.held["slots"]) == (weights, slots)
+    assert found.held["batch"] == 2 * 4 * BATCH * WIDTH // 4
+
+
+def test_formulas_of_a_pipeline(equal):
+    found = costs(equal).of(Choice(1, stage=4, micro_batches=8))
+    edge = 4 * WIDTH * BATCH // 8
+    assert found.sent["neighbours"] == (8 + 2 * 4 - 2) * 2 * edge
+    assert found.bubble == 3 / 11
+    assert found.held["weights"] == ALL // 4
+    assert found.sent["weights"] == found.sent["gradients"] == part(KERNEL + BIAS)
+
+
+def test_formulas_of_divided_products():
+    rows = tf.TensorSpec([BATCH, WIDTH])
+    profile = profile_of(dense([2 * WIDTH, WIDTH] * 2), rows, rows)
+    names = ("hidden",)
+    found = costs(profile).of(Choice(2, model=2, names=names))
+    # A sum of the outputs of each pair, and one of the gradient of the second pair's inputs.
+    assert found.sent["products"] == 2 * part(3 * 4 * WIDTH * BATCH // 2, 2)
+    split = profile.split(names, 2)
+    assert sum(split.work) < 0.6 * sum(profile.split((), 1).work)
+    assert found.held["weights"] == 4 * KERNEL + 2 * BIAS + 2 * BIAS
+
+
+def test_a_language_model_in_parts(words):
+    _, _, profile = words
+    split = profile.split(("heads", "hidden", "vocab"), 4)
+    row = 4 * 16 * 64
+    # The embedding's rows and two sums for each block; behind them one for queries, keys and values together, one for
+    # the wide product, and one for the scores of words.
+    assert split.forward == split.backward == 5 * row
+    assert split.each == 9 * row
+    assert split.again == 2 * row
+
+
+def test_what_is_refused_is_never_proposed(words):
+    _, _, profile = words
+    plan = planned(profile, Hardware(4, "1TB"))
+    kinds = {}
+    for c in plan.candidates:
+        options = c.choice.options
+        kinds.setdefault((*c.choice.mesh, *options, options.get("recompute")), c.choice)
+    assert len(kinds) > 20
+    for choice in kinds.values():
+        strategy = strategy_of(choice)
+        assert strategy.options.chosen().items() >= options_of(choice).items()
+    refused = [c for c in choices(profile, 4) if refusal(c, profile) is not None]
+    assert len(refused) + len(plan.candidates) == len(list(choices(profile, 4)))
+    assert len(refused) == len(plan.dropped) == sum(int(s.split(":")[0]) for s in plan.reasons())
+
+
+def options_of(choice):
+    found = dict(choice.options)
+    found.pop("pipeline", None)
+    return found
+
+
+def test_programs_hold_and_send_what_was_planned(words):
+    model, batch, profile = words
+    with shapes_only():
+        for choice in (
+            Choice(4, zero=1),
+            Choice(4, zero=3, recompute="layer", micro_batches=4),
+            Choice(2, model=2, zero=1, names=("heads", "hidden", "vocab")),
+        ):
+            estimate, trial = costs(profile).of(choice), tried(model, batch, strategy_of(choice))
+            assert estimate.memory == pytest.approx(trial.memory, rel=0.15), choice
+            assert estimate.bytes == pytest.approx(trial.sent, rel=0.03), choice
+    assert all(v.layout is None and v.has_no_value for v in model.trainable_variables)
+
+
+def test_a_model_of_1_4_billion_parameters_on_eight_devices():
+    model, batch = gpt(24, 2048, 16, 1024, 50304), tokens(64, 1024)
+    with shapes_only():
+        plan = tf.distribute.plan(model, *batch, hardware=Hardware(8, "16GB"))
+    assert plan.profile.parameters == 1_414_698_112
+    assert all(v.has_no_value for v in model.optimizer.variables if v.ndim)
+    # Copies with Adam's two slots alone are 17 GB.
+    assert all(c.choice.devices == 8 and c.memory <= 16e9 for c in plan.candidates)
+    assert not any(c.choice.options in ({}, {"micro_batches": 8}) for c in plan.candidates)
+    assert any("do not fit" in line for line in plan.reasons())
+    # Six for each parameter and token, divided evenly, at 1e14 a second, is what computing takes at least.
+    least = 6 * plan.profile.parameters * 64 * 1024 / 8 / 1e14
+    assert least < plan.best.time(plan.hardware) < 2 * least
+    assert plan.lines[1].startswith("strategy = tf.distribute.MeshStrategy(mesh, rules=")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="has no value"):
+        model.get_weights()
+
+
+def test_models_of_strategies_stay_as_they_are():
+    """Another strategy's layouts and products are not looked at, and come back."""
+    strategy = strategy_of(Choice(2, 2, zero=1, sequence="split", names=("heads", "hidden")))
+    with strategy.scope():
+        model, batch = gpt(1, 16, 2, 8, 32), tokens(8, 8)
+        first = model.layers[1].embeddings
+        before = first._value, first.layout
+        with shapes_only():
+            plan = tf.distribute.plan(
+                model, *batch, hardware=Hardware(4, "1GB"), objective="bytes", compiled=1
+            )
+        assert plan.best.trial is not None
+        assert plan.best.bytes == pytest.approx(plan.best.estimate.bytes, rel=0.03)
+    assert (first._value, first.layout) == before and first._distribute_strategy is strategy
+    assert model.distribute_strategy is strategy
+
+
+def test_nothing_fits(words):
+    _, _, profile = words
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        planned(profile, Hardware(4, "200KB"))
+    text = str(caught.value)
+    assert "too much" in text and "4 devices of 200 kB" in text and "devices would do: data" in text
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="take a smaller batch"):
+        planned(profile, Hardware(4, "1KB"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("80GB", 80 * 10**9),
+        ("16GiB", 2**34),
+        ("1.5 TB", 15 * 10**11),
+        (4096, 4096),
+        ("4mb", 4_000_000),
+    ],
+)
+def test_units_of_memory(text, size):
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["80 Gigs", "GB", "-3GB", "0GB", "1e9 B", None])
+def test_unknown_units_of_memory(text):
+    with pytest.raises(ValueError, match="such as 80GB"):
+        bytes_of(text)
+
+
+def test_bad_hardware_and_objectives(equal):
+    assert [shown_bytes(n) for n in (0, 999, 1000, 15_240_000)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "15.2 MB",
+    ]
+    with pytest.raises(ValueError, match="devices must be"):
+        Hardware(0, "1GB")
+    with pytest.raises(ValueError, match="link must be"):
+        Hardware(2, "1GB", link=0.0)
+    with pytest.raises(ValueError, match="objective must be"):
+        planned(equal, Hardware(4, "1GB"), "beauty")
+    with pytest.raises(ValueError, match="not compiled"):
+        tf.distribute.plan(tf.keras.Sequential(), tf.TensorSpec([4, 2]), memory="1GB")
+    with pytest.raises(ValueError, match="pass a batch"):
+        tf.distribute.plan(dense([4]), devices=2, hardware=None, memory="1GB")
+    with pytest.raises(ValueError, match="there are 4 here"):
+        strategy_of(Choice(64))
+    with pytest.raises(ValueError, match="and stand alone"):
+        tf.distribute.MeshStrategy(plan="auto", zero=3)
+    with pytest.raises(ValueError, match='hardware= is for plan="auto"'):
+        tf.distribute.MeshStrategy(hardware=Hardware(2, "1GB"))
+
+
+def test_a_strategy_that_plans_when_training_begins(rng):
+    """The curve is one device's; every choice is made at the first step, and the weights move then."""
+    x = rng.normal(size=(32, 16)).astype("float32")
+    y = rng.normal(size=(32, 8)).astype("float32")
+
+    def trained(strategy=None):
+        tf.keras.backend.clear_session()
+        tf.keras.utils.set_random_seed(2)
+
+        def make():
+            layers = [LAYERS.Dense(32, "tanh"), LAYERS.Dropout(0.0), LAYERS.Dense(8)]
+            model = tf.keras.Sequential([tf.keras.Input([16]), *layers])
+            model.compile(tf.keras.optimizers.Adam(1e-2), "mse", metrics=["mae"])
+            return model
+
+        if strategy is None:
+            model = make()
+        else:
+            with strategy.scope():
+                model = make()
+        return model, model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+
+    _, expected = trained()
+    weights = 4 * (16 * 32 + 32 + 32 * 8 + 8)
+    # Less than whole copies of weights and slots take: something has to be divided.
+    strategy = tf.distribute.MeshStrategy(
+        plan="auto", hardware=Hardware(4, int(2.2 * weights), link=1e6, products=1e9)
+    )
+    model, history = trained(strategy)
+    for name, values in expected.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-5)
+    taken = strategy.plan.best
+    assert (
+        taken.memory <= 2.2 * weights
+        and sum(c.trial is not None for c in strategy.plan.candidates) == 3
+    )
+    assert (
+        strategy.options.chosen().keys() & {"zero", "pipeline"}
+        or "model" in strategy.mesh.dim_names
+    )
+    assert model.layers[0].kernel.layout.mesh == strategy.mesh
+    assert strategy.mesh.size == 4
