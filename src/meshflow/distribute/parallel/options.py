@@ -54,7 +54,10 @@ class ParallelOptions:
       sequence: how sequences are split in attention: "ring", "ulysses" or "split".
       offload: what is to lie in the host's memory: some of "optimizer", "parameters", "activations". No strategy
         takes it yet.
-      compress: how gradients are to be sent: "int8" or "1bit". No strategy takes it yet.
+      compress: how gradients are sent over the devices that share a batch: "int8" or "1bit", with what rounding took
+        away added to the next step's.
+      compress_after: after how many updates gradients are sent like that; before it whole, and nothing is lost.
+        `tf.keras.optimizers.OneBitAdam` says it itself, and has its momentum sent in their place.
 
     Raises:
       ValueError: for a value that none of them takes.
@@ -74,13 +77,16 @@ class ParallelOptions:
     sequence: str | None = None
     offload: str | Sequence[str] = ()
     compress: str | None = None
+    compress_after: int = 0
 
     def __post_init__(self) -> None:
         _one_of("zero", self.zero, (0, 1, 2, 3))
-        whole = isinstance(self.micro_batches, int) and not isinstance(self.micro_batches, bool)
-        if not whole or self.micro_batches < 1:
+        _at_least("micro_batches", self.micro_batches, 1)
+        _at_least("compress_after", self.compress_after, 0)
+        if self.compress_after and self.compress is None:
             raise InvalidValueError(
-                f"micro_batches must be an integer of at least 1, got {self.micro_batches!r}."
+                f"compress_after={self.compress_after} says from when on gradients are sent in few bits, but "
+                "compress=None never does. Pass compress='int8' or '1bit'."
             )
         if not callable(self.recompute):
             _one_of(
@@ -201,6 +207,11 @@ def known_dimension(name: str, mesh: Mesh, where: str) -> None:
             f"{where}: the mesh has no dimension {name!r}; its dimensions are "
             f"{dict(zip(mesh.dim_names, mesh.shape(), strict=True))}."
         )
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[Any], more: str = "") -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["Gradients", "LossProgram"]
+__all__ = ["Gradients", "LossProgram", "Sending"]
 
 
 class LossProgram(Protocol):
@@ -32,6 +32,9 @@ class LossProgram(Protocol):
     def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
         """A slot of zeros of a variable's optimizer; the same when it is asked for again."""
 
+    def sending(self) -> Sending:
+        """What the optimizer says about gradients that are sent in few bits."""
+
     def forward(self, x: Any) -> Any:
         """The model's predictions in training."""
 
@@ -40,6 +43,25 @@ class LossProgram(Protocol):
 
         Both are of a share: the mean over all shares is that of the batch; see `Shares`.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class Sending:
+    """What an optimizer says about gradients that are sent in few bits.
+
+    Attributes:
+      updates: how many updates it has made, a scalar tensor.
+      scale: what it multiplies losses by, a float32 scalar tensor; None for nothing.
+      warm_up: after how many updates its momentum is sent in place of gradients; None if it never is.
+      decay: of this momentum, a scalar tensor.
+      momentum: the slot that holds it, by variable.
+    """
+
+    updates: Any
+    scale: Any = None
+    warm_up: int | None = None
+    decay: Any = None
+    momentum: Callable[[Variable], Variable] | None = None
 
 
 @dataclasses.dataclass

@@ -24,7 +24,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
-from meshflow.distribute.parallel.compress import Sent, errors_of
+from meshflow.distribute.parallel.compress import Exchange
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
@@ -81,10 +81,12 @@ def region_gradients(
     shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = _trace_share(shares, program, batch)
     region = _Region(strategy, shares, batch, traced, list(program.variables))
+    errors: list[Variable] = []
+    operands: list[Any] = [batch.leaves, traced.captured_tensors(), [], []]
     if strategy.options.compress and shares.axes:
-        region.sent = errors_of(strategy, program.variables, program.add_slot)
-    errors = region.errors()
-    operands = (batch.leaves, traced.captured_tensors(), [slot.value() for slot in errors])
+        region.exchange = Exchange(strategy, program)
+        errors = region.exchange.slots
+        operands[2:] = [slot.value() for slot in errors], region.exchange.operands
     op = Op("region", lambda o, _: region.run(*o), differentiable=False, constant=False)
     outputs = list(apply(op, operands))
     for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):
@@ -151,8 +153,8 @@ class _Region:
             if id(_variable(c)) in places
         ]
         self.wanted = len(variables)
-        # How gradients are sent in few bits, by the ids of their variables.
-        self.sent: dict[int, tuple[Sent, list[Variable]]] = {}
+        # How gradients are sent in few bits.
+        self.exchange: Exchange | None = None
         written = {id(v): k for k, v in enumerate(traced.writes)}
         self.state_at = [
             (i, written[id(c)]) for i, c in enumerate(traced.captures) if id(c) in written
@@ -160,16 +162,19 @@ class _Region:
 
     # ---- over the mesh ---------------------------------------------------------------------
 
-    def errors(self) -> list[Variable]:
-        """The slots of what rounding took away from gradients, in their order."""
-        return [slot for _, slots in self.sent.values() for slot in slots]
-
     def run(
-        self, leaves: Sequence[Any], captures: Sequence[Any], errors: Sequence[Any]
+        self,
+        leaves: Sequence[Any],
+        captures: Sequence[Any],
+        errors: Sequence[Any],
+        values: Sequence[Any],
     ) -> list[Any]:
-        """Gradients by capture, new state, the share's results, then new errors, of whole arrays."""
+        """Gradients by capture, new state, the share's results, then new errors, of whole arrays.
+
+        `errors` and `values` are those of the exchange's `slots` and `operands`.
+        """
         if not self.shares.axes:
-            return self._local(list(leaves), list(captures), [])
+            return self._local(list(leaves), list(captures), [], [])
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
         rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
         specs = [kept.spec for kept in self.kept]
@@ -181,12 +186,12 @@ class _Region:
         mapped = jax.shard_map(
             self._local,
             mesh=self.mesh,
-            in_specs=(rows_of, specs, by_device),
+            in_specs=(rows_of, specs, by_device, [PartitionSpec()] * len(values)),
             out_specs=[*out, *by_device],
             axis_names=set(self.shares.axes),
             check_vma=False,
         )
-        return list(mapped(list(leaves), list(captures), list(errors)))
+        return list(mapped(list(leaves), list(captures), list(errors), list(values)))
 
     def sorted(self, outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Outputs of `run` as gradients by variable, new state, and the share's results but for its loss."""
@@ -213,16 +218,22 @@ class _Region:
 
     # ---- on one device ---------------------------------------------------------------------
 
-    def _local(self, leaves: list[Any], captures: list[Any], errors: list[Any]) -> list[Any]:
+    def _local(
+        self, leaves: list[Any], captures: list[Any], errors: list[Any], values: list[Any]
+    ) -> list[Any]:
         count = self.shares.micro_batches
         captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
         captures = self._with_totals(leaves, captures)
         state = [captures[i] for i, _ in self.state_at]
         if count == 1:
             gradients, state, results = self._share(captures, state, leaves)
-            gradients, errors = self._collected(gradients, errors)
         else:
-            gradients, state, results, errors = self._in_turn(captures, state, leaves, errors)
+            gradients, state, results = self._in_turn(captures, state, leaves)
+        if count == 1 or not self._early:
+            gradients, errors = self._collected(gradients, errors, values)
+        # Those of several shares are summed in float32.
+        avals = [captures[i].dtype for i, _ in self.trained]
+        gradients = [g.astype(dtype) for g, dtype in zip(gradients, avals, strict=True)]
         new = self._written(captures, state)
         averaged = [
             r if self._is_rows(a) else self._mean(r)
@@ -230,20 +241,22 @@ class _Region:
         ]
         return [*gradients, *new, *averaged, *errors]
 
-    def _collected(self, gradients: list[Any], errors: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _collected(
+        self, gradients: list[Any], errors: list[Any], values: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
         """Gradients as all devices together make them, and the new errors."""
-        supply = iter(errors)
-        before = {k: [next(supply)[0] for _ in s.errors] for k, (s, _) in self.sent.items()}
-        after, sums = dict(before), []
-        for (i, _), gradient, kept in zip(self.trained, gradients, self._kept_trained, strict=True):
-            key = id(_variable(self.traced.captures[i]))
-            # Of weights that are brought together where they are used, the sum has been made there.
-            if key in before and gradient.shape == self.sent[key][0].shape:
-                found, after[key] = self.sent[key][0].summed(gradient, before[key])
-                sums.append(found.astype(gradient.dtype))
-            else:
-                sums.append(kept.collected(gradient))
-        return sums, [error[None] for key in self.sent for error in after[key]]
+        if self.exchange is None:
+            pairs = zip(self._kept_trained, gradients, strict=True)
+            return [kept.collected(gradient) for kept, gradient in pairs], errors
+        ids = [id(_variable(self.traced.captures[i])) for i, _ in self.trained]
+        wanted = list(zip(ids, gradients, self._kept_trained, strict=True))
+        return self.exchange.collected(wanted, errors, values)
+
+    @property
+    def _early(self) -> bool:
+        """Whether devices bring together the gradients of each share: they hold parts of the sums only."""
+        # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
+        return self.zero >= 2 and self.exchange is None
 
     def _with_totals(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
         """The captures with means over all shares in their places: those parts of the program run first."""
@@ -304,12 +317,9 @@ class _Region:
         results, written = rest[: self.traced.count - 1], rest[self.traced.count - 1 :]
         return gradients, [written[k] for _, k in self.state_at], results
 
-    def _in_turn(
-        self, captures: list[Any], state: list[Any], leaves: list[Any], errors: list[Any]
-    ) -> Any:
+    def _in_turn(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
         """The shares of one device, one after the other; gradients are summed in float32."""
-        # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
-        early = self.zero >= 2 and not self.sent
+        early = self._early
         kept = self._kept_trained
         values = [captures[i] for i, _ in self.trained]
         sums = [
@@ -326,14 +336,11 @@ class _Region:
             return (state, sums), results
 
         (state, sums), stacked = lax.scan(step, (state, sums), self._micro_batches(leaves))
-        if not early:
-            sums, errors = self._collected(sums, errors)
-        gradients = [s.astype(v.dtype) for s, v in zip(sums, values, strict=True)]
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
             for r, a in zip(stacked, self._result_avals, strict=True)
         ]
-        return gradients, state, results, errors
+        return sums, state, results
 
     def _mean(self, value: Any) -> Any:
         if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):

@@ -13,6 +13,7 @@ from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.ftrl import Ftrl
 from meshflow.keras.optimizers.lamb import Lamb
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from meshflow.keras.optimizers.one_bit_adam import OneBitAdam
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
 from meshflow.keras.optimizers.sgd import SGD
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
@@ -30,6 +31,7 @@ __all__ = [
     "Lion",
     "LossScaleOptimizer",
     "Nadam",
+    "OneBitAdam",
     "OptaxOptimizer",
     "Optimizer",
     "RMSprop",

@@ -10,6 +10,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import float32
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import Sending
 from meshflow.distribute.shares import Shares, current_shares
 from meshflow.keras.engine.training.global_batch import strategy_of
 from meshflow.ops import math
@@ -67,6 +68,15 @@ class ModelProgram:
         # The optimizer's own slots come first.
         self.model.optimizer.build(self.variables)
         return self.model.optimizer.add_slot(variable, name, shape=shape)
+
+    def sending(self) -> Sending:
+        """What the optimizer says about gradients in few bits; see `LossProgram`."""
+        optimizer = self.model.optimizer
+        one = constant(1.0)
+        scale = getattr(optimizer, "_transform_loss", lambda given: given)(one)
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        rest = inner._sending() if hasattr(inner, "_sending") else {}
+        return Sending(optimizer.iterations.value(), None if scale is one else scale, **rest)
 
     def forward(self, x: Any) -> Any:
         """The model's predictions."""
