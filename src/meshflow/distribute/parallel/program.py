@@ -17,9 +17,11 @@ class LossProgram(Protocol):
     Attributes:
       model: the model.
       variables: the variables whose gradients are wanted.
+      measures: whether the norms of the shares' gradients are wanted.
     """
 
     model: Any
+    measures: bool
     variables: Sequence[Variable]
 
     def run(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, list[Any], Any]:
@@ -72,8 +74,12 @@ class Gradients:
       noted: the values that the program noted, averaged over all shares.
       gradients: of the mean of the losses, for each variable; None where it has none.
       predictions: of all rows, or None where nobody asks for them.
+      squares: the sum of the squared norms of the shares' gradients; None where nobody asks for it, or nobody knows.
+      shares: how many different shares these are.
     """
 
     noted: list[Any]
     gradients: list[Any]
     predictions: Any
+    squares: Any = None
+    shares: int = 1

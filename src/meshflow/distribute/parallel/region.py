@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -80,7 +81,7 @@ def region_gradients(
     batch = divide((x, y, sample_weight), _product(sizes), strategy.options.micro_batches)
     shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = _trace_share(shares, program, batch)
-    region = _Region(strategy, shares, batch, traced, list(program.variables))
+    region = _Region(strategy, shares, batch, traced, list(program.variables), program.measures)
     errors: list[Variable] = []
     operands: list[Any] = [batch.leaves, traced.captured_tensors(), [], []]
     if strategy.options.compress and shares.axes:
@@ -89,12 +90,15 @@ def region_gradients(
         operands[2:] = [slot.value() for slot in errors], region.exchange.operands
     op = Op("region", lambda o, _: region.run(*o), differentiable=False, constant=False)
     outputs = list(apply(op, operands))
+    squares = outputs.pop() if region.measures else None
     for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):
         slot.assign(value)
     gradients, state, results = region.sorted(outputs[: len(outputs) - len(errors)])
     traced.assign(state)
     _, _, noted, predictions = traced.rebuild([None, *results])
-    return Gradients(noted, gradients, predictions)
+    return Gradients(
+        noted, gradients, predictions, squares, shares.row_parts * shares.micro_batches
+    )
 
 
 def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
@@ -125,6 +129,7 @@ class _Region:
       batch: the batch.
       traced: the share's program: loss, values of the totals, noted values, predictions.
       variables: the variables to differentiate by.
+      measures: whether the sum of the squared norms of the shares' gradients is wanted.
     """
 
     def __init__(
@@ -134,8 +139,10 @@ class _Region:
         batch: _Batch,
         traced: Traced,
         variables: list[Variable],
+        measures: bool,
     ) -> None:
         self.shares, self.batch, self.traced = shares, batch, traced
+        self.measures = measures
         # Layers that are computed again are units, of which equal ones become a loop. On CPUs branches bound memory
         # already, and stacks take more of it.
         stack = strategy.options.stack
@@ -153,6 +160,13 @@ class _Region:
             if id(_variable(c)) in places
         ]
         self.wanted = len(variables)
+        apart = [c for c in traced.captures if isinstance(c, LocalPart)]
+        if measures and apart:
+            raise InvalidValueError(
+                f"AdaScale: the gradient of {apart[0].name} is made by several devices together, and none knows its own, "
+                f"under the options {strategy.options.chosen()}. Leave recompute or zero=3 out; of experts that are split "
+                "over the batch's devices there is no such gradient."
+            )
         # How gradients are sent in few bits.
         self.exchange: Exchange | None = None
         written = {id(v): k for k, v in enumerate(traced.writes)}
@@ -169,7 +183,7 @@ class _Region:
         errors: Sequence[Any],
         values: Sequence[Any],
     ) -> list[Any]:
-        """Gradients by capture, new state, the share's results, then new errors, of whole arrays.
+        """Gradients by capture, new state, the share's results, new errors, then squared norms, of whole arrays.
 
         `errors` and `values` are those of the exchange's `slots` and `operands`.
         """
@@ -187,7 +201,7 @@ class _Region:
             self._local,
             mesh=self.mesh,
             in_specs=(rows_of, specs, by_device, [PartitionSpec()] * len(values)),
-            out_specs=[*out, *by_device],
+            out_specs=[*out, *by_device, *[PartitionSpec()] * self.measures],
             axis_names=set(self.shares.axes),
             check_vma=False,
         )
@@ -227,8 +241,9 @@ class _Region:
         state = [captures[i] for i, _ in self.state_at]
         if count == 1:
             gradients, state, results = self._share(captures, state, leaves)
+            squares = self._squares(gradients)
         else:
-            gradients, state, results = self._in_turn(captures, state, leaves)
+            gradients, state, results, squares = self._in_turn(captures, state, leaves)
         if count == 1 or not self._early:
             gradients, errors = self._collected(gradients, errors, values)
         # Those of several shares are summed in float32.
@@ -239,7 +254,15 @@ class _Region:
             r if self._is_rows(a) else self._mean(r)
             for r, a in zip(results, self._result_avals, strict=True)
         ]
-        return [*gradients, *new, *averaged, *errors]
+        return [*gradients, *new, *averaged, *errors, *([squares] if self.measures else [])]
+
+    def _squares(self, gradients: list[Any]) -> Any:
+        """The sum of the devices' squared norms, of gradients of the shares' own losses."""
+        if not self.measures:
+            return 0.0
+        own = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
+        own = own * self.shares.count**2
+        return lax.psum(own, self.shares.axes) if self.shares.row_parts > 1 else own
 
     def _collected(
         self, gradients: list[Any], errors: list[Any], values: list[Any]
@@ -328,19 +351,21 @@ class _Region:
         ]
 
         def step(carry: Any, rows: list[Any]) -> Any:
-            state, sums = carry
+            state, sums, squares = carry
             gradients, state, results = self._share(captures, state, rows)
+            squares = squares + self._squares(gradients)
             if early:
                 gradients = [k.collected(g) for g, k in zip(gradients, kept, strict=True)]
             sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
-            return (state, sums), results
+            return (state, sums, squares), results
 
-        (state, sums), stacked = lax.scan(step, (state, sums), self._micro_batches(leaves))
+        first = state, sums, jnp.zeros((), jnp.float32)
+        (state, sums, squares), stacked = lax.scan(step, first, self._micro_batches(leaves))
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
             for r, a in zip(stacked, self._result_avals, strict=True)
         ]
-        return sums, state, results
+        return sums, state, results, squares
 
     def _mean(self, value: Any) -> Any:
         if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):

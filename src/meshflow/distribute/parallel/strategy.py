@@ -162,6 +162,11 @@ class MeshStrategy(Strategy):
         """Whether Keras hands it the loss to differentiate, instead of differentiating the whole batch's."""
         return self.options.in_region
 
+    @property
+    def divides_batches(self) -> bool:
+        """Whether devices have different rows, and could compute the gradients of these."""
+        return bool(self.batch_dimensions)
+
     def gradients(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
         """Loss and gradients of a global batch, while a step is traced.
 

@@ -9,6 +9,7 @@ from meshflow.keras.optimizers import experimental, legacy, schedules
 from meshflow.keras.optimizers.adafactor import Adafactor
 from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
 from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop
+from meshflow.keras.optimizers.adascale import AdaScale
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.ftrl import Ftrl
 from meshflow.keras.optimizers.lamb import Lamb
@@ -20,6 +21,7 @@ from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = [
     "SGD",
+    "AdaScale",
     "Adadelta",
     "Adafactor",
     "Adagrad",

@@ -28,7 +28,13 @@ __all__ = [
 def differentiating(model: Any) -> Any:
     """The model's strategy if it is that which computes gradients; otherwise None."""
     strategy = strategy_of(model)
-    return strategy if getattr(strategy, "computes_gradients", False) else None
+    wanted = _measures(model) and getattr(strategy, "divides_batches", False)
+    return strategy if wanted or getattr(strategy, "computes_gradients", False) else None
+
+
+def _measures(model: Any) -> bool:
+    """Whether the model's optimizer wants to know how large the gradients of shares are."""
+    return getattr(getattr(model, "optimizer", None), "_measures_shares", False)
 
 
 class ModelProgram:
@@ -46,6 +52,7 @@ class ModelProgram:
         self.model = model
         self.training = training
         self.metrics: list[Any] = []
+        self.measures = training and _measures(model)
 
     @property
     def variables(self) -> Sequence[Variable]:
@@ -111,6 +118,9 @@ def loss_and_gradients(
     made = strategy.gradients(program, x, y, sample_weight)
     y_pred = _taken(program, made, x)
     unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
+    if made.squares is not None:
+        (squares,) = unscale(unscale([made.squares]))
+        model.optimizer._note_shares(squares, made.shares)
     return y_pred, list(zip(unscale(made.gradients), program.variables, strict=True))
 
 
