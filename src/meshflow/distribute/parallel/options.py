@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.placement.layout import check_memory
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["ParallelOptions", "Pipeline"]
@@ -52,8 +54,10 @@ class ParallelOptions:
         weights: a program that does not grow with them. Default: not on CPUs, where it takes more memory.
       pipeline: a `Pipeline`, or the mesh dimension of its stages.
       sequence: how sequences are split in attention: "ring", "ulysses" or "split".
-      offload: what is to lie in the host's memory: some of "optimizer", "parameters", "activations". No strategy
-        takes it yet.
+      offload: what is to lie in the host's memory: some of "optimizer" (the slots), "parameters" (weights), both
+        between steps, and "activations", what the backward pass needs of each layer; with `recompute="layer"` that
+        is the layer's inputs. A dictionary says of which: `{"optimizer": "decoder/.*"}` has a pattern, or several,
+        that names of variables, or of layers for activations, begin with.
       compress: how gradients are sent over the devices that share a batch: "int8" or "1bit", with what rounding took
         away added to the next step's.
       compress_after: after how many updates gradients are sent like that; before it whole, and nothing is lost.
@@ -75,7 +79,7 @@ class ParallelOptions:
     stack: bool | None = None
     pipeline: Pipeline | str | None = None
     sequence: str | None = None
-    offload: str | Sequence[str] = ()
+    offload: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
     compress: str | None = None
     compress_after: int = 0
 
@@ -102,10 +106,7 @@ class ParallelOptions:
             )
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))
-        offload = (self.offload,) if isinstance(self.offload, str) else tuple(self.offload)
-        for what in offload:
-            _one_of("offload", what, _OFFLOAD)
-        object.__setattr__(self, "offload", offload)
+        object.__setattr__(self, "offload", _offloaded(self.offload))
         if self.zero_over is not None:
             if not self.zero:
                 raise InvalidValueError(
@@ -132,11 +133,8 @@ class ParallelOptions:
           ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
             to be split where nothing is.
         """
-        if "activations" in self.offload:
-            raise NotImplementedError(
-                "MeshStrategy: offload='activations' is not available. recompute= computes activations again, "
-                "micro_batches= has fewer of them, and offload='optimizer' and 'parameters' are."
-            )
+        if self.offload:
+            check_memory("host", mesh)
         if self.offload and self.pipeline is not None:
             raise NotImplementedError(
                 f"MeshStrategy: offload={self.offload!r} is not available with a pipeline, whose stages lay out weights."
@@ -173,6 +171,15 @@ class ParallelOptions:
         assert isinstance(self.pipeline, Pipeline)
         return self.pipeline
 
+    def offloads(self, what: str, name: str) -> bool:
+        """Whether something lies in the host's memory.
+
+        Args:
+          what: "optimizer", "parameters" or "activations".
+          name: the variable's or layer's name.
+        """
+        return any(re.match(p, name) for p in dict(self.offload).get(what, ()))
+
     @property
     def in_region(self) -> bool:
         """Whether loss and gradients are computed device by device instead of by layouts alone."""
@@ -182,7 +189,7 @@ class ParallelOptions:
             or self.recompute
             or self.pipeline
             or self.compress
-            or "activations" in self.offload
+            or "activations" in dict(self.offload)
         )
 
     def chosen(self) -> dict[str, Any]:
@@ -207,6 +214,29 @@ def known_dimension(name: str, mesh: Mesh, where: str) -> None:
             f"{where}: the mesh has no dimension {name!r}; its dimensions are "
             f"{dict(zip(mesh.dim_names, mesh.shape(), strict=True))}."
         )
+
+
+def _offloaded(given: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What is offloaded, each with the patterns of names of which it is."""
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, Mapping):
+        # As an object of this class has it already, or names of kinds.
+        pairs = [(what, ".*") if isinstance(what, str) else tuple(what) for what in given]
+        given = dict(pairs)
+    found = []
+    for what, patterns in given.items():
+        _one_of("offload", what, _OFFLOAD)
+        patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise InvalidValueError(
+                    f"offload: {pattern!r} for {what!r} is no regular expression of names: {error}."
+                ) from None
+        found.append((what, patterns))
+    return tuple(found)
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

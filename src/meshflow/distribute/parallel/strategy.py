@@ -150,7 +150,10 @@ class MeshStrategy(Strategy):
             layout = split(layout, variable._shape, (self.options.stages.over,))
         parts = split(layout, variable._shape, self.zero_dimensions)
         own = parts if trained and self.options.zero == 3 else layout
-        place = lambda what: "host" if trained and what in self.options.offload else "device"
+
+        def place(what: str) -> str:
+            return "host" if trained and self.options.offloads(what, variable.name) else "device"
+
         variable._layout = own.in_memory(place("parameters"))
         if trained:
             variable._slot_layout = parts.in_memory(place("optimizer"))  # type: ignore[attr-defined]
