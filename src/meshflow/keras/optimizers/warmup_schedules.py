@@ -15,12 +15,12 @@ class WarmupSchedule(LearningRateSchedule):
     """Rises, and then stays or falls: DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR.
 
     Formula:
-      With `s = max(t - 1, 0)`, t being the step, low the minimum, high the learning rate and last the final one:
-      `low + (high - low) * log(s + 1) / log(warmup_steps)` while `s < warmup_steps`, or with `rise="linear"`
-      `low + (high - low) * s / warmup_steps`. After that high; with `decay="linear"`
-      `last + (high - last) * max((total_steps - s) / (total_steps - warmup_steps), 0)`; with `decay="cosine"`
-      `last + (high - last) * (1 + cos(pi * p)) / 2`, `p = min((s + 1 - warmup_steps) / (total_steps - warmup_steps), 1)`
-      being the part that is over.
+      `low + (high - low) * log(s + 1) / log(warmup_steps)` while `s < warmup_steps`, or `low + (high - low) * s /
+      warmup_steps` for a rise that is linear. After that high; for a decay that is linear
+      `last + (high - last) * max((total_steps - s) / (total_steps - warmup_steps), 0)`, for one that is a cosine
+      `last + (high - last) * (1 + cos(pi * p)) / 2`, `p = min((s + 1 - warmup_steps) / (total_steps - warmup_steps), 1)`.
+      t is the step, s the one before, `s = max(t - 1, 0)`, low the minimum, high the learning rate, last the final
+      one, and p the part of the decay that is over.
 
     Args:
       learning_rate: the highest rate.
