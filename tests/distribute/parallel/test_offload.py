@@ -167,3 +167,60 @@ def test_programs_for_devices_move_what_they_keep():
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
         placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
         assert placed.count("pinned_host") == placed.count("device") == arrays
+
+
+@pytest.mark.parametrize(
+    "options, scaled",
+    [
+        ({"zero": 1}, False),
+        pytest.param({"zero": 3, "micro_batches": 2}, True, marks=pytest.mark.soak),
+    ],
+)
+def test_slots_in_files(options, scaled, rng, tmp_path):
+    x = rng.normal(size=(32, 16)).astype("float32")
+    y = np.tanh(x[:, :4] * x[:, 4:8])
+    _, expected = curve(None, x, y)
+    strategy = tf.distribute.MeshStrategy(
+        dtensor.create_mesh({"data": 4}),
+        "batch:data",
+        offload={"optimizer": "dense"},
+        offload_to=tmp_path,
+        **options,
+    )
+    model, found = curve(strategy, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    optimizer = model.optimizer
+    slots = [optimizer.get_slot(w, n) for w in model.trainable_variables for n in ("m", "v")]
+    held = [s for s in slots if s._held is not None]
+    # Those of the last layer are not chosen.
+    assert len(held) == len(slots) - 4 and not list(tmp_path.iterdir())
+    parts = sum(int(np.prod(s._value.sharding.shard_shape(s.shape))) for s in held)
+    moved = 6 * 4 * 4 * parts
+    assert (strategy.files.read_bytes, strategy.files.written_bytes) == (moved, moved)
+    # No argument of the step is one of them.
+    arguments = dtensor.explain(model, x[:16], y[:16]).memory["arguments"]
+    others = [*model.weights, *optimizer.variables]
+    own = [v._value for v in others if v._held is None and isinstance(v._value, jax.Array)]
+    assert arguments <= sum(a.addressable_shards[0].data.nbytes for a in own) + 2000
+    # Outside of steps they are variables like others.
+    first = held[0]
+    assert float(tf.reduce_max(tf.abs(first + 0.0))) > 0
+    saved = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    path = saved.save(tmp_path / "c")
+    before = first.numpy()
+    first.assign(tf.zeros_like(first))
+    assert not first.numpy().any()
+    saved.restore(path)
+    np.testing.assert_array_equal(first.numpy(), before)
+    model.fit(x, y, batch_size=16, verbose=0, shuffle=False)
+    assert (first.numpy() != before).any()
+
+
+def test_files_that_cannot_be(tmp_path):
+    mesh = dtensor.create_mesh({"data": 4})
+    with pytest.raises(ValueError, match="is no folder"):
+        tf.distribute.MeshStrategy(
+            mesh, "batch:data", offload="optimizer", offload_to=tmp_path / "none"
+        )
+    with pytest.raises(ValueError, match="has not 'optimizer'"):
+        tf.distribute.MeshStrategy(mesh, "batch:data", offload="parameters", offload_to=tmp_path)

@@ -27,6 +27,7 @@ from meshflow.distribute.parallel.zero import split
 from meshflow.distribute.replica_variables import MirroredVariable
 from meshflow.distribute.strategy import Strategy, _check_roles
 from meshflow.placement.batches import BatchPlacer
+from meshflow.placement.file_store import FileStore
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, jax_device, line
 
@@ -91,6 +92,9 @@ class MeshStrategy(Strategy):
             check_pipeline(self)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
         self._wanted: Layout | None = None
+        folder = self.options.offload_to
+        # Where the slots lie, if that is in files; it counts the bytes that steps read and write.
+        self.files = None if folder is None else FileStore(folder, mesh)
         # The pipeline of the step that was traced last.
         self.pipelined: PipelinedStep | None = None
 
@@ -156,7 +160,10 @@ class MeshStrategy(Strategy):
 
         variable._layout = own.in_memory(place("parameters"))
         if trained:
-            variable._slot_layout = parts.in_memory(place("optimizer"))  # type: ignore[attr-defined]
+            memory = place("optimizer")
+            if memory == "host" and self.files is not None:
+                variable._slot_store, memory = self.files, "device"  # type: ignore[attr-defined]
+            variable._slot_layout = parts.in_memory(memory)  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 
