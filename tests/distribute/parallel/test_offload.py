@@ -13,6 +13,7 @@ from meshflow.core.gradients.recompute import recomputed, recomputed_by
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout
+from meshflow.placement.file_store import FileArray
 
 
 def trained(scope, x, steps=1):
@@ -170,50 +171,70 @@ def test_programs_for_devices_move_what_they_keep():
 
 
 @pytest.mark.parametrize(
-    "options, scaled",
+    "options, weights",
     [
-        ({"zero": 1}, False),
-        pytest.param({"zero": 3, "micro_batches": 2}, True, marks=pytest.mark.soak),
+        ({"zero": 1, "offload": {"optimizer": "dense"}}, False),
+        ({"zero": 3, "micro_batches": 2, "offload": ("optimizer", "parameters")}, True),
     ],
 )
-def test_slots_in_files(options, scaled, rng, tmp_path):
+def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch):
+    calls = []
+    for name in ("_read", "_write"):
+        kept = getattr(FileArray, name)
+
+        def noted(self, number, *rest, kept=kept, name=name):
+            calls.append((name, id(self), int(number)))
+            return kept(self, number, *rest)
+
+        monkeypatch.setattr(FileArray, name, noted)
     x = rng.normal(size=(32, 16)).astype("float32")
     y = np.tanh(x[:, :4] * x[:, 4:8])
-    _, expected = curve(None, x, y)
-    strategy = tf.distribute.MeshStrategy(
-        dtensor.create_mesh({"data": 4}),
-        "batch:data",
-        offload={"optimizer": "dense"},
-        offload_to=tmp_path,
-        **options,
-    )
+    plain, expected = curve(None, x, y)
+    mesh = dtensor.create_mesh({"data": 4})
+    strategy = tf.distribute.MeshStrategy(mesh, "batch:data", offload_to=tmp_path, **options)
     model, found = curve(strategy, x, y)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    optimizer = model.optimizer
-    slots = [optimizer.get_slot(w, n) for w in model.trainable_variables for n in ("m", "v")]
-    held = [s for s in slots if s._held is not None]
-    # Those of the last layer are not chosen.
-    assert len(held) == len(slots) - 4 and not list(tmp_path.iterdir())
-    parts = sum(int(np.prod(s._value.sharding.shard_shape(s.shape))) for s in held)
-    moved = 6 * 4 * 4 * parts
+    optimizer, trained = model.optimizer, model.trainable_variables
+    slots = [optimizer.get_slot(w, n) for w in trained for n in ("m", "v")]
+    held = [v for v in (*slots, *trained) if v._held is not None]
+    # Of the last layer nothing is chosen by name; files have no names.
+    assert len(held) == (len(slots) + len(trained) if weights else len(slots) - 4)
+    assert not list(tmp_path.iterdir())
+    moved = 6 * 4 * 4 * sum(map(part, held))
     assert (strategy.files.read_bytes, strategy.files.written_bytes) == (moved, moved)
-    # No argument of the step is one of them.
+    # Each device's slots come two at a time, and go before the next come.
+    own = {id(s._held) for s in slots}
+    order = [name for name, array, number in calls if number == 0 and array in own]
+    assert order == ["_read", "_read", "_write", "_write"] * (len(order) // 4)
+    # They are no arguments of the step.
     arguments = dtensor.explain(model, x[:16], y[:16]).memory["arguments"]
-    others = [*model.weights, *optimizer.variables]
-    own = [v._value for v in others if v._held is None and isinstance(v._value, jax.Array)]
-    assert arguments <= sum(a.addressable_shards[0].data.nbytes for a in own) + 2000
+    others = [v for v in (*model.weights, *optimizer.variables) if v._held is None]
+    assert arguments <= 4 * sum(map(part, others)) + 2000
     # Outside of steps they are variables like others.
-    first = held[0]
-    assert float(tf.reduce_max(tf.abs(first + 0.0))) > 0
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-4, atol=1e-5
+    )
+    first, last = held[0], held[-1]
+    assert float(tf.reduce_max(tf.abs(first + 0.0))) > 0 and "CPU" in first.device
     saved = tf.train.Checkpoint(model=model, optimizer=optimizer)
     path = saved.save(tmp_path / "c")
-    before = first.numpy()
-    first.assign(tf.zeros_like(first))
-    assert not first.numpy().any()
+    before = first.numpy(), last.numpy()
+    for variable in (first, last):
+        variable.assign(tf.zeros_like(variable))
+    assert not first.numpy().any() and not last.numpy().any()
     saved.restore(path)
-    np.testing.assert_array_equal(first.numpy(), before)
+    np.testing.assert_array_equal(first, before[0])
+    np.testing.assert_array_equal(last, before[1])
+    model.save_weights(str(tmp_path / "w.weights.h5"))
+    model.load_weights(str(tmp_path / "w.weights.h5"))
     model.fit(x, y, batch_size=16, verbose=0, shuffle=False)
-    assert (first.numpy() != before).any()
+    assert (first.numpy() != before[0]).any() and (last.numpy() != before[1]).any()
+
+
+def part(variable):
+    """How many numbers of a variable each device has."""
+    sharding = variable._value.sharding
+    return int(np.prod(sharding.shard_shape(tuple(variable.shape))))
 
 
 def test_files_that_cannot_be(tmp_path):
@@ -222,5 +243,5 @@ def test_files_that_cannot_be(tmp_path):
         tf.distribute.MeshStrategy(
             mesh, "batch:data", offload="optimizer", offload_to=tmp_path / "none"
         )
-    with pytest.raises(ValueError, match="has not 'optimizer'"):
-        tf.distribute.MeshStrategy(mesh, "batch:data", offload="parameters", offload_to=tmp_path)
+    with pytest.raises(ValueError, match="has neither 'optimizer' nor 'parameters'"):
+        tf.distribute.MeshStrategy(mesh, "batch:data", offload="activations", offload_to=tmp_path)

@@ -246,7 +246,10 @@ def test_settings_of_deepspeed(tmp_path):
     assert (optimizer.initial_scale, optimizer.dynamic_growth_steps) == (256.0, 1000)
 
 
-def test_offloading_and_compression_of_deepspeed():
+def test_offloading_and_compression_of_deepspeed(tmp_path):
+    disk = {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path)}}
+    options = tf.distribute.from_deepspeed({"zero_optimization": disk}).strategy.options
+    assert options.chosen() == {"offload": (("optimizer", (".*",)),), "offload_to": str(tmp_path)}
     zero = {
         "stage": 1,
         "mics_shard_size": 2,
@@ -360,7 +363,16 @@ def test_schedules_of_deepspeed(kind):
         ({"zero": 1}, r"\['zero'\] have no counterpart here"),
         (
             {"zero_optimization": {"offload_optimizer": {"device": "tape"}}},
-            "offload_optimizer.device='tape' has no counterpart",
+            "offload_optimizer.device='tape' must be 'none', 'cpu'",
+        ),
+        (
+            {
+                "zero_optimization": {
+                    "offload_optimizer": {"device": "cpu"},
+                    "offload_param": {"device": "nvme", "nvme_path": "/tmp"},
+                }
+            },
+            "go to different places",
         ),
         ({"zero_optimization": {"offload_param": {"path": 1}}}, r"'offload_param.path'"),
         (

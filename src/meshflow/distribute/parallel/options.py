@@ -59,8 +59,8 @@ class ParallelOptions:
         between steps, and "activations", what the backward pass needs of each layer; with `recompute="layer"` that
         is the layer's inputs. A dictionary says of which: `{"optimizer": "decoder/.*"}` has a pattern, or several,
         that names of variables, or of layers for activations, begin with.
-      offload_to: a folder, on a fast local disk: the offloaded slots lie in files there instead of the host's memory,
-        and are read one variable after the other.
+      offload_to: a folder, on a fast local disk: offloaded slots and weights lie in files there instead of the host's
+        memory. Slots are read when their variable is updated, one after the other.
       compress: how gradients are sent over the devices that share a batch: "int8" or "1bit", with what rounding took
         away added to the next step's.
       compress_after: after how many updates gradients are sent like that; before it whole, and nothing is lost.
@@ -111,10 +111,10 @@ class ParallelOptions:
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))
         object.__setattr__(self, "offload", _offloaded(self.offload))
-        if self.offload_to is not None and "optimizer" not in dict(self.offload):
+        if self.offload_to is not None and not {"optimizer", "parameters"} & {*dict(self.offload)}:
             raise InvalidValueError(
-                f"offload_to={self.offload_to!r} is where the optimizer's slots go, but offload={dict(self.offload)} has "
-                "not 'optimizer'. Weights and activations can go to the host's memory only."
+                f"offload_to={self.offload_to!r} is where slots and weights go, but offload={dict(self.offload)} has "
+                "neither 'optimizer' nor 'parameters'. Activations can go to the host's memory only."
             )
         if self.zero_over is not None:
             if not self.zero:

@@ -158,12 +158,14 @@ class MeshStrategy(Strategy):
         def place(what: str) -> str:
             return "host" if trained and self.options.offloads(what, variable.name) else "device"
 
-        variable._layout = own.in_memory(place("parameters"))
+        weight, slots = place("parameters"), place("optimizer")
+        in_files = self.files is not None
+        variable._layout = own.in_memory("device" if in_files else weight)
+        if in_files and weight == "host":
+            variable._hold(self.files)
         if trained:
-            memory = place("optimizer")
-            if memory == "host" and self.files is not None:
-                variable._slot_store, memory = self.files, "device"  # type: ignore[attr-defined]
-            variable._slot_layout = parts.in_memory(memory)  # type: ignore[attr-defined]
+            variable._slot_layout = parts.in_memory("device" if in_files else slots)  # type: ignore[attr-defined]
+            variable._slot_store = self.files if slots == "host" else None  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 

@@ -141,11 +141,9 @@ def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str) -> DeepS
         choices["zero_over"] = "data"
     if checkpointing.get("partition_activations") or checkpointing.get("cpu_checkpointing"):
         choices["recompute"] = "layer"
-    offload = _offload(zero, decided)
+    choices |= _offload(zero, decided)
     if checkpointing.get("cpu_checkpointing"):
-        offload["activations"] = ".*"
-    if offload:
-        choices["offload"] = offload
+        choices["offload"] = {**choices.get("offload", {}), "activations": ".*"}
     if str((config.get("optimizer") or {}).get("type")).lower() == "onebitadam":
         choices["compress"] = "1bit"
     elif zero.get("zero_quantized_gradients"):
@@ -192,25 +190,36 @@ def _inner(zero: Mapping[str, Any]) -> int:
     return mics if mics > 0 else hierarchical
 
 
-def _offload(zero: Mapping[str, Any], decided: list[str]) -> dict[str, str]:
-    """What lies in the host's memory."""
+def _offload(zero: Mapping[str, Any], decided: list[str]) -> dict[str, Any]:
+    """What lies in the host's memory or in files, as options."""
     found = {"optimizer": ".*"} if zero.get("cpu_offload") else {}
+    folders = []
     for key, ours in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
         part = zero.get(key) or {}
         decided += [f"zero_optimization.{name}" for name in _checked(key, part)]
         device = part.get("device", "none")
-        if device not in ("none", "cpu"):
+        if device not in ("none", "cpu", "nvme") or (
+            device == "nvme" and not part.get("nvme_path")
+        ):
             raise InvalidValueError(
-                f"from_deepspeed: {key}.device={device!r} has no counterpart here; it is 'none' or 'cpu', the host's memory."
+                f"from_deepspeed: {key}.device={device!r} must be 'none', 'cpu', the host's memory, or 'nvme' with an "
+                "nvme_path."
             )
         if part.get("ratio", 1.0) != 1.0:
             raise InvalidValueError(
                 f"from_deepspeed: {key}.ratio={part['ratio']} takes a share of the states. Here they are chosen by "
                 "name: MeshStrategy(offload={'optimizer': pattern})."
             )
-        if device == "cpu":
+        if device != "none":
             found[ours] = ".*"
-    return found
+            folders.append(part["nvme_path"] if device == "nvme" else None)
+    if len(set(folders)) > 1:
+        raise InvalidValueError(
+            "from_deepspeed: offload_optimizer and offload_param go to different places. Here both go to the host's "
+            "memory, or both to one nvme_path."
+        )
+    choices: dict[str, Any] = {"offload": found} if found else {}
+    return choices | ({"offload_to": folders[0]} if any(folders) else {})
 
 
 def _batch_size(config: Mapping[str, Any], accumulated: int, strategy: MeshStrategy) -> int | None:
