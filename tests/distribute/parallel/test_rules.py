@@ -201,6 +201,31 @@ def test_one_device_and_no_rules():
     assert model.predict(x, verbose=0).shape == (32, 8)
 
 
+def test_one_device_draws_as_without_a_strategy():
+    make = lambda: tf.keras.Sequential([tf.keras.Input([16]), LAYERS.Dropout(0.5), LAYERS.Dense(8)])
+    _, curves = trained(make, STRATEGY(mesh(data=1), "batch:data", zero=1), steps=2)
+    np.testing.assert_allclose(curves["loss"], trained(make, steps=2)[1]["loss"], rtol=1e-5)
+
+
+def test_models_know_the_strategy_they_were_made_in():
+    class Own(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = LAYERS.Dense(8)
+
+        def call(self, inputs):
+            return self.last(inputs)
+
+    x, y = data()
+    with STRATEGY(mesh(data=2), "batch:data", zero=3).scope():
+        model = Own()
+    model.compile("sgd", "mse")
+    model.fit(x, y, batch_size=16, verbose=0)
+    kernel = model.last.kernel
+    assert dtensor.fetch_layout(kernel).sharding_specs == ["data", "unsharded"]
+    assert dtensor.explain(model, x[:16], y[:16]).count("reduce-scatter") == 2
+
+
 def test_settings_of_mesh_tensorflow():
     strategy = tf.distribute.from_mesh_tensorflow("rows:2;cols:2", "batch:rows;hidden:cols", zero=1)
     assert dict(zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True)) == {
