@@ -111,9 +111,9 @@ class ParallelOptions:
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))
         object.__setattr__(self, "offload", _offloaded(self.offload))
-        if self.offload_to is not None and not {"optimizer", "parameters"} & {*dict(self.offload)}:
+        if self.offload_to is not None and not {"optimizer", "parameters"} & set(self.offloaded):
             raise InvalidValueError(
-                f"offload_to={self.offload_to!r} is where slots and weights go, but offload={dict(self.offload)} has "
+                f"offload_to={self.offload_to!r} is where slots and weights go, but offload={self.offloaded} has "
                 "neither 'optimizer' nor 'parameters'. Activations can go to the host's memory only."
             )
         if self.zero_over is not None:
@@ -180,6 +180,11 @@ class ParallelOptions:
         assert isinstance(self.pipeline, Pipeline)
         return self.pipeline
 
+    @property
+    def offloaded(self) -> dict[str, tuple[str, ...]]:
+        """What is offloaded, each with the patterns of names of which it is."""
+        return dict(self.offload)  # type: ignore[arg-type]
+
     def offloads(self, what: str, name: str) -> bool:
         """Whether something lies in the host's memory.
 
@@ -187,7 +192,7 @@ class ParallelOptions:
           what: "optimizer", "parameters" or "activations".
           name: the variable's or layer's name.
         """
-        return any(re.match(p, name) for p in dict(self.offload).get(what, ()))
+        return any(re.match(p, name) for p in self.offloaded.get(what, ()))
 
     @property
     def in_region(self) -> bool:
@@ -198,7 +203,7 @@ class ParallelOptions:
             or self.recompute
             or self.pipeline
             or self.compress
-            or "activations" in dict(self.offload)
+            or "activations" in self.offloaded
         )
 
     def chosen(self) -> dict[str, Any]:

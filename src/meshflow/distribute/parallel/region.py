@@ -260,7 +260,7 @@ class _Region:
         """The sum of the devices' squared norms, of gradients of the shares' own losses."""
         if not self.measures:
             return 0.0
-        own = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
+        own: Any = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
         own = own * self.shares.count**2
         return lax.psum(own, self.shares.axes) if self.shares.row_parts > 1 else own
 

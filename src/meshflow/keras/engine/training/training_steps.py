@@ -82,7 +82,7 @@ class TrainingSteps:
                 loss = self.compute_loss(x, y, y_pred, sample_weight)
             self._validate_loss(y, loss)
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-        shown = getattr(self.optimizer, "_shown", dict)()
+        shown: dict[str, Any] = getattr(self.optimizer, "_shown", dict)()
         return {**self.compute_metrics(x, y, y_pred, sample_weight), **shown}
 
     def _validate_loss(self, y: Any, loss: Any) -> None:
