@@ -256,20 +256,6 @@ class AdaScale(WrappingOptimizer):
             "smoothing": self._smoothing,
         }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer with a configuration.
-
-        Args:
-          config: what `get_config` gave.
-          custom_objects: further classes by name.
-        """
-        config = dict(config)
-        inner = config.pop("inner_optimizer")
-        if isinstance(inner, dict):
-            inner = registry.OPTIMIZERS.deserialize(inner, custom_objects)
-        return cls(inner, **config)
-
 
 def _squared_norm(pairs: list[tuple[Any, Variable]]) -> Any:
     total: Any = constant(0.0)

@@ -333,13 +333,9 @@ class LossScaleOptimizer(WrappingOptimizer):
         Raises:
           ValueError: for an old configuration with a multiplier other than 2.
         """
-        config = dict(config)
         if "loss_scale" in config:
-            return _from_old(cls, config, custom_objects)
-        inner = config.pop("inner_optimizer")
-        if isinstance(inner, dict):
-            inner = registry.OPTIMIZERS.deserialize(inner, custom_objects)
-        return cls(inner, **config)
+            return _from_old(cls, dict(config), custom_objects)
+        return super().from_config(config, custom_objects)
 
 
 def _check_strategy() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.variables.variable import Variable
+from meshflow.keras import registry
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.state import VariableList
 
@@ -172,6 +173,20 @@ class WrappingOptimizer(Optimizer):
     @property
     def _slot_list_names(self) -> tuple[str, ...]:
         return self._optimizer._slot_list_names
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The optimizer with a configuration.
+
+        Args:
+          config: what `get_config` gave.
+          custom_objects: further classes by name.
+        """
+        config = dict(config)
+        inner = config.pop("inner_optimizer")
+        if isinstance(inner, dict):
+            inner = registry.OPTIMIZERS.deserialize(inner, custom_objects)
+        return cls(inner, **config)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # What goes with variables is the inner optimizer's.
