@@ -219,7 +219,7 @@ def stored(variable: Variable | ShardedVariable) -> Any:
             parts.append((((first, len(value)), *whole), value))
             first += len(value)
         return Parts((first, *parts[0][1].shape[1:]), parts)
-    value = variable._value
+    value = variable._value if variable._held is None else variable._current()
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
         value = value.astype(jnp.bfloat16)
     return value

@@ -247,7 +247,10 @@ def _key_of_replica(key: Tensor) -> Tensor:
     if spanning() is not None:
         return apply(_own_key, (key,), (AXIS,))
     shares = current_shares()
-    return key if shares is None or not shares.divided else apply(_own_key, (key,), (shares.axes,))
+    # One device has all rows, and draws what it draws without a strategy.
+    if shares is None or shares.row_parts == 1:
+        return key
+    return apply(_own_key, (key,), (shares.axes,))
 
 
 SeedStream.per_replica = staticmethod(_key_of_replica)

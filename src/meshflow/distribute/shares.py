@@ -123,6 +123,14 @@ class Shares:
         """What the backward pass computes again; see `ParallelOptions`."""
         return self.strategy.options.recompute
 
+    def keeps_on_host(self, layer: str) -> bool:
+        """Whether what the backward pass needs of a layer waits for it in the host's memory.
+
+        Args:
+          layer: the layer's name.
+        """
+        return self.strategy.options.offloads("activations", layer)
+
 
 class Total:
     """What a trace reads in place of a mean over all shares, which is computed before them.

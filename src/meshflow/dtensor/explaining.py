@@ -13,6 +13,7 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.dtensor.host_traffic import held_by_host, moved_to_host
 from meshflow.placement.collectives import Collective, collectives_of
 
 __all__ = ["Explanation", "explain"]
@@ -26,7 +27,8 @@ class Explanation:
       collectives: what it does, in the program's order.
       mesh: sizes of the mesh dimensions by name; empty on one device.
       memory: bytes each device needs: for arguments, results (without those that take an argument's
-        place) and temporaries.
+        place) and temporaries; where something is offloaded, also "host", which arguments have in the host's
+        memory, and "to_host", which the program hands there until it needs them again.
       text: the compiled program.
     """
 
@@ -122,16 +124,17 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     text = compiled.as_text()
     sizes = dict(mesh.shape) if mesh is not None else {}
     found = collectives_of(text, sizes) if mesh is not None and mesh.size > 1 else []
-    return Explanation(
-        tuple(found),
-        sizes,
-        {
-            "arguments": memory.argument_size_in_bytes,
-            "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-            "temporaries": memory.temp_size_in_bytes,
-        },
-        text,
-    )
+    needed = {
+        "arguments": memory.argument_size_in_bytes,
+        "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+    }
+    offloaded = {
+        "host": held_by_host(captured),
+        "to_host": moved_to_host(concrete.traced.closed),
+    }
+    needed |= {name: count for name, count in offloaded.items() if count}
+    return Explanation(tuple(found), sizes, needed, text)
 
 
 def _traced(fn: Any, args: Any, kwargs: Any) -> tuple[ConcreteFunction, list[Any]]:

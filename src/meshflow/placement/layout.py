@@ -69,7 +69,7 @@ class Layout:
                 )
         self.sharding_specs = specs
         self.mesh = mesh
-        self.memory = _checked_memory(memory, mesh)
+        self.memory = check_memory(memory, mesh)
 
     # ---- making layouts --------------------------------------------------------------------
 
@@ -374,7 +374,16 @@ class Layout:
 _HOST = "pinned_host"
 
 
-def _checked_memory(memory: str, mesh: Mesh) -> str:
+def check_memory(memory: str, mesh: Mesh) -> str:
+    """A layout's memory, checked.
+
+    Args:
+      memory: "device" or "host".
+      mesh: the mesh.
+
+    Raises:
+      ValueError: for another, or one that the devices do not reach.
+    """
     if memory not in ("device", "host"):
         raise InvalidValueError(f'Layout: memory must be "device" or "host", got {memory!r}.')
     if memory == "host":

@@ -28,14 +28,14 @@ def test_codes_and_what_they_lose(kind, bound, rng):
     assert not np.isnan(compress.decoded(*compress.encoded(jnp.zeros((1, 2048)), kind), kind)).any()
 
 
-def trained(scope, x, y, optimizer="adam"):
+def trained(scope, x, y, optimizer="adam", epochs=5):
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(3)
     with scope:
         wide = tf.keras.layers.Dense(128, "relu")
         model = tf.keras.Sequential([tf.keras.Input((64,)), wide, tf.keras.layers.Dense(64)])
         model.compile(optimizer, "mse")
-    return model, model.fit(x, y, batch_size=32, epochs=5, verbose=0, shuffle=False)
+    return model, model.fit(x, y, batch_size=32, epochs=epochs, verbose=0, shuffle=False)
 
 
 def coded(kind, values):
@@ -74,3 +74,100 @@ def test_fit_sends_codes_and_learns_as_well(kind, options, rng, tmp_path):
     assert error._value.addressable_shards[0].data.shape == (1, 4, 2048)
     saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "c")
     assert any("sent_error" in name for name, _ in tf.train.list_variables(saved))
+
+
+def problem(rng):
+    x = rng.normal(size=(112, 64)).astype("float32")
+    return x, np.tanh(x @ rng.normal(size=(64, 64)).astype("float32") / 8)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"zero": 2, "micro_batches": 2}, marks=pytest.mark.soak)]
+)
+def test_gradients_are_whole_at_first(options, rng):
+    x, y = problem(rng)
+    _, expected = trained(contextlib.nullcontext(), x, y)
+    mesh = dtensor.create_mesh({"data": 4})
+    strategy = tf.distribute.MeshStrategy(
+        mesh, "batch:data", compress="1bit", compress_after=8, **options
+    )
+    model, found = trained(strategy.scope(), x, y, epochs=2)
+    losses = found.history["loss"]
+    np.testing.assert_allclose(losses, expected.history["loss"][:2], rtol=1e-5)
+    kernel = model.layers[0].kernel
+    error = model.optimizer.get_slot(kernel, "sent_error")
+    # Four steps an epoch: not one value was rounded yet.
+    assert not np.asarray(error).any()
+    more = model.fit(x, y, batch_size=32, epochs=3, verbose=0, shuffle=False)
+    assert np.asarray(error).any()
+    np.testing.assert_allclose(more.history["loss"], expected.history["loss"][2:], rtol=0.1)
+
+
+def in_one_bit(values):
+    blocks = values.reshape(-1, 2048)
+    signs = np.where(blocks >= 0, 1, -1)
+    return (signs * np.abs(blocks).mean(-1, keepdims=True)).reshape(values.shape)
+
+
+def one_bit_adam(w, x, y, steps, freeze):
+    """The algorithm on four devices by NumPy, 8,192 weights of one product and mean squares."""
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    sent, back = np.zeros((4, 4, 2048)), np.zeros((4, 2048))
+    for t in range(1, steps + 1):
+        shares = [
+            2 * a.T @ (a @ w - b) / b.size
+            for a, b in zip(np.split(x, 4), np.split(y, 4), strict=True)
+        ]
+        if t <= freeze:
+            g = sum(shares) / 4
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        else:
+            values = np.stack([(0.9 * m + 0.1 * g).reshape(4, 2048) / 4 for g in shares]) + sent
+            codes = in_one_bit(values)
+            sent = values - codes
+            total = codes.sum(0) + back
+            whole = in_one_bit(total)
+            back, m = total - whole, whole.reshape(w.shape)
+        rate = 1e-3 * np.sqrt(1 - 0.999 ** min(t, freeze)) / (1 - 0.9**t)
+        w = w - rate * m / (np.sqrt(v) + 1e-7)
+    return w
+
+
+def test_one_bit_adam_sends_momentum(rng):
+    x = rng.normal(size=(32, 64)).astype("float32")
+    y = rng.normal(size=(32, 128)).astype("float32")
+    strategy = tf.distribute.MeshStrategy(
+        dtensor.create_mesh({"data": 4}), "batch:data", compress="1bit"
+    )
+    with strategy.scope():
+        layer = tf.keras.layers.Dense(128, use_bias=False)
+        model = tf.keras.Sequential([tf.keras.Input((64,)), layer])
+        model.compile(tf.keras.optimizers.OneBitAdam(1e-3, freeze_step=3), "mse")
+    start = layer.kernel.numpy().astype("float64")
+    model.fit(x, y, batch_size=32, epochs=3, verbose=0, shuffle=False)
+    np.testing.assert_allclose(layer.kernel, one_bit_adam(start, x, y, 3, 3), atol=1e-6)
+    variance = model.optimizer.get_slot(layer.kernel, "v").numpy()
+    model.fit(x, y, batch_size=32, epochs=4, verbose=0, shuffle=False)
+    np.testing.assert_array_equal(model.optimizer.get_slot(layer.kernel, "v"), variance)
+    expected = one_bit_adam(start, x, y, 7, 3)
+    # A share of the momentum that is all but zero may have either sign.
+    off = np.abs(layer.kernel.numpy() - expected) > 1e-6
+    assert off.mean() < 0.01 and np.abs(expected - start).mean() > 1e-3
+
+
+def test_what_one_bit_adam_refuses():
+    mesh = dtensor.create_mesh({"data": 4})
+    with pytest.raises(ValueError, match="compress_after=3 says from when on"):
+        tf.distribute.MeshStrategy(mesh, "batch:data", compress_after=3)
+    adam = tf.keras.optimizers.OneBitAdam
+    with pytest.raises(ValueError, match="`freeze_step` must be an integer of at least 1"):
+        adam(freeze_step=0)
+    with pytest.raises(ValueError, match=r"'global_clipnorm'.* need gradients"):
+        adam(global_clipnorm=1.0)
+    for options, match in (({"zero": 1}, "zero=0"), ({"compress_after": 3}, "settles for 5")):
+        strategy = tf.distribute.MeshStrategy(mesh, "batch:data", compress="1bit", **options)
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.Input((64,)), tf.keras.layers.Dense(128)])
+            model.compile(adam(freeze_step=5), "mse")
+        with pytest.raises(ValueError, match=match):
+            model.fit(tf.ones([8, 64]), tf.ones([8, 128]), verbose=0)

@@ -3,13 +3,17 @@
 import contextlib
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.core.gradients.recompute import recomputed, recomputed_by
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout
+from meshflow.placement.file_store import FileArray
 
 
 def trained(scope, x, steps=1):
@@ -55,7 +59,11 @@ def test_fit_gives_the_losses_of_device_memory(sizes, options, steps, rng, tmp_p
     of_weights = "pinned_host" if "parameters" in options["offload"] else "device"
     assert kinds(weights) == {of_weights}
     count = len(slots) + (len(weights) if of_weights == "pinned_host" else 0)
-    assert in_host(dtensor.explain(model, x[:8], x[:8]).text) == [count, count]
+    explained = dtensor.explain(model, x[:8], x[:8])
+    assert in_host(explained.text) == [count, count]
+    held = slots + (weights if of_weights == "pinned_host" else [])
+    of_device = sum(v._value.addressable_shards[0].data.nbytes for v in held)
+    assert explained.memory["host"] == of_device and "to_host" not in explained.memory
     # Outside of a step they are variables like others.
     first = weights[0]
     np.testing.assert_allclose((first + 0.0).numpy(), first.numpy())
@@ -82,3 +90,158 @@ def test_layouts_in_host_memory():
     assert kinds([variable]) == {"pinned_host"} and float(tf.reduce_sum(variable)) == 24
     with pytest.raises(ValueError, match='memory must be "device" or "host"'):
         Layout(["x"], mesh, memory="disk")
+
+
+def blocks():
+    """Three blocks of two layers between two others."""
+    inputs = values = tf.keras.Input((16,))
+    for i in range(3):
+        inner = [tf.keras.layers.Dense(64, "tanh"), tf.keras.layers.Dense(16)]
+        values = values + tf.keras.Sequential(inner, name=f"block_{i}")(values)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(4, name="last")(values))
+
+
+def curve(strategy, x, y):
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(3)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = blocks()
+        model.compile(tf.keras.optimizers.Adam(1e-2), "mse")
+    history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, shuffle=False)
+    return model, history.history["loss"]
+
+
+# Bytes of a device's four rows of 16 numbers.
+ROWS = 4 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    "options, moved",
+    [
+        # The inputs of blocks and of the last layer.
+        ({"recompute": "layer", "offload": "activations"}, (3 + 1) * ROWS),
+        # Those of two blocks, in two micro-batches.
+        (
+            {
+                "recompute": "layer",
+                "offload": {"activations": ["block_[02]"], "optimizer": "dense_[0-3]/"},
+                "micro_batches": 2,
+                "zero": 1,
+            },
+            2 * ROWS,
+        ),
+        # What layers keep: of a block its input, what is behind tanh, and the slopes of that.
+        ({"offload": {"activations": "block_1"}}, None),
+    ],
+)
+def test_activations_wait_in_the_host(options, moved, rng):
+    x = rng.normal(size=(32, 16)).astype("float32")
+    y = np.tanh(x[:, :4] * x[:, 4:8])
+    _, expected = curve(None, x, y)
+    mesh = dtensor.create_mesh({"data": 4})
+    model, found = curve(tf.distribute.MeshStrategy(mesh, "batch:data", **options), x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    memory = dtensor.explain(model, x[:16], y[:16]).memory
+    if moved is None:
+        assert 4 * (16 + 64) * 4 <= memory["to_host"] <= 4 * (16 + 3 * 64) * 4
+    else:
+        assert memory["to_host"] == moved
+    if "zero" in options:
+        slots = {w.name: kinds([model.optimizer.get_slot(w, "m")]) for w in model.weights}
+        assert {n for n, kind in slots.items() if kind == {"pinned_host"}} == {
+            f"dense{i}/{part}:0" for i in ("_1", "_2", "_3") for part in ("kernel", "bias")
+        }
+        assert kinds(model.weights) == {"device"}
+
+
+def test_programs_for_devices_move_what_they_keep():
+    weights, x = jnp.ones((8, 8)), jnp.ones((4, 8))
+    run = lambda arguments, captures: [jnp.tanh(arguments[0] @ captures[0])]
+    # The input; without recomputation also two arrays that the gradient of tanh needs.
+    for form, arrays in ((recomputed(True), 1), (recomputed_by(None, True), 3)):
+        block = form(run)
+
+        def loss(w, block=block):
+            return sum(block(([x * w.sum()], [w], jnp.float32(0)), None)).sum()
+
+        traced = jax.jit(jax.grad(loss)).trace(weights)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
+        assert placed.count("pinned_host") == placed.count("device") == arrays
+
+
+@pytest.mark.parametrize(
+    "options, weights",
+    [
+        ({"zero": 1, "offload": {"optimizer": "dense"}}, False),
+        ({"zero": 3, "micro_batches": 2, "offload": ("optimizer", "parameters")}, True),
+    ],
+)
+def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch):
+    calls = []
+    for name in ("_read", "_write"):
+        kept = getattr(FileArray, name)
+
+        def noted(self, number, *rest, kept=kept, name=name):
+            calls.append((name, id(self), int(number)))
+            return kept(self, number, *rest)
+
+        monkeypatch.setattr(FileArray, name, noted)
+    x = rng.normal(size=(32, 16)).astype("float32")
+    y = np.tanh(x[:, :4] * x[:, 4:8])
+    plain, expected = curve(None, x, y)
+    mesh = dtensor.create_mesh({"data": 4})
+    strategy = tf.distribute.MeshStrategy(mesh, "batch:data", offload_to=tmp_path, **options)
+    model, found = curve(strategy, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    optimizer, trained = model.optimizer, model.trainable_variables
+    slots = [optimizer.get_slot(w, n) for w in trained for n in ("m", "v")]
+    held = [v for v in (*slots, *trained) if v._held is not None]
+    # Of the last layer nothing is chosen by name; files have no names.
+    assert len(held) == (len(slots) + len(trained) if weights else len(slots) - 4)
+    assert not list(tmp_path.iterdir())
+    moved = 6 * 4 * 4 * sum(map(part, held))
+    assert (strategy.files.read_bytes, strategy.files.written_bytes) == (moved, moved)
+    # Each device's slots come two at a time, and go before the next come.
+    own = {id(s._held) for s in slots}
+    order = [name for name, array, number in calls if number == 0 and array in own]
+    assert order == ["_read", "_read", "_write", "_write"] * (len(order) // 4)
+    # They are no arguments of the step.
+    arguments = dtensor.explain(model, x[:16], y[:16]).memory["arguments"]
+    others = [v for v in (*model.weights, *optimizer.variables) if v._held is None]
+    assert arguments <= 4 * sum(map(part, others)) + 2000
+    # Outside of steps they are variables like others.
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-4, atol=1e-5
+    )
+    first, last = held[0], held[-1]
+    assert float(tf.reduce_max(tf.abs(first + 0.0))) > 0 and "CPU" in first.device
+    saved = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    path = saved.save(tmp_path / "c")
+    before = first.numpy(), last.numpy()
+    for variable in (first, last):
+        variable.assign(tf.zeros_like(variable))
+    assert not first.numpy().any() and not last.numpy().any()
+    saved.restore(path)
+    np.testing.assert_array_equal(first, before[0])
+    np.testing.assert_array_equal(last, before[1])
+    model.save_weights(str(tmp_path / "w.weights.h5"))
+    model.load_weights(str(tmp_path / "w.weights.h5"))
+    model.fit(x, y, batch_size=16, verbose=0, shuffle=False)
+    assert (first.numpy() != before[0]).any() and (last.numpy() != before[1]).any()
+
+
+def part(variable):
+    """How many numbers of a variable each device has."""
+    sharding = variable._value.sharding
+    return int(np.prod(sharding.shard_shape(tuple(variable.shape))))
+
+
+def test_files_that_cannot_be(tmp_path):
+    mesh = dtensor.create_mesh({"data": 4})
+    with pytest.raises(ValueError, match="is no folder"):
+        tf.distribute.MeshStrategy(
+            mesh, "batch:data", offload="optimizer", offload_to=tmp_path / "none"
+        )
+    with pytest.raises(ValueError, match="has neither 'optimizer' nor 'parameters'"):
+        tf.distribute.MeshStrategy(mesh, "batch:data", offload="activations", offload_to=tmp_path)

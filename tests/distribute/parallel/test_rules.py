@@ -1,6 +1,7 @@
 """Rules of named dimensions, the names that layers give, and what is refused before anything compiles."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -200,6 +201,31 @@ def test_one_device_and_no_rules():
     assert model.predict(x, verbose=0).shape == (32, 8)
 
 
+def test_one_device_draws_as_without_a_strategy():
+    make = lambda: tf.keras.Sequential([tf.keras.Input([16]), LAYERS.Dropout(0.5), LAYERS.Dense(8)])
+    _, curves = trained(make, STRATEGY(mesh(data=1), "batch:data", zero=1), steps=2)
+    np.testing.assert_allclose(curves["loss"], trained(make, steps=2)[1]["loss"], rtol=1e-5)
+
+
+def test_models_know_the_strategy_they_were_made_in():
+    class Own(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = LAYERS.Dense(8)
+
+        def call(self, inputs):
+            return self.last(inputs)
+
+    x, y = data()
+    with STRATEGY(mesh(data=2), "batch:data", zero=3).scope():
+        model = Own()
+    model.compile("sgd", "mse")
+    model.fit(x, y, batch_size=16, verbose=0)
+    kernel = model.last.kernel
+    assert dtensor.fetch_layout(kernel).sharding_specs == ["data", "unsharded"]
+    assert dtensor.explain(model, x[:16], y[:16]).count("reduce-scatter") == 2
+
+
 def test_settings_of_mesh_tensorflow():
     strategy = tf.distribute.from_mesh_tensorflow("rows:2;cols:2", "batch:rows;hidden:cols", zero=1)
     assert dict(zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True)) == {
@@ -226,7 +252,7 @@ DEEPSPEED = {
     "steps_per_print": 10,
     "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "zero_hpz_partition_size": 2},
     "activation_checkpointing": {"partition_activations": True},
-    "fp16": {"enabled": True},
+    "fp16": {"enabled": True, "initial_scale_power": 8},
     "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.8, 0.9], "weight_decay": 0.1}},
 }
 
@@ -242,6 +268,114 @@ def test_settings_of_deepspeed(tmp_path):
     assert found.decided == ("steps_per_print", "zero_optimization.reduce_bucket_size")
     optimizer = tf.keras.optimizers.get(found.optimizer)
     assert (optimizer.weight_decay, optimizer.beta_1, optimizer.global_clipnorm) == (0.1, 0.8, 0.5)
+    assert (optimizer.initial_scale, optimizer.dynamic_growth_steps) == (256.0, 1000)
+
+
+def test_offloading_and_compression_of_deepspeed(tmp_path):
+    disk = {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path)}}
+    options = tf.distribute.from_deepspeed({"zero_optimization": disk}).strategy.options
+    assert options.chosen() == {"offload": (("optimizer", (".*",)),), "offload_to": str(tmp_path)}
+    zero = {
+        "stage": 1,
+        "mics_shard_size": 2,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "none"},
+        "zero_quantized_gradients": True,
+    }
+    config = {"zero_optimization": zero, "activation_checkpointing": {"cpu_checkpointing": True}}
+    found = tf.distribute.from_deepspeed({**config, "fp16": {"enabled": True}})
+    assert found.strategy.options.chosen() == {
+        "zero": 1,
+        "zero_over": ("data",),
+        "recompute": "layer",
+        "offload": (("optimizer", (".*",)), ("activations", (".*",))),
+        "compress": "int8",
+    }
+    assert found.optimizer is None
+    assert found.decided == ("zero_optimization.offload_optimizer.pin_memory",)
+    params = {"lr": 0.5, "freeze_step": 7, "cuda_aware": False, "comm_backend_name": "nccl"}
+    one_bit = tf.distribute.from_deepspeed({"optimizer": {"type": "OneBitAdam", "params": params}})
+    assert one_bit.strategy.options.chosen() == {"compress": "1bit"}
+    optimizer = tf.keras.optimizers.get(one_bit.optimizer)
+    assert type(optimizer) is tf.keras.optimizers.OneBitAdam and optimizer.freeze_step == 7
+
+
+def risen(last, steps, kind):
+    """The share of a warm-up after the scheduler's step number `last`."""
+    return math.log(last + 1) / math.log(steps) if kind == "log" else last / steps
+
+
+def cosine(last, total, warm, low):
+    return low + (1 - low) * (1 + math.cos(math.pi * (last - warm + 1) / (total - warm))) / 2
+
+
+def cycle(t, first, second, stairs):
+    done = t / first if t <= first else 1 - (t - first) / second
+    return math.floor(done * stairs + 1e-9) / stairs if stairs else done
+
+
+WARM = {"warmup_max_lr": 0.2, "warmup_num_steps": 5}
+CYCLE = {"cycle_min_lr": 0.1, "cycle_max_lr": 0.5, "cycle_first_step_size": 4}
+# By the number of the update, of which each comes before the scheduler's step of the same number.
+SCHEDULES = {
+    "WarmupLR": (WARM, lambda t: 0.2 * (risen(t - 1, 5, "log") if 0 < t < 6 else t > 5)),
+    "WarmupDecayLR": (
+        {**WARM, "warmup_min_lr": 0.1, "warmup_type": "linear", "total_num_steps": 9},
+        lambda t: (
+            0.1
+            + 0.1
+            * (risen(max(t - 1, 0), 5, "linear") if t < 6 else max(0, (9 - (t - 1)) / (9 - 5)))
+        ),
+    ),
+    "WarmupCosineLR": (
+        {"total_num_steps": 9, "warmup_num_steps": 5, "warmup_min_ratio": 0.5},
+        lambda t: (
+            0.8
+            * (
+                0.5 + 0.5 * risen(max(t - 1, 0), 5, "log")
+                if t < 6
+                else cosine(min(t - 1, 8), 9, 5, 0.0001)
+            )
+        ),
+    ),
+    "OneCycle": (
+        {
+            **CYCLE,
+            "cycle_second_step_size": 3,
+            "cycle_second_stair_count": 2,
+            "decay_step_size": 2,
+            "decay_lr_rate": 0.5,
+            "cycle_momentum": False,
+        },
+        lambda t: (
+            0.1 + 0.4 * cycle(t, 4, 3, 2 if t > 4 else 0)
+            if t < 7
+            else 0.1 / (1 + 0.5 * (t - 7) / 2)
+        ),
+    ),
+    "LRRangeTest": (
+        {
+            "lr_range_test_min_lr": 0.1,
+            "lr_range_test_step_size": 3,
+            "lr_range_test_staircase": True,
+        },
+        lambda t: 0.1 * (1 + t // 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_schedules_of_deepspeed(kind):
+    params, expected = SCHEDULES[kind]
+    optimizer = {"type": "SGD" if kind == "LRRangeTest" else "Adam", "params": {"lr": 0.8}}
+    config = {"optimizer": optimizer, "scheduler": {"type": kind, "params": params}}
+    made = tf.keras.optimizers.get(tf.distribute.from_deepspeed(config).optimizer)
+    rate = made.learning_rate
+    ours = tf.keras.optimizers.schedules
+    assert type(rate) in (ours.WarmupSchedule, ours.OneCycle, ours.LearningRateRangeTest)
+    found = [float(rate(tf.constant(t, tf.int64))) for t in range(13)]
+    np.testing.assert_allclose(found, [expected(t) for t in range(13)], rtol=1e-5, atol=1e-7)
+    assert float(ours.deserialize(ours.serialize(rate))(3)) == found[3]
 
 
 @pytest.mark.parametrize(
@@ -252,10 +386,36 @@ def test_settings_of_deepspeed(tmp_path):
             "train_batch_size=60 is not train_micro_batch_size_per_gpu=8 x .* = 64",
         ),
         ({"zero": 1}, r"\['zero'\] have no counterpart here"),
-        ({"zero_optimization": {"offload_optimizer": {}}}, "zero_optimization.offload_optimizer"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "tape"}}},
+            "offload_optimizer.device='tape' must be 'none', 'cpu'",
+        ),
+        (
+            {
+                "zero_optimization": {
+                    "offload_optimizer": {"device": "cpu"},
+                    "offload_param": {"device": "nvme", "nvme_path": "/tmp"},
+                }
+            },
+            "go to different places",
+        ),
+        ({"zero_optimization": {"offload_param": {"path": 1}}}, r"'offload_param.path'"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
+            "ratio=0.5 takes a share",
+        ),
+        (
+            {"zero_optimization": {"zero_hpz_partition_size": 2, "mics_shard_size": 4}},
+            "both say over how",
+        ),
         ({"bf16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
-        ({"fp16": {"enabled": True, "loss_scale": 128}}, "a fixed fp16.loss_scale"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer 'OneBitAdam' has no counterpart"),
+        ({"optimizer": {"type": "ZeroOneAdam"}}, "optimizer 'ZeroOneAdam' has no counterpart"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "gradient_clipping has no counterpart under"),
+        ({"optimizer": None, "gradient_clipping": 0}, "wrap your own in a"),
+        ({"scheduler": {"type": "Warm"}}, "scheduler 'Warm' has no counterpart"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"steps": 3}}}, r"unknown keys \['steps'\]"),
+        ({"scheduler": {"type": "WarmupDecayLR"}}, r"lacks \['total_num_steps'\]"),
+        ({"scheduler": {"type": "OneCycle"}}, "OneCycle moves momentum as well"),
         ({"optimizer": {"type": "Adam", "params": {"rate": 1}}}, r"unknown keys \['rate'\]"),
         ({"optimizer": None}, "gradient_clipping without an optimizer"),
     ],
@@ -268,6 +428,5 @@ def test_settings_of_deepspeed_that_are_refused(change, message):
 def test_what_no_strategy_takes_is_said():
     with pytest.raises(ValueError, match="devices sum for a batch, and does nothing where no rule"):
         STRATEGY(mesh(data=2), "hidden:data", compress="int8")
-    for choice in ({"offload": "activations"},):
-        with pytest.raises(NotImplementedError, match=f"{next(iter(choice))}=.* is not available"):
-            STRATEGY(mesh(data=2), "batch:data", **choice)
+    with pytest.raises(ValueError, match="is no regular expression of names"):
+        STRATEGY(mesh(data=2), "batch:data", offload={"optimizer": "("})

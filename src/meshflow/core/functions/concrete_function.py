@@ -17,6 +17,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
 from meshflow.core.functions.scope_names import announce
 from meshflow.core.functions.signatures import describe, heading, match, named_specs
+from meshflow.core.functions.streams import Streams, in_files
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, writing
 from meshflow.core.runtime.device_to_host import lost_worker
@@ -178,8 +179,11 @@ class ConcreteFunction(Signed):
         self.structured_input_signature = named_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
         offset = len(traced.closed.in_avals) - len(traced.captures)
-        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
-        self._donated = [c for c in traced.captures if id(c) in written]
+        own = [
+            (i, c) for i, c in enumerate(traced.captures) if id(c) in written and not in_files(c)
+        ]
+        donated = [offset + i for i, _ in own]
+        self._donated = [c for _, c in own]
         # Variables whose shape may change, with the shape that was traced.
         self.sized = [
             (c, c._shape)
@@ -192,6 +196,7 @@ class ConcreteFunction(Signed):
             donated, self._donated = [], []
         self._donated_at = tuple(donated)
         self._keeper: PrepackedWeights | None = None
+        self._streams = Streams(traced)
         # Compiled when it is first called: variables may have no values yet.
         self._version = -1
 
@@ -216,10 +221,11 @@ class ConcreteFunction(Signed):
         offset = len(closed.in_avals) - len(traced.captures)
         from_host = [offset + i for i, c in enumerate(traced.captures) if in_host_memory(c)]
         to_host = [i for i, v in enumerate(traced.writes) if in_host_memory(v)]
-        if not self._calls_python and not from_host:
+        if not self._calls_python and not from_host and not self._streams:
             written = {id(v) for v in traced.writes}
             closed, self._keeper = divided(closed, traced.captures, written, self.name)
-        program = _named(closed, self.name, traced.count, from_host, to_host)
+        run = self._streams.program(closed) if self._streams else jex_core.jaxpr_as_fun(closed)
+        program = _named(closed, run, self.name, traced.count, from_host, to_host)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at)
 
     def _rewritten(self) -> jex_core.ClosedJaxpr:
@@ -239,6 +245,8 @@ class ConcreteFunction(Signed):
 
     def _operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
         kept = self._keeper(captured) if self._keeper is not None else ()
+        if self._streams:
+            captured = self._streams.operands(captured)
         return [*arrays, *captured, *kept]
 
     @property
@@ -306,7 +314,7 @@ class ConcreteFunction(Signed):
         traced = self.traced
         try:
             if self._calls_python:
-                outputs = self._finish([*arrays, *captured])
+                outputs = self._finish(self._operands(arrays, captured))
             else:
                 outputs = self._compiled(*self._operands(arrays, captured))
         except FloatingPointError as error:
@@ -323,8 +331,11 @@ class ConcreteFunction(Signed):
             raise known from error
         count = len(traced.writes)
         with writing:
-            for variable, value in zip(traced.writes, outputs, strict=False):
-                variable._value = value
+            if self._streams:
+                outputs = self._streams.taken(outputs)
+            for number, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):
+                if self._streams.assigned(number):
+                    variable._value = value
         return list(outputs[count:])
 
     def _finish(self, arrays: list[Any]) -> Any:
@@ -352,6 +363,7 @@ def in_host_memory(value: Any) -> bool:
 
 def _named(
     closed: jex_core.ClosedJaxpr,
+    run: Callable[..., list[Any]],
     name: str,
     count: int,
     from_host: Sequence[int],
@@ -361,7 +373,6 @@ def _named(
 
     Operands and new values of variables in the host's memory, by their numbers, are moved by the program.
     """
-    run = jex_core.jaxpr_as_fun(closed)
     device, host = jax.memory.Space.Device, jax.memory.Space.Host
 
     def compiled(*arrays: Any) -> Any:

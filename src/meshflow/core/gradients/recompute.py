@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
 
-__all__ = ["recompute_grad", "recomputed_by", "recomputing"]
+__all__ = ["recompute_grad", "recomputed", "recomputed_by", "recomputing"]
 
 # Always zero. A floating constant is an input of every program, so that no compiler knows it; being no
 # one's data it is the same on all devices, and those that compute again do so together.
@@ -44,7 +44,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
       0.0
     """
 
-    return recomputing(f, _recomputed)
+    return recomputing(f, recomputed())
 
 
 def recomputing(
@@ -85,22 +85,58 @@ def recomputing(
     return wrapped
 
 
-def recomputed_by(
-    policy: Callable[..., Any],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A form for `recomputing` in which a policy of `jax.checkpoint_policies` says what is kept."""
+_Form = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def recomputed_by(policy: Callable[..., Any] | None, on_host: bool = False) -> _Form:
+    """A form for `recomputing` in which a policy of `jax.checkpoint_policies` says what is kept.
+
+    Args:
+      policy: the policy; None keeps all that gradients need.
+      on_host: whether what is kept, but for captures, waits for the backward pass in the host's memory.
+    """
 
     def form(run: Callable[..., Any]) -> Callable[..., Any]:
-        checkpointed = jax.checkpoint(run, policy=policy)
-        if jax.default_backend() == "cpu":
-            again = _the_rest_in_a_branch(checkpointed)
+        checkpointed = run if policy is None else jax.checkpoint(run, policy=policy)
+        if on_host or jax.default_backend() == "cpu":
+            again = _the_rest_in_a_branch(checkpointed, on_host)
             return lambda operands, _: again(*operands)
         return lambda operands, _: checkpointed(*operands[:2])
 
     return form
 
 
-def _the_rest_in_a_branch(run: Callable[..., Any]) -> Callable[..., Any]:
+def recomputed(on_host: bool = False) -> _Form:
+    """A form for `recomputing` that runs a function again for its gradient.
+
+    Args:
+      on_host: whether its arguments wait for that in the host's memory.
+    """
+
+    def form(run: Callable[..., Any]) -> Callable[..., Any]:
+        if on_host or jax.default_backend() == "cpu":
+            again = _again_in_a_branch(run, on_host)
+            return lambda operands, _: again(*operands)
+        checkpointed = jax.checkpoint(run)
+        return lambda operands, _: checkpointed(*operands[:2])
+
+    return form
+
+
+def _moved(values: Sequence[Any], which: Sequence[bool], space: Any) -> list[Any]:
+    """Values of which some are moved to a memory; CPUs have one, and move nothing."""
+    return [jax.device_put(v, space) if w else v for v, w in zip(values, which, strict=True)]
+
+
+def _to_host(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
+    return _moved(values, which, jax.memory.Space.Host)
+
+
+def _from_host(which: Sequence[bool], values: Sequence[Any]) -> list[Any]:
+    return _moved(values, which, jax.memory.Space.Device)
+
+
+def _the_rest_in_a_branch(run: Callable[..., Any], on_host: bool) -> Callable[..., Any]:
     """A checkpointed function whose gradient computes what is not kept in a branch of its own."""
 
     @jax.custom_vjp
@@ -114,28 +150,56 @@ def _the_rest_in_a_branch(run: Callable[..., Any]) -> Callable[..., Any]:
         first = functools.partial(forward_of_wanted, run, wanted)
         program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, captures)
         flat, structure = jax.tree.flatten(shapes)
-        values = jax.lax.cond(
-            zero < 0,
+        values = _apart(
+            zero,
             lambda: [jax.numpy.zeros(s.shape, s.dtype) for s in flat],
             lambda: jex_core.jaxpr_as_fun(program)(*leaves),
         )
         outputs, pullback = jax.tree.unflatten(structure, values)
+        kept, form = jax.tree.flatten(pullback)
+        if on_host:
+            # Captures, weights mostly, live on anyway.
+            captured = set(program.jaxpr.invars[len(jax.tree.leaves(arguments)) :])
+            names = program.jaxpr.outvars[len(flat) - len(kept) :]
+            moves = tuple(
+                isinstance(name, jex_core.Var) and name not in captured and is_inexact(value)
+                for name, value in zip(names, kept, strict=True)
+            )
+        else:
+            moves = (False,) * len(kept)
+        back = jax.tree_util.Partial(functools.partial(_rebuilt, form, moves))
         structured = jax.tree_util.Partial(functools.partial(_with_nones, tree, wanted))
-        return outputs, (pullback, structured, zero)
+        return outputs, (_to_host(kept, moves), back, structured, zero)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        pullback, structured, zero = kept
+        values, back, structured, zero = kept
+        pullback = back(values)
         arriving = [c for c in cotangents if is_inexact(c)]
 
         def nothing() -> list[Any]:
             shapes = jax.eval_shape(lambda: list(pullback(arriving)))
             return [jax.numpy.zeros(s.shape, s.dtype) for s in shapes]
 
-        found = jax.lax.cond(zero < 0, nothing, lambda: list(pullback(arriving)))
+        found = _apart(zero, nothing, lambda: list(pullback(arriving)))
         return (*structured(found), None)
 
     call.defvjp(forward, backward)
     return call
+
+
+def _apart(zero: Any, nothing: Callable[[], Any], something: Callable[[], Any]) -> Any:
+    """What is computed in a branch of its own, on CPUs.
+
+    XLA for CPUs drops the barriers of `jax.checkpoint`, and then takes the second run for the first.
+    It never merges what stands in a branch with what stands outside.
+    """
+    if jax.default_backend() != "cpu":
+        return something()
+    return jax.lax.cond(zero < 0, nothing, something)
+
+
+def _rebuilt(form: Any, moves: Sequence[bool], values: Sequence[Any]) -> Any:
+    return jax.tree.unflatten(form, _from_host(moves, values))
 
 
 def _with_nones(tree: Any, wanted: tuple[bool, ...], found: Any) -> Any:
@@ -143,21 +207,8 @@ def _with_nones(tree: Any, wanted: tuple[bool, ...], found: Any) -> Any:
     return jax.tree.unflatten(tree, [next(supply) if w else None for w in wanted])
 
 
-def _recomputed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The array function of an op that runs `run` again for its gradient."""
-    if jax.default_backend() == "cpu":
-        again = _again_in_a_branch(run)
-        return lambda operands, _: again(*operands)
-    checkpointed = jax.checkpoint(run)
-    return lambda operands, _: checkpointed(*operands[:2])
-
-
-def _again_in_a_branch(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` whose gradient computes it again in a branch of its own.
-
-    XLA for CPUs drops the barriers of `jax.checkpoint`, and then takes the second run for the first.
-    It never merges what stands in a branch with what stands outside.
-    """
+def _again_in_a_branch(run: Callable[..., Any], on_host: bool) -> Callable[..., Any]:
+    """`run` whose gradient computes it again in a branch of its own."""
 
     @jax.custom_vjp
     def call(arguments: Any, captures: Any, zero: Any) -> Any:
@@ -170,10 +221,15 @@ def _again_in_a_branch(run: Callable[..., Any]) -> Callable[..., Any]:
             ]
 
         # In a branch too: otherwise what depends on no argument, as random numbers of all blocks, is made at once.
-        outputs = jax.lax.cond(zero < 0, nothing, lambda: run(arguments, captures))
-        return outputs, (arguments, captures, zero)
+        outputs = _apart(zero, nothing, lambda: run(arguments, captures))
+        values, form = jax.tree.flatten(arguments)
+        moves = tuple(on_host and is_inexact(v) for v in values)
+        back = jax.tree_util.Partial(functools.partial(_rebuilt, form, moves))
+        return outputs, (_to_host(values, moves), back, captures, zero)
 
-    def backward(inputs: Any, cotangents: Any) -> Any:
+    def backward(kept: Any, cotangents: Any) -> Any:
+        values, back, captures, zero = kept
+        inputs = back(values), captures, zero
         leaves, tree = jax.tree.flatten(inputs)
         wanted = tuple(is_inexact(leaf) for leaf in leaves[:-1])
         function, chosen = of_wanted(run, wanted, inputs[:2])
@@ -184,7 +240,7 @@ def _again_in_a_branch(run: Callable[..., Any]) -> Callable[..., Any]:
             return list(pullback(arriving))
 
         # The branch never taken gives what lies on the devices as the gradients do.
-        supply = iter(jax.lax.cond(inputs[2] < 0, lambda: chosen, again))
+        supply = iter(_apart(zero, lambda: chosen, again))
         gradients = [next(supply) if w else None for w in wanted]
         return jax.tree.unflatten(tree, [*gradients, None])
 

@@ -179,6 +179,8 @@ class Variable(VariableRows, _Operators):
     # ---- where it lies ---------------------------------------------------------------------
 
     _own_layout: Any = None
+    # The file that holds the value, an array of a store.
+    _held: Any = None
 
     @property
     def layout(self) -> Any:
@@ -201,6 +203,15 @@ class Variable(VariableRows, _Operators):
             return
         with init_scope():
             self._value = layout.constrain(Tensor(self._value))._value
+
+    def _hold(self, store: Any) -> None:
+        """Moves the value to a file.
+
+        Args:
+          store: a store of files.
+        """
+        with init_scope(), writing:
+            self._held = self._value = store.hold(self._value, self._own_layout)
 
     def _beside(self) -> contextlib.AbstractContextManager[None]:
         """Variables made inside are where this one is, as far as that differs by variable."""
@@ -263,7 +274,7 @@ class Variable(VariableRows, _Operators):
     @property
     def device(self) -> str:
         """The device that holds the value."""
-        return Tensor(self._value).device
+        return Tensor(self._value if self._held is None else self._on_devices()).device
 
     @property
     def initial_value(self) -> Tensor:
@@ -297,7 +308,7 @@ class Variable(VariableRows, _Operators):
 
     def _current(self) -> Any:
         with writing:
-            value = self._value
+            value = self._value if self._held is None else self._held.numpy()
         if type(value) is jax.ShapeDtypeStruct:
             raise FailedPreconditionError(
                 f"{self.name} has no value: its model was made to be planned, with weights of which only the shapes "
@@ -307,6 +318,8 @@ class Variable(VariableRows, _Operators):
 
     def _on_devices(self) -> Any:
         """The present value, where operations compute."""
+        if self._held is not None:
+            return self._held.on_devices()
         if not self._in_host_memory:
             return self._current()
         return jax.device_put(self._current(), self._own_layout.in_memory("device").sharding())
@@ -393,7 +406,10 @@ class Variable(VariableRows, _Operators):
             if self._in_host_memory:
                 array = jax.device_put(array, self._own_layout.sharding())
             with writing:
-                self._value = array
+                if self._held is None:
+                    self._value = array
+                else:
+                    self._held.fill(np.asarray(array))
 
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)
@@ -519,7 +535,8 @@ class Variable(VariableRows, _Operators):
         copied = Variable.__new__(Variable)
         memo[id(self)] = copied
         copied.__dict__.update(self.__dict__)
-        value = self._current()
+        value = self._current() if self._held is None else self._held.on_devices()
+        copied._held = None
         copied._value = (
             value.copy() if isinstance(value, np.ndarray) else transfers.duplicate(value)
         )

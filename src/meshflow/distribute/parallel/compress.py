@@ -9,6 +9,9 @@ where all are to have it, the rounded sum back, with an error of its own (Tang e
 | "int8" | 8 | the largest magnitude / 127, of 256 values |
 | "1bit" | 1, the sign | the mean magnitude, of 2,048 values |
 
+For the first updates gradients may be sent whole, while nothing is lost; optimizers that ask for it have their momentum
+sent in few bits in the gradients' place, as 1-bit Adam does.
+
 Small gradients, and those of weights that rules split over other dimensions than the batch's, are sent as they are.
 """
 
@@ -22,11 +25,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import LossProgram
 from meshflow.distribute.parallel.zero import Kept, kept_like
 from meshflow.placement.layout import UNSHARDED, Layout
 
-__all__ = ["Sent", "decoded", "encoded", "errors_of"]
+__all__ = ["Exchange", "Sent", "decoded", "encoded", "errors_of"]
 
 BLOCKS = {"int8": 256, "1bit": 2048}
 # Gradients of fewer values are not worth it.
@@ -182,3 +187,98 @@ def errors_of(
             slots.append(slot)
         found[id(variable)] = sent, slots
     return found
+
+
+class Exchange:
+    """How the gradients of a step are sent in few bits, and what that takes besides them.
+
+    Args:
+      strategy: the strategy.
+      program: the program whose gradients they are.
+
+    Attributes:
+      slots: the errors of rounding.
+      operands: tensors that all devices have: the number of updates, the loss's scale, the momentum's decay, momenta.
+
+    Raises:
+      ValueError: where momentum is to be sent, but devices hold parts of it.
+    """
+
+    def __init__(self, strategy: Any, program: LossProgram) -> None:
+        self.sent = errors_of(strategy, program.variables, program.add_slot)
+        self.slots = [slot for _, slots in self.sent.values() for slot in slots]
+        said = program.sending()
+        self._after = strategy.options.compress_after
+        self._scaled, self._momentum = said.scale is not None, said.momentum is not None
+        self.operands = [said.updates]
+        if said.scale is not None:
+            self.operands.append(said.scale)
+        if said.momentum is None:
+            return
+        if strategy.options.zero:
+            raise InvalidValueError(
+                f"compress={strategy.options.compress!r}: the optimizer has its momentum sent, of which devices hold "
+                f"parts with zero={strategy.options.zero}. Pass zero=0, or an optimizer such as Adam, whose "
+                "gradients are sent."
+            )
+        if self._after not in (0, said.warm_up):
+            raise InvalidValueError(
+                f"compress_after={self._after}, but the optimizer's momentum settles for {said.warm_up} updates. "
+                "Leave compress_after out."
+            )
+        self._after = said.warm_up
+        slots = {id(v): said.momentum(v) for v in program.variables if id(v) in self.sent}
+        self.operands += [said.decay, *(slots[key].value() for key in self.sent)]
+
+    def collected(
+        self,
+        wanted: Sequence[tuple[int, Any, Kept]],
+        errors: Sequence[Any],
+        operands: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Sums of gradients over the devices, or this device's parts of them, and its new errors.
+
+        Args:
+          wanted: for each gradient the id of its variable, the gradient on this device, and how it is held.
+          errors: the values of `slots` on this device.
+          operands: the values of `operands`.
+        """
+        sums = [None if self._codes(key, g) else kept.collected(g) for key, g, kept in wanted]
+        coded = [each for each, made in zip(wanted, sums, strict=True) if made is None]
+
+        def whole() -> tuple[list[Any], list[Any]]:
+            return [kept.collected(gradient) for _, gradient, kept in coded], list(errors)
+
+        def in_few_bits() -> tuple[list[Any], list[Any]]:
+            return self._in_few_bits(coded, errors, operands)
+
+        if self._after:
+            found, new = lax.cond(operands[0] < self._after, whole, in_few_bits)
+        else:
+            found, new = in_few_bits()
+        supply = iter(found)
+        return [next(supply) if made is None else made for made in sums], new
+
+    def _codes(self, key: int, gradient: Any) -> bool:
+        # Of weights that are brought together where they are used, the sum has been made there.
+        return key in self.sent and gradient.shape == self.sent[key][0].shape
+
+    def _in_few_bits(
+        self, coded: Sequence[tuple[int, Any, Kept]], errors: Sequence[Any], operands: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        values = iter(operands[1:])
+        # Errors are kept as those of the loss itself, whose scale changes.
+        scale = next(values) if self._scaled else 1.0
+        decay = next(values) if self._momentum else 0.0
+        momenta = dict(zip(self.sent, values, strict=False))
+        supply = iter(errors)
+        known = {k: [next(supply)[0] * scale for _ in s.errors] for k, (s, _) in self.sent.items()}
+        sums = []
+        for key, gradient, _ in coded:
+            sent = self.sent[key][0]
+            # The momentum that the optimizer makes of what comes out is what was sent.
+            before = decay * scale * momenta[key].astype(jnp.float32) if self._momentum else 0.0
+            share = before / sent.devices + (1 - decay) * gradient.astype(jnp.float32)
+            total, known[key] = sent.summed(share, known[key])
+            sums.append(((total - before) / (1 - decay)).astype(gradient.dtype))
+        return sums, [(error / scale)[None] for key in self.sent for error in known[key]]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.placement.layout import check_memory
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["ParallelOptions", "Pipeline"]
@@ -52,9 +55,16 @@ class ParallelOptions:
         weights: a program that does not grow with them. Default: not on CPUs, where it takes more memory.
       pipeline: a `Pipeline`, or the mesh dimension of its stages.
       sequence: how sequences are split in attention: "ring", "ulysses" or "split".
-      offload: what is to lie in the host's memory: some of "optimizer", "parameters", "activations". No strategy
-        takes it yet.
-      compress: how gradients are to be sent: "int8" or "1bit". No strategy takes it yet.
+      offload: what is to lie in the host's memory: some of "optimizer" (the slots), "parameters" (weights), both
+        between steps, and "activations", what the backward pass needs of each layer; with `recompute="layer"` that
+        is the layer's inputs. A dictionary says of which: `{"optimizer": "decoder/.*"}` has a pattern, or several,
+        that names of variables, or of layers for activations, begin with.
+      offload_to: a folder, on a fast local disk: offloaded slots and weights lie in files there instead of the host's
+        memory. Slots are read when their variable is updated, one after the other.
+      compress: how gradients are sent over the devices that share a batch: "int8" or "1bit", with what rounding took
+        away added to the next step's.
+      compress_after: after how many updates gradients are sent like that; before it whole, and nothing is lost.
+        `tf.keras.optimizers.OneBitAdam` says it itself, and has its momentum sent in their place.
 
     Raises:
       ValueError: for a value that none of them takes.
@@ -72,15 +82,19 @@ class ParallelOptions:
     stack: bool | None = None
     pipeline: Pipeline | str | None = None
     sequence: str | None = None
-    offload: str | Sequence[str] = ()
+    offload: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
+    offload_to: str | os.PathLike[str] | None = None
     compress: str | None = None
+    compress_after: int = 0
 
     def __post_init__(self) -> None:
         _one_of("zero", self.zero, (0, 1, 2, 3))
-        whole = isinstance(self.micro_batches, int) and not isinstance(self.micro_batches, bool)
-        if not whole or self.micro_batches < 1:
+        _at_least("micro_batches", self.micro_batches, 1)
+        _at_least("compress_after", self.compress_after, 0)
+        if self.compress_after and self.compress is None:
             raise InvalidValueError(
-                f"micro_batches must be an integer of at least 1, got {self.micro_batches!r}."
+                f"compress_after={self.compress_after} says from when on gradients are sent in few bits, but "
+                "compress=None never does. Pass compress='int8' or '1bit'."
             )
         if not callable(self.recompute):
             _one_of(
@@ -96,10 +110,12 @@ class ParallelOptions:
             )
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))
-        offload = (self.offload,) if isinstance(self.offload, str) else tuple(self.offload)
-        for what in offload:
-            _one_of("offload", what, _OFFLOAD)
-        object.__setattr__(self, "offload", offload)
+        object.__setattr__(self, "offload", _offloaded(self.offload))
+        if self.offload_to is not None and not {"optimizer", "parameters"} & set(self.offloaded):
+            raise InvalidValueError(
+                f"offload_to={self.offload_to!r} is where slots and weights go, but offload={self.offloaded} has "
+                "neither 'optimizer' nor 'parameters'. Activations can go to the host's memory only."
+            )
         if self.zero_over is not None:
             if not self.zero:
                 raise InvalidValueError(
@@ -126,11 +142,8 @@ class ParallelOptions:
           ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
             to be split where nothing is.
         """
-        if "activations" in self.offload:
-            raise NotImplementedError(
-                "MeshStrategy: offload='activations' is not available. recompute= computes activations again, "
-                "micro_batches= has fewer of them, and offload='optimizer' and 'parameters' are."
-            )
+        if self.offload:
+            check_memory("host", mesh)
         if self.offload and self.pipeline is not None:
             raise NotImplementedError(
                 f"MeshStrategy: offload={self.offload!r} is not available with a pipeline, whose stages lay out weights."
@@ -168,6 +181,20 @@ class ParallelOptions:
         return self.pipeline
 
     @property
+    def offloaded(self) -> dict[str, tuple[str, ...]]:
+        """What is offloaded, each with the patterns of names of which it is."""
+        return dict(self.offload)  # type: ignore[arg-type]
+
+    def offloads(self, what: str, name: str) -> bool:
+        """Whether something lies in the host's memory.
+
+        Args:
+          what: "optimizer", "parameters" or "activations".
+          name: the variable's or layer's name.
+        """
+        return any(re.match(p, name) for p in self.offloaded.get(what, ()))
+
+    @property
     def in_region(self) -> bool:
         """Whether loss and gradients are computed device by device instead of by layouts alone."""
         return bool(
@@ -176,7 +203,7 @@ class ParallelOptions:
             or self.recompute
             or self.pipeline
             or self.compress
-            or "activations" in self.offload
+            or "activations" in self.offloaded
         )
 
     def chosen(self) -> dict[str, Any]:
@@ -201,6 +228,34 @@ def known_dimension(name: str, mesh: Mesh, where: str) -> None:
             f"{where}: the mesh has no dimension {name!r}; its dimensions are "
             f"{dict(zip(mesh.dim_names, mesh.shape(), strict=True))}."
         )
+
+
+def _offloaded(given: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What is offloaded, each with the patterns of names of which it is."""
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, Mapping):
+        # As an object of this class has it already, or names of kinds.
+        pairs = [(what, ".*") if isinstance(what, str) else tuple(what) for what in given]
+        given = dict(pairs)
+    found = []
+    for what, patterns in given.items():
+        _one_of("offload", what, _OFFLOAD)
+        patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise InvalidValueError(
+                    f"offload: {pattern!r} for {what!r} is no regular expression of names: {error}."
+                ) from None
+        found.append((what, patterns))
+    return tuple(found)
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[Any], more: str = "") -> None:

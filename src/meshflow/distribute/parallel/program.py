@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["Gradients", "LossProgram"]
+__all__ = ["Gradients", "LossProgram", "Sending"]
 
 
 class LossProgram(Protocol):
@@ -17,9 +17,11 @@ class LossProgram(Protocol):
     Attributes:
       model: the model.
       variables: the variables whose gradients are wanted.
+      measures: whether the norms of the shares' gradients are wanted.
     """
 
     model: Any
+    measures: bool
     variables: Sequence[Variable]
 
     def run(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, list[Any], Any]:
@@ -32,6 +34,9 @@ class LossProgram(Protocol):
     def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
         """A slot of zeros of a variable's optimizer; the same when it is asked for again."""
 
+    def sending(self) -> Sending:
+        """What the optimizer says about gradients that are sent in few bits."""
+
     def forward(self, x: Any) -> Any:
         """The model's predictions in training."""
 
@@ -42,6 +47,25 @@ class LossProgram(Protocol):
         """
 
 
+@dataclasses.dataclass(frozen=True)
+class Sending:
+    """What an optimizer says about gradients that are sent in few bits.
+
+    Attributes:
+      updates: how many updates it has made, a scalar tensor.
+      scale: what it multiplies losses by, a float32 scalar tensor; None for nothing.
+      warm_up: after how many updates its momentum is sent in place of gradients; None if it never is.
+      decay: of this momentum, a scalar tensor.
+      momentum: the slot that holds it, by variable.
+    """
+
+    updates: Any
+    scale: Any = None
+    warm_up: int | None = None
+    decay: Any = None
+    momentum: Callable[[Variable], Variable] | None = None
+
+
 @dataclasses.dataclass
 class Gradients:
     """What a region gives.
@@ -50,8 +74,12 @@ class Gradients:
       noted: the values that the program noted, averaged over all shares.
       gradients: of the mean of the losses, for each variable; None where it has none.
       predictions: of all rows, or None where nobody asks for them.
+      squares: the sum of the squared norms of the shares' gradients; None where nobody asks for it, or nobody knows.
+      shares: how many different shares these are.
     """
 
     noted: list[Any]
     gradients: list[Any]
     predictions: Any
+    squares: Any = None
+    shares: int = 1

@@ -18,13 +18,14 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
-from meshflow.distribute.parallel.compress import Sent, errors_of
+from meshflow.distribute.parallel.compress import Exchange
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
@@ -80,19 +81,24 @@ def region_gradients(
     batch = divide((x, y, sample_weight), _product(sizes), strategy.options.micro_batches)
     shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = _trace_share(shares, program, batch)
-    region = _Region(strategy, shares, batch, traced, list(program.variables))
+    region = _Region(strategy, shares, batch, traced, list(program.variables), program.measures)
+    errors: list[Variable] = []
+    operands: list[Any] = [batch.leaves, traced.captured_tensors(), [], []]
     if strategy.options.compress and shares.axes:
-        region.sent = errors_of(strategy, program.variables, program.add_slot)
-    errors = region.errors()
-    operands = (batch.leaves, traced.captured_tensors(), [slot.value() for slot in errors])
+        region.exchange = Exchange(strategy, program)
+        errors = region.exchange.slots
+        operands[2:] = [slot.value() for slot in errors], region.exchange.operands
     op = Op("region", lambda o, _: region.run(*o), differentiable=False, constant=False)
     outputs = list(apply(op, operands))
+    squares = outputs.pop() if region.measures else None
     for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):
         slot.assign(value)
     gradients, state, results = region.sorted(outputs[: len(outputs) - len(errors)])
     traced.assign(state)
     _, _, noted, predictions = traced.rebuild([None, *results])
-    return Gradients(noted, gradients, predictions)
+    return Gradients(
+        noted, gradients, predictions, squares, shares.row_parts * shares.micro_batches
+    )
 
 
 def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
@@ -123,6 +129,7 @@ class _Region:
       batch: the batch.
       traced: the share's program: loss, values of the totals, noted values, predictions.
       variables: the variables to differentiate by.
+      measures: whether the sum of the squared norms of the shares' gradients is wanted.
     """
 
     def __init__(
@@ -132,8 +139,10 @@ class _Region:
         batch: _Batch,
         traced: Traced,
         variables: list[Variable],
+        measures: bool,
     ) -> None:
         self.shares, self.batch, self.traced = shares, batch, traced
+        self.measures = measures
         # Layers that are computed again are units, of which equal ones become a loop. On CPUs branches bound memory
         # already, and stacks take more of it.
         stack = strategy.options.stack
@@ -151,8 +160,15 @@ class _Region:
             if id(_variable(c)) in places
         ]
         self.wanted = len(variables)
-        # How gradients are sent in few bits, by the ids of their variables.
-        self.sent: dict[int, tuple[Sent, list[Variable]]] = {}
+        apart = [c for c in traced.captures if isinstance(c, LocalPart)]
+        if measures and apart:
+            raise InvalidValueError(
+                f"AdaScale: the gradient of {apart[0].name} is made by several devices together, and none knows its own, "
+                f"under the options {strategy.options.chosen()}. Leave recompute or zero=3 out; of experts that are split "
+                "over the batch's devices there is no such gradient."
+            )
+        # How gradients are sent in few bits.
+        self.exchange: Exchange | None = None
         written = {id(v): k for k, v in enumerate(traced.writes)}
         self.state_at = [
             (i, written[id(c)]) for i, c in enumerate(traced.captures) if id(c) in written
@@ -160,16 +176,19 @@ class _Region:
 
     # ---- over the mesh ---------------------------------------------------------------------
 
-    def errors(self) -> list[Variable]:
-        """The slots of what rounding took away from gradients, in their order."""
-        return [slot for _, slots in self.sent.values() for slot in slots]
-
     def run(
-        self, leaves: Sequence[Any], captures: Sequence[Any], errors: Sequence[Any]
+        self,
+        leaves: Sequence[Any],
+        captures: Sequence[Any],
+        errors: Sequence[Any],
+        values: Sequence[Any],
     ) -> list[Any]:
-        """Gradients by capture, new state, the share's results, then new errors, of whole arrays."""
+        """Gradients by capture, new state, the share's results, new errors, then squared norms, of whole arrays.
+
+        `errors` and `values` are those of the exchange's `slots` and `operands`.
+        """
         if not self.shares.axes:
-            return self._local(list(leaves), list(captures), [])
+            return self._local(list(leaves), list(captures), [], [])
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
         rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
         specs = [kept.spec for kept in self.kept]
@@ -181,12 +200,12 @@ class _Region:
         mapped = jax.shard_map(
             self._local,
             mesh=self.mesh,
-            in_specs=(rows_of, specs, by_device),
-            out_specs=[*out, *by_device],
+            in_specs=(rows_of, specs, by_device, [PartitionSpec()] * len(values)),
+            out_specs=[*out, *by_device, *[PartitionSpec()] * self.measures],
             axis_names=set(self.shares.axes),
             check_vma=False,
         )
-        return list(mapped(list(leaves), list(captures), list(errors)))
+        return list(mapped(list(leaves), list(captures), list(errors), list(values)))
 
     def sorted(self, outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Outputs of `run` as gradients by variable, new state, and the share's results but for its loss."""
@@ -213,37 +232,54 @@ class _Region:
 
     # ---- on one device ---------------------------------------------------------------------
 
-    def _local(self, leaves: list[Any], captures: list[Any], errors: list[Any]) -> list[Any]:
+    def _local(
+        self, leaves: list[Any], captures: list[Any], errors: list[Any], values: list[Any]
+    ) -> list[Any]:
         count = self.shares.micro_batches
         captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
         captures = self._with_totals(leaves, captures)
         state = [captures[i] for i, _ in self.state_at]
         if count == 1:
             gradients, state, results = self._share(captures, state, leaves)
-            gradients, errors = self._collected(gradients, errors)
+            squares = self._squares(gradients)
         else:
-            gradients, state, results, errors = self._in_turn(captures, state, leaves, errors)
+            gradients, state, results, squares = self._in_turn(captures, state, leaves)
+        if count == 1 or not self._early:
+            gradients, errors = self._collected(gradients, errors, values)
+        # Those of several shares are summed in float32.
+        avals = [captures[i].dtype for i, _ in self.trained]
+        gradients = [g.astype(dtype) for g, dtype in zip(gradients, avals, strict=True)]
         new = self._written(captures, state)
         averaged = [
             r if self._is_rows(a) else self._mean(r)
             for r, a in zip(results, self._result_avals, strict=True)
         ]
-        return [*gradients, *new, *averaged, *errors]
+        return [*gradients, *new, *averaged, *errors, *([squares] if self.measures else [])]
 
-    def _collected(self, gradients: list[Any], errors: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _squares(self, gradients: list[Any]) -> Any:
+        """The sum of the devices' squared norms, of gradients of the shares' own losses."""
+        if not self.measures:
+            return 0.0
+        own: Any = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
+        own = own * self.shares.count**2
+        return lax.psum(own, self.shares.axes) if self.shares.row_parts > 1 else own
+
+    def _collected(
+        self, gradients: list[Any], errors: list[Any], values: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
         """Gradients as all devices together make them, and the new errors."""
-        supply = iter(errors)
-        before = {k: [next(supply)[0] for _ in s.errors] for k, (s, _) in self.sent.items()}
-        after, sums = dict(before), []
-        for (i, _), gradient, kept in zip(self.trained, gradients, self._kept_trained, strict=True):
-            key = id(_variable(self.traced.captures[i]))
-            # Of weights that are brought together where they are used, the sum has been made there.
-            if key in before and gradient.shape == self.sent[key][0].shape:
-                found, after[key] = self.sent[key][0].summed(gradient, before[key])
-                sums.append(found.astype(gradient.dtype))
-            else:
-                sums.append(kept.collected(gradient))
-        return sums, [error[None] for key in self.sent for error in after[key]]
+        if self.exchange is None:
+            pairs = zip(self._kept_trained, gradients, strict=True)
+            return [kept.collected(gradient) for kept, gradient in pairs], errors
+        ids = [id(_variable(self.traced.captures[i])) for i, _ in self.trained]
+        wanted = list(zip(ids, gradients, self._kept_trained, strict=True))
+        return self.exchange.collected(wanted, errors, values)
+
+    @property
+    def _early(self) -> bool:
+        """Whether devices bring together the gradients of each share: they hold parts of the sums only."""
+        # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
+        return self.zero >= 2 and self.exchange is None
 
     def _with_totals(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
         """The captures with means over all shares in their places: those parts of the program run first."""
@@ -304,12 +340,9 @@ class _Region:
         results, written = rest[: self.traced.count - 1], rest[self.traced.count - 1 :]
         return gradients, [written[k] for _, k in self.state_at], results
 
-    def _in_turn(
-        self, captures: list[Any], state: list[Any], leaves: list[Any], errors: list[Any]
-    ) -> Any:
+    def _in_turn(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
         """The shares of one device, one after the other; gradients are summed in float32."""
-        # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
-        early = self.zero >= 2 and not self.sent
+        early = self._early
         kept = self._kept_trained
         values = [captures[i] for i, _ in self.trained]
         sums = [
@@ -318,22 +351,21 @@ class _Region:
         ]
 
         def step(carry: Any, rows: list[Any]) -> Any:
-            state, sums = carry
+            state, sums, squares = carry
             gradients, state, results = self._share(captures, state, rows)
+            squares = squares + self._squares(gradients)
             if early:
                 gradients = [k.collected(g) for g, k in zip(gradients, kept, strict=True)]
             sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
-            return (state, sums), results
+            return (state, sums, squares), results
 
-        (state, sums), stacked = lax.scan(step, (state, sums), self._micro_batches(leaves))
-        if not early:
-            sums, errors = self._collected(sums, errors)
-        gradients = [s.astype(v.dtype) for s, v in zip(sums, values, strict=True)]
+        first = state, sums, jnp.zeros((), jnp.float32)
+        (state, sums, squares), stacked = lax.scan(step, first, self._micro_batches(leaves))
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
             for r, a in zip(stacked, self._result_avals, strict=True)
         ]
-        return gradients, state, results, errors
+        return sums, state, results, squares
 
     def _mean(self, value: Any) -> Any:
         if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):

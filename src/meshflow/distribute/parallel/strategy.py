@@ -27,6 +27,7 @@ from meshflow.distribute.parallel.zero import split
 from meshflow.distribute.replica_variables import MirroredVariable
 from meshflow.distribute.strategy import Strategy, _check_roles
 from meshflow.placement.batches import BatchPlacer
+from meshflow.placement.file_store import FileStore
 from meshflow.placement.layout import Layout, dimensions_of
 from meshflow.placement.mesh import Mesh, jax_device, line
 
@@ -140,6 +141,9 @@ class MeshStrategy(Strategy):
         self.rule_dimensions: set[str] = set()
         if self.options.sequence is not None:
             self.rule_dimensions |= {*self.rules.dimensions("sequence")}
+        folder = self.options.offload_to
+        # Where the slots lie, if that is in files; it counts the bytes that steps read and write.
+        self.files = None if folder is None else FileStore(folder, mesh)
         # The pipeline of the step that was traced last.
         self.pipelined: PipelinedStep | None = None
 
@@ -203,10 +207,18 @@ class MeshStrategy(Strategy):
             layout = split(layout, variable._shape, (self.options.stages.over,))
         parts = split(layout, variable._shape, self.zero_dimensions)
         own = parts if trained and self.options.zero == 3 else layout
-        place = lambda what: "host" if trained and what in self.options.offload else "device"
-        variable._layout = own.in_memory(place("parameters"))
+
+        def place(what: str) -> str:
+            return "host" if trained and self.options.offloads(what, variable.name) else "device"
+
+        weight, slots = place("parameters"), place("optimizer")
+        in_files = self.files is not None
+        variable._layout = own.in_memory("device" if in_files else weight)
+        if in_files and weight == "host":
+            variable._hold(self.files)
         if trained:
-            variable._slot_layout = parts.in_memory(place("optimizer"))  # type: ignore[attr-defined]
+            variable._slot_layout = parts.in_memory("device" if in_files else slots)  # type: ignore[attr-defined]
+            variable._slot_store = self.files if slots == "host" else None  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -214,6 +226,11 @@ class MeshStrategy(Strategy):
     def computes_gradients(self) -> bool:
         """Whether Keras hands it the loss to differentiate, instead of differentiating the whole batch's."""
         return self.options.in_region
+
+    @property
+    def divides_batches(self) -> bool:
+        """Whether devices have different rows, and could compute the gradients of these."""
+        return bool(self.batch_dimensions)
 
     def gradients(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
         """Loss and gradients of a global batch, while a step is traced.

@@ -9,16 +9,19 @@ from meshflow.keras.optimizers import experimental, legacy, schedules
 from meshflow.keras.optimizers.adafactor import Adafactor
 from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
 from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop
+from meshflow.keras.optimizers.adascale import AdaScale
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.ftrl import Ftrl
 from meshflow.keras.optimizers.lamb import Lamb
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from meshflow.keras.optimizers.one_bit_adam import OneBitAdam
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
 from meshflow.keras.optimizers.sgd import SGD
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = [
     "SGD",
+    "AdaScale",
     "Adadelta",
     "Adafactor",
     "Adagrad",
@@ -30,6 +33,7 @@ __all__ = [
     "Lion",
     "LossScaleOptimizer",
     "Nadam",
+    "OneBitAdam",
     "OptaxOptimizer",
     "Optimizer",
     "RMSprop",

@@ -347,7 +347,11 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
         """One update of variables by their gradients, which are summed over replicas."""
+        if self._pace is not None:
+            self._pace._measure(pairs)
         self._step(list(self._transform_gradients(pairs)))
+        if self._pace is not None:
+            self._pace._advance()
 
     def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
         """The part of `apply_gradients` that changes variables; what parameter servers do."""

@@ -59,6 +59,8 @@ class Hyperparameters:
     setting_names: tuple[str, ...] = ()
     _hyper: dict[str, Any]
     _initial_decay: float
+    # The `AdaScale` around this optimizer: how fast the steps are taken, and which step it is for schedules.
+    _pace: Any = None
     iterations: Any
 
     def _set_hyper(self, name: str, value: Any) -> None:
@@ -108,13 +110,16 @@ class Hyperparameters:
     def _decayed_lr(self, var_dtype: Any = "float32") -> Any:
         """The learning rate of this step, with schedule and `decay`."""
         rate = self._get_hyper("learning_rate")
+        step = self.iterations.value()
+        if self._pace is not None:
+            step = math.cast(math.floor(self._pace.gained_steps), step.dtype)
         if isinstance(rate, LearningRateSchedule):
-            rate = convert_to_tensor(rate(self.iterations.value()), dtype_hint="float32")
+            rate = convert_to_tensor(rate(step), dtype_hint="float32")
         rate = math.cast(rate, var_dtype)
         if self._initial_decay > 0:
-            steps = math.cast(self.iterations.value(), var_dtype)
+            steps = math.cast(step, var_dtype)
             rate = rate / (1.0 + self._get_hyper("decay", var_dtype) * steps)
-        return rate
+        return rate if self._pace is None else rate * math.cast(self._pace.gain, var_dtype)
 
     def _call_if_callable(self, param: Any) -> Any:
         return param() if callable(param) else param

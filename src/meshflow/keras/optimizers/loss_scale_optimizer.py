@@ -21,9 +21,8 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
 from meshflow.keras import registry
 from meshflow.keras.optimizers import loss_scale as scales
-from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.loss_scale import ScaleState, all_finite
-from meshflow.keras.optimizers.state import VariableList
+from meshflow.keras.optimizers.wrapping import Children, WrappingOptimizer, check_inner
 from meshflow.ops import array, math
 
 __all__ = ["LossScaleOptimizer"]
@@ -31,7 +30,7 @@ __all__ = ["LossScaleOptimizer"]
 _log = logging.getLogger("meshflow")
 
 
-class LossScaleOptimizer(Optimizer):
+class LossScaleOptimizer(WrappingOptimizer):
     """Scales the loss of another optimizer, by default with a scale that finds its own size.
 
     Formula:
@@ -70,15 +69,6 @@ class LossScaleOptimizer(Optimizer):
     """
 
     _OWN = frozenset(("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned"))
-    # Settings of every optimizer; with the hyperparameters, what is read and set through this one.
-    _SHARED = frozenset(
-        (
-            *("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator"),
-            *("gradient_transformers", "weight_decay", "use_ema", "ema_momentum"),
-            *("ema_overwrite_frequency", "iterations", "learning_rate", "lr"),
-            "gradient_accumulation_steps",
-        )
-    )
 
     def __init__(
         self,
@@ -97,10 +87,7 @@ class LossScaleOptimizer(Optimizer):
             raise TypeError(
                 f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {inner_optimizer}"
             )
-        if not hasattr(inner_optimizer, "apply_gradients"):
-            raise TypeError(
-                f'"inner_optimizer" must be an instance of `tf.keras.optimizers.Optimizer`, but got: {inner_optimizer!r}.'
-            )
+        check_inner(inner_optimizer)
         if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
             raise ValueError(
                 '"inner_optimizer" is already wrapped by a LossScaleOptimizer. Make a new optimizer, or '
@@ -130,34 +117,7 @@ class LossScaleOptimizer(Optimizer):
         if name is not None:
             inner_optimizer._name = name
 
-    def _is_inner(self, name: str) -> bool:
-        """Whether an attribute is the inner optimizer's."""
-        if name in self._OWN or "_optimizer" not in self.__dict__:
-            return False
-        hypers = getattr(self._optimizer, "_hyper", {})
-        return name in self._SHARED or name in hypers or name.startswith("_")
-
-    def __getattr__(self, name: str) -> Any:
-        if self._is_inner(name):
-            return getattr(self._optimizer, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        own_property = isinstance(getattr(type(self), name, None), property)
-        if self._is_inner(name) and (name in self._SHARED or not own_property):
-            setattr(self._optimizer, name, value)
-        else:
-            object.__setattr__(self, name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *getattr(self._optimizer, "_hyper", {})})
-
     # ---- the scale -------------------------------------------------------------------------
-
-    @property
-    def inner_optimizer(self) -> Any:
-        """The optimizer inside."""
-        return self._optimizer
 
     @property
     def dynamic(self) -> bool:
@@ -239,14 +199,12 @@ class LossScaleOptimizer(Optimizer):
         return [unscaled(g) for g in grads]
 
     def _transform_loss(self, loss: Any) -> Any:
-        return self.get_scaled_loss(self._optimizer._transform_loss(loss))
+        return self.get_scaled_loss(super()._transform_loss(loss))
 
     def _get_gradients(
         self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None
     ) -> Any:
-        return self.get_unscaled_gradients(
-            self._optimizer._get_gradients(tape, loss, var_list, grad_loss)
-        )
+        return self.get_unscaled_gradients(super()._get_gradients(tape, loss, var_list, grad_loss))
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -346,89 +304,14 @@ class LossScaleOptimizer(Optimizer):
                 "the gradients are those of another loss. Scale the loss, and unscale its gradients."
             )
 
-    # ---- what the inner optimizer does -----------------------------------------------------
-
-    def build(self, var_list: Sequence[Variable]) -> None:
-        """Makes the inner optimizer's slots.
-
-        Args:
-          var_list: the variables to be trained.
-        """
-        self._optimizer.build(var_list)
-
-    def get_slot_names(self) -> list[str]:
-        """Names of the inner optimizer's slots."""
-        return self._optimizer.get_slot_names()
-
-    def get_slot(self, var: Variable, slot_name: str) -> Variable:
-        """A slot of the inner optimizer.
-
-        Args:
-          var: the trained variable.
-          slot_name: the slot's name.
-        """
-        return self._optimizer.get_slot(var, slot_name)
-
-    def add_slot(
-        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
-    ) -> Variable:
-        """Makes a slot of the inner optimizer; see `Optimizer.add_slot`."""
-        return self._optimizer.add_slot(var, slot_name, initializer, shape)
-
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Puts the moving averages into the variables.
-
-        Args:
-          var_list: the variables.
-        """
-        self._optimizer.finalize_variable_values(var_list)
-
-    @property
-    def name(self) -> str:
-        """The inner optimizer's name."""
-        return self._optimizer.name
-
-    # Setting these goes to the inner optimizer, by `__setattr__`.
-    @property  # type: ignore[misc]
-    def iterations(self) -> Variable:
-        """Number of steps, skipped ones included, an int64 variable."""
-        return self._optimizer.iterations
-
-    @property  # type: ignore[misc]
-    def learning_rate(self) -> Any:
-        """The inner optimizer's learning rate."""
-        return self._optimizer.learning_rate
-
-    lr = _learning_rate = learning_rate
-
-    @property
-    def weights(self) -> VariableList:
-        """The inner optimizer's state. Checkpoints and saved models hold the scale too."""
-        return VariableList(self._optimizer.weights)
-
     @property
     def _scale_weights(self) -> list[Variable]:
         return [self._state.scale, self._state.good_steps] if self._dynamic else []
 
-    def _checkpoint_children(self) -> dict[str, Any]:
-        # The inner optimizer's parts are also this one's, so that a checkpoint of either fits the other.
-        return {**self._optimizer._checkpoint_children(), **self._own_children()}
-
-    def _checkpoint_aliases(self) -> dict[str, Any]:
-        return {**self._optimizer._checkpoint_aliases(), **self._own_children()}
-
     def _own_children(self) -> dict[str, Any]:
-        scale = _Children(current_loss_scale=self._state.scale, good_steps=self._state.good_steps)
+        scale = Children(current_loss_scale=self._state.scale, good_steps=self._state.good_steps)
         skipped = self._state.skipped
         return {"base_optimizer": self._optimizer, "loss_scale": scale, "skipped_steps": skipped}
-
-    @property
-    def _slots_in_lists(self) -> bool:
-        return self._optimizer._slots_in_lists
-
-    @property
-    def _slot_list_names(self) -> tuple[str, ...]:
-        return self._optimizer._slot_list_names
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the inner optimizer's."""
@@ -450,27 +333,9 @@ class LossScaleOptimizer(Optimizer):
         Raises:
           ValueError: for an old configuration with a multiplier other than 2.
         """
-        config = dict(config)
         if "loss_scale" in config:
-            return _from_old(cls, config, custom_objects)
-        inner = config.pop("inner_optimizer")
-        if isinstance(inner, dict):
-            inner = registry.OPTIMIZERS.deserialize(inner, custom_objects)
-        return cls(inner, **config)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # What goes with variables is the inner optimizer's.
-        self.__dict__.update(state)
-
-
-class _Children:
-    """A node of a checkpoint without a value of its own."""
-
-    def __init__(self, **children: Any) -> None:
-        self._children = children
-
-    def _checkpoint_children(self) -> dict[str, Any]:
-        return self._children
+            return _from_old(cls, dict(config), custom_objects)
+        return super().from_config(config, custom_objects)
 
 
 def _check_strategy() -> None:

@@ -7,6 +7,12 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras import registry
+from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
+from meshflow.keras.optimizers.warmup_schedules import (
+    LearningRateRangeTest,
+    OneCycle,
+    WarmupSchedule,
+)
 from meshflow.ops import array, math
 
 __all__ = [
@@ -14,47 +20,15 @@ __all__ = [
     "CosineDecayRestarts",
     "ExponentialDecay",
     "InverseTimeDecay",
+    "LearningRateRangeTest",
     "LearningRateSchedule",
+    "OneCycle",
     "PiecewiseConstantDecay",
     "PolynomialDecay",
+    "WarmupSchedule",
     "deserialize",
     "serialize",
 ]
-
-
-class LearningRateSchedule:
-    """Base class: called with the step, gives the learning rate.
-
-    Example:
-      >>> import meshflow as tf
-      >>> class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):
-      ...     def __call__(self, step):
-      ...         return 1.0 / 2.0 ** tf.cast(step, "float32")
-      >>> w, optimizer = tf.Variable(0.0), tf.keras.optimizers.SGD(Halving())
-      >>> for _ in range(3):
-      ...     _ = optimizer.apply_gradients([(tf.constant(-1.0), w)])
-      ...     print(float(w))
-      1.0
-      1.5
-      1.75
-    """
-
-    def __call__(self, step: Any) -> Any:
-        """The learning rate at a step, a scalar tensor."""
-        raise NotImplementedError("Learning rate schedule must override __call__")
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: the constructor's arguments."""
-        return {k: v for k, v in vars(self).items() if not k.startswith("_")}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> LearningRateSchedule:
-        """The schedule with a configuration."""
-        return cls(**config)
-
-    @staticmethod
-    def _step(step: Any) -> Any:
-        return math.cast(convert_to_tensor(step), "float32")
 
 
 class ExponentialDecay(LearningRateSchedule):
@@ -328,6 +302,9 @@ _FAMILY = registry.family(
         PolynomialDecay,
         CosineDecay,
         CosineDecayRestarts,
+        WarmupSchedule,
+        OneCycle,
+        LearningRateRangeTest,
     ),
 )
 

@@ -155,6 +155,9 @@ class State:
             if slot.shape == var.shape:
                 # Some strategies split a slot further than its variable.
                 slot._layout = getattr(var, "_slot_layout", None) or getattr(var, "_layout", None)
+                store = getattr(var, "_slot_store", None)
+                if store is not None:
+                    slot._hold(store)
             slots[slot_name] = slot
             self._weights.append(slot)
             self._join_slots(var, slot_name)

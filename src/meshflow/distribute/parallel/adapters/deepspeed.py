@@ -10,6 +10,7 @@ from typing import Any
 
 from meshflow.core.runtime.devices import devices_of, main_kind
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.distribute.parallel.adapters.deepspeed_schedules import schedule_of
 from meshflow.distribute.parallel.adapters.mesh_tensorflow import mesh_of_sizes
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.placement.mesh import Mesh
@@ -20,12 +21,14 @@ __all__ = ["DeepSpeedSettings", "from_deepspeed"]
 _DECIDED = {
     "": "steps_per_print wall_clock_breakdown dump_state prescale_gradients gradient_predivide_factor "
     "sparse_gradients disable_allgather communication_data_type zero_allow_untested_optimizer "
-    "zero_force_ds_cpu_optimizer memory_breakdown tensorboard wandb csv_monitor flops_profiler comms_logger",
+    "zero_force_ds_cpu_optimizer memory_breakdown tensorboard wandb csv_monitor flops_profiler comms_logger data_types",
     "zero_optimization": "allgather_partitions allgather_bucket_size overlap_comm reduce_scatter reduce_bucket_size "
     "contiguous_gradients round_robin_gradients stage3_prefetch_bucket_size stage3_max_live_parameters "
     "stage3_max_reuse_distance stage3_param_persistence_threshold stage3_gather_16bit_weights_on_model_save "
     "stage3_gather_fp16_weights_on_model_save sub_group_size ignore_unused_parameters load_from_fp32_weights "
-    "elastic_checkpoint",
+    "elastic_checkpoint zero_quantized_nontrainable_weights memory_efficient_linear",
+    "offload_optimizer": "buffer_count pin_memory pipeline_read pipeline_write fast_init",
+    "offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
     "bf16": "",
     "fp16": "auto_cast hysteresis consecutive_hysteresis min_loss_scale",
     "activation_checkpointing": "contiguous_memory_optimization number_checkpoints synchronize_checkpoint_boundary "
@@ -33,19 +36,32 @@ _DECIDED = {
 }
 _READ = {
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
-    "zero_optimization bf16 bfloat16 fp16 activation_checkpointing optimizer",
-    "zero_optimization": "stage zero_hpz_partition_size",
+    "zero_optimization bf16 bfloat16 fp16 activation_checkpointing optimizer scheduler",
+    "zero_optimization": "stage zero_hpz_partition_size mics_shard_size zero_quantized_gradients offload_optimizer "
+    "offload_param cpu_offload",
+    "offload_optimizer": "device nvme_path ratio",
+    "offload_param": "device nvme_path",
     "bf16": "enabled",
     "fp16": "enabled loss_scale initial_scale_power loss_scale_window",
-    "activation_checkpointing": "partition_activations",
+    "activation_checkpointing": "partition_activations cpu_checkpointing",
 }
 # Its optimizers by our names, and their arguments by ours; weight decay stands apart from the gradient.
-_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "lion": "Lion"}
+_OPTIMIZERS = {
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
+    "lion": "Lion",
+    "lamb": "Lamb",
+    "onebitadam": "OneBitAdam",
+}
+_WITH_BETAS = ("Adam", "AdamW", "Lamb", "Lion", "OneBitAdam")
 _ARGUMENTS = {
     "lr": "learning_rate",
     "eps": "epsilon",
     "weight_decay": "weight_decay",
     "momentum": "momentum",
+    "freeze_step": "freeze_step",
 }
 
 
@@ -55,7 +71,8 @@ class DeepSpeedSettings:
 
     Attributes:
       strategy: the `MeshStrategy`.
-      optimizer: what `compile(optimizer=)` takes: a name and arguments; None when the file has none.
+      optimizer: what `compile(optimizer=)` takes: a name and arguments, with the schedule of its learning rate and,
+        with fp16, the loss's scale; None when the file has none.
       batch_size: what `fit(batch_size=)` takes: the rows of a step on all devices; None when the file does not say.
       policy: what `tf.keras.mixed_precision.set_global_policy` takes.
       decided: the keys that the compiler decides about.
@@ -109,7 +126,7 @@ def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str) -> DeepS
     checkpointing = _part(config, "activation_checkpointing", decided)
     stage = int(zero.get("stage", 0))
     choices: dict[str, Any] = {"zero": stage}
-    inner = int(zero.get("zero_hpz_partition_size", 1))
+    inner = _inner(zero)
     if mesh is None:
         count = len(devices_of(main_kind()))
         if inner > 1 and count % inner:
@@ -122,13 +139,20 @@ def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str) -> DeepS
     if inner > 1:
         rules = rules.replace("batch:data", "batch:node+data")
         choices["zero_over"] = "data"
-    if checkpointing.get("partition_activations"):
+    if checkpointing.get("partition_activations") or checkpointing.get("cpu_checkpointing"):
         choices["recompute"] = "layer"
+    choices |= _offload(zero, decided)
+    if checkpointing.get("cpu_checkpointing"):
+        choices["offload"] = {**choices.get("offload", {}), "activations": ".*"}
+    if str((config.get("optimizer") or {}).get("type")).lower() == "onebitadam":
+        choices["compress"] = "1bit"
+    elif zero.get("zero_quantized_gradients"):
+        choices["compress"] = "int8"
     accumulated = int(config.get("gradient_accumulation_steps", 1))
     strategy = MeshStrategy(mesh, rules, micro_batches=accumulated, **choices)
     return DeepSpeedSettings(
         strategy,
-        _optimizer(config),
+        _with_loss_scale(_optimizer(config), config.get("fp16") or {}),
         _batch_size(config, accumulated, strategy),
         _policy(config, decided),
         tuple(decided),
@@ -154,6 +178,50 @@ def _part(config: Mapping[str, Any], name: str, decided: list[str]) -> Mapping[s
     return part
 
 
+def _inner(zero: Mapping[str, Any]) -> int:
+    """Over how many neighbouring devices states are split: all with 1."""
+    hierarchical = int(zero.get("zero_hpz_partition_size", 1))
+    mics = int(zero.get("mics_shard_size", -1))
+    if mics > 0 and hierarchical > 1 and mics != hierarchical:
+        raise InvalidValueError(
+            f"from_deepspeed: zero_hpz_partition_size={hierarchical} and mics_shard_size={mics} both say over how "
+            "many devices states are split; give one."
+        )
+    return mics if mics > 0 else hierarchical
+
+
+def _offload(zero: Mapping[str, Any], decided: list[str]) -> dict[str, Any]:
+    """What lies in the host's memory or in files, as options."""
+    found = {"optimizer": ".*"} if zero.get("cpu_offload") else {}
+    folders = []
+    for key, ours in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+        part = zero.get(key) or {}
+        decided += [f"zero_optimization.{name}" for name in _checked(key, part)]
+        device = part.get("device", "none")
+        if device not in ("none", "cpu", "nvme") or (
+            device == "nvme" and not part.get("nvme_path")
+        ):
+            raise InvalidValueError(
+                f"from_deepspeed: {key}.device={device!r} must be 'none', 'cpu', the host's memory, or 'nvme' with an "
+                "nvme_path."
+            )
+        if part.get("ratio", 1.0) != 1.0:
+            raise InvalidValueError(
+                f"from_deepspeed: {key}.ratio={part['ratio']} takes a share of the states. Here they are chosen by "
+                "name: MeshStrategy(offload={'optimizer': pattern})."
+            )
+        if device != "none":
+            found[ours] = ".*"
+            folders.append(part["nvme_path"] if device == "nvme" else None)
+    if len(set(folders)) > 1:
+        raise InvalidValueError(
+            "from_deepspeed: offload_optimizer and offload_param go to different places. Here both go to the host's "
+            "memory, or both to one nvme_path."
+        )
+    choices: dict[str, Any] = {"offload": found} if found else {}
+    return choices | ({"offload_to": folders[0]} if any(folders) else {})
+
+
 def _batch_size(config: Mapping[str, Any], accumulated: int, strategy: MeshStrategy) -> int | None:
     devices = 1
     for name in strategy.batch_dimensions:
@@ -176,11 +244,6 @@ def _policy(config: Mapping[str, Any], decided: list[str]) -> str:
     decided += _checked("bf16", brain)
     if half.get("enabled") and brain.get("enabled"):
         raise InvalidValueError("from_deepspeed: fp16 and bf16 are both enabled; choose one.")
-    if half.get("enabled") and half.get("loss_scale"):
-        raise InvalidValueError(
-            "from_deepspeed: a fixed fp16.loss_scale is said by wrapping the optimizer: "
-            f"LossScaleOptimizer(optimizer, dynamic=False, initial_scale={half['loss_scale']})."
-        )
     return (
         "mixed_float16"
         if half.get("enabled")
@@ -188,6 +251,34 @@ def _policy(config: Mapping[str, Any], decided: list[str]) -> str:
         if brain.get("enabled")
         else "float32"
     )
+
+
+def _with_loss_scale(
+    optimizer: dict[str, Any] | None, half: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The optimizer's configuration, around it that of the loss's scale where there is one."""
+    if not half.get("enabled"):
+        return optimizer
+    if optimizer is None:
+        said = [
+            k for k in ("loss_scale", "initial_scale_power", "loss_scale_window") if half.get(k)
+        ]
+        if said:
+            raise InvalidValueError(
+                f"from_deepspeed: fp16 has {said}, and the configuration no optimizer: wrap your own in a "
+                "tf.keras.mixed_precision.LossScaleOptimizer."
+            )
+        return None
+    fixed = float(half.get("loss_scale") or 0.0)
+    scale: dict[str, Any] = (
+        {"dynamic": False, "initial_scale": fixed}
+        if fixed
+        else {
+            "initial_scale": 2.0 ** int(half.get("initial_scale_power", 16)),
+            "dynamic_growth_steps": int(half.get("loss_scale_window", 1000)),
+        }
+    )
+    return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": optimizer, **scale}}
 
 
 def _optimizer(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -198,6 +289,11 @@ def _optimizer(config: Mapping[str, Any]) -> dict[str, Any] | None:
             raise InvalidValueError(
                 "from_deepspeed: gradient_clipping without an optimizer in the configuration: give your own "
                 f"global_clipnorm={clip}."
+            )
+        if config.get("scheduler"):
+            raise InvalidValueError(
+                "from_deepspeed: a scheduler without an optimizer in the configuration: give your own a schedule of "
+                "tf.keras.optimizers.schedules as learning rate."
             )
         return None
     kind = _OPTIMIZERS.get(str(given.get("type")).lower())
@@ -212,11 +308,19 @@ def _optimizer(config: Mapping[str, Any]) -> dict[str, Any] | None:
     if kind == "Adam" and parameters.get("weight_decay") and parameters.pop("adam_w_mode", True):
         kind = "AdamW"
     parameters.pop("adam_w_mode", None)
-    parameters.pop("torch_adam", None)
+    for ours in ("torch_adam", *(("cuda_aware", "comm_backend_name") * (kind == "OneBitAdam"))):
+        parameters.pop(ours, None)
     unknown = sorted(set(parameters) - set(_ARGUMENTS))
     if unknown:
         raise InvalidValueError(f"from_deepspeed: optimizer.params has unknown keys {unknown}.")
+    if clip and kind == "OneBitAdam":
+        raise InvalidValueError(
+            "from_deepspeed: gradient_clipping has no counterpart under OneBitAdam, whose gradients nobody knows."
+        )
     arguments |= {_ARGUMENTS[key]: value for key, value in parameters.items()}
+    if config.get("scheduler"):
+        rate = schedule_of(config["scheduler"], arguments.get("learning_rate"), kind in _WITH_BETAS)
+        arguments["learning_rate"] = rate
     if clip:
         arguments["global_clipnorm"] = clip
     return {"class_name": kind, "config": {"name": kind, **arguments}}

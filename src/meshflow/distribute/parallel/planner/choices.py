@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
-from meshflow.distribute.parallel.pipeline import PipelinedStep, check_pipeline
+from meshflow.distribute.parallel.pipeline import check_pipeline
 from meshflow.distribute.parallel.planner.profile import ModelProfile
 from meshflow.placement.mesh import Mesh
 
@@ -21,8 +21,6 @@ __all__ = ["Choice", "choices", "refusal"]
 SPLIT = ("heads", "hidden", "vocab", "gates")
 # The most micro-batches that are looked at.
 _MOST = 64
-# Whether rules may split the weights of a pipeline's stages.
-_RULES_IN_STAGES = hasattr(PipelinedStep, "_check_exchanges")
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
 
@@ -166,8 +164,6 @@ def refusal(choice: Choice, profile: ModelProfile) -> str | None:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
     if choice.sequence == "split" and profile.sequence % choice.model:
         return f"sequences of {profile.sequence} do not divide into {choice.model} parts"
-    if choice.stage > 1 and choice.model > 1 and not _RULES_IN_STAGES:
-        return "rules cannot split the weights of stages"
     return _refused_options(choice)
 
 

@@ -1,4 +1,4 @@
-"""Layers that the backward pass computes again instead of keeping what is inside."""
+"""Layers that the backward pass computes again, or whose results wait for it in the host's memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.gradients.recompute import recompute_grad, recomputed_by, recomputing
+from meshflow.core.gradients.recompute import recomputed, recomputed_by, recomputing
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -18,7 +18,7 @@ __all__ = ["run_call"]
 def run_call(layer: Any, call: Callable[..., Any], inputs: Any, args: Any, kwargs: Any) -> Any:
     """Runs a layer's `call`, as what is computed again in the backward pass if its strategy says so."""
     shares = current_shares()
-    if shares is None or not shares.recompute or shares.inside or not _is_unit(layer):
+    if shares is None or shares.inside or not _wanted(layer, shares) or not _is_unit(layer):
         return call(inputs, *args, **kwargs)
     # Where layers are shared out to stages, none of what is computed as one can be cut.
     labels: Any = context.labels
@@ -28,6 +28,10 @@ def run_call(layer: Any, call: Callable[..., Any], inputs: Any, args: Any, kwarg
             return _recomputed(layer, shares, call, inputs, args, kwargs)
     finally:
         shares.inside = False
+
+
+def _wanted(layer: Any, shares: Shares) -> bool:
+    return bool(shares.recompute) or shares.keeps_on_host(layer.name)
 
 
 def _is_unit(layer: Any) -> bool:
@@ -62,7 +66,7 @@ def _recomputed(layer: Any, shares: Shares, call: Any, inputs: Any, args: Any, k
         own = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
         return outputs, own, added
 
-    outputs, own, added = _form(shares)(run)(inputs)
+    outputs, own, added = _form(layer, shares)(run)(inputs)
     for tensor, mask in zip(nest.flatten(outputs), own, strict=True):
         if mask is not None and isinstance(tensor, Tensor):
             tensor._keras_mask = mask
@@ -71,11 +75,14 @@ def _recomputed(layer: Any, shares: Shares, call: Any, inputs: Any, args: Any, k
     return outputs
 
 
-def _form(shares: Shares) -> Callable[..., Any]:
+def _form(layer: Any, shares: Shares) -> Callable[..., Any]:
+    on_host = shares.keeps_on_host(layer.name)
     if shares.recompute == "layer":
-        return recompute_grad
-    policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
-    return lambda run: recomputing(run, recomputed_by(policy))
+        form = recomputed(on_host)
+    else:
+        policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
+        form = recomputed_by(policy, on_host)
+    return lambda run: recomputing(run, form)
 
 
 def _all_but_gathers(primitive: Any, *_: Any, **__: Any) -> bool:

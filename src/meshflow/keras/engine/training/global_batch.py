@@ -74,7 +74,7 @@ def _variables(model: Any) -> list[Any]:
 
 
 def strategy_of(model: Any) -> Strategy | None:
-    """The strategy that a model is trained under: that of the open scope, of `compile`, or of its variables.
+    """The strategy that a model is trained under: that of the open scope, of `compile`, its own, or its variables'.
 
     Args:
       model: the model; None for that of the scope alone.
@@ -82,6 +82,8 @@ def strategy_of(model: Any) -> Strategy | None:
     if model is None:
         return current_strategy()
     known = current_strategy() or getattr(model, "_strategy_at_compile", None)
+    # A model whose layers are made by its first call has no variables to ask.
+    known = known or getattr(model, "_strategy_at_start", None)
     if known is not None:
         return known
     owners = (getattr(v, "_distribute_strategy", None) for v in _variables(model))

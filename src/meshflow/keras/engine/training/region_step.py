@@ -10,6 +10,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import float32
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import Sending
 from meshflow.distribute.shares import Shares, current_shares
 from meshflow.keras.engine.training.global_batch import strategy_of
 from meshflow.ops import math
@@ -27,7 +28,13 @@ __all__ = [
 def differentiating(model: Any) -> Any:
     """The model's strategy if it is that which computes gradients; otherwise None."""
     strategy = strategy_of(model)
-    return strategy if getattr(strategy, "computes_gradients", False) else None
+    wanted = _measures(model) and getattr(strategy, "divides_batches", False)
+    return strategy if wanted or getattr(strategy, "computes_gradients", False) else None
+
+
+def _measures(model: Any) -> bool:
+    """Whether the model's optimizer wants to know how large the gradients of shares are."""
+    return getattr(getattr(model, "optimizer", None), "_measures_shares", False)
 
 
 class ModelProgram:
@@ -45,6 +52,7 @@ class ModelProgram:
         self.model = model
         self.training = training
         self.metrics: list[Any] = []
+        self.measures = training and _measures(model)
 
     @property
     def variables(self) -> Sequence[Variable]:
@@ -67,6 +75,15 @@ class ModelProgram:
         # The optimizer's own slots come first.
         self.model.optimizer.build(self.variables)
         return self.model.optimizer.add_slot(variable, name, shape=shape)
+
+    def sending(self) -> Sending:
+        """What the optimizer says about gradients in few bits; see `LossProgram`."""
+        optimizer = self.model.optimizer
+        one = constant(1.0)
+        scale = getattr(optimizer, "_transform_loss", lambda given: given)(one)
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        rest = inner._sending() if hasattr(inner, "_sending") else {}
+        return Sending(optimizer.iterations.value(), None if scale is one else scale, **rest)
 
     def forward(self, x: Any) -> Any:
         """The model's predictions."""
@@ -101,6 +118,9 @@ def loss_and_gradients(
     made = strategy.gradients(program, x, y, sample_weight)
     y_pred = _taken(program, made, x)
     unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
+    if made.squares is not None:
+        (squares,) = unscale(unscale([made.squares]))
+        model.optimizer._note_shares(squares, made.shares)
     return y_pred, list(zip(unscale(made.gradients), program.variables, strict=True))
 
 

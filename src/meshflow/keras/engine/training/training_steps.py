@@ -77,13 +77,14 @@ class TrainingSteps:
         if strategy is not None:
             y_pred, pairs = loss_and_gradients(self, strategy, x, y, sample_weight)
             self.optimizer.apply_gradients(pairs)
-            return self.compute_metrics(x, y, y_pred, sample_weight)
-        with GradientTape() as tape:
-            y_pred = self(x, training=True)
-            loss = self.compute_loss(x, y, y_pred, sample_weight)
-        self._validate_loss(y, loss)
-        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-        return self.compute_metrics(x, y, y_pred, sample_weight)
+        else:
+            with GradientTape() as tape:
+                y_pred = self(x, training=True)
+                loss = self.compute_loss(x, y, y_pred, sample_weight)
+            self._validate_loss(y, loss)
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        shown: dict[str, Any] = getattr(self.optimizer, "_shown", dict)()
+        return {**self.compute_metrics(x, y, y_pred, sample_weight), **shown}
 
     def _validate_loss(self, y: Any, loss: Any) -> None:
         if loss is not None:
