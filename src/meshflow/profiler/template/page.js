@@ -105,7 +105,7 @@ function meanStep() {
   const all = D.workers.map((_, w) => means(w));
   const scale = Math.max(1e-9, ...all.map((m) => m.total));
   $("mean-hint").textContent = R > 2 ? "Without the first step, in which programs are compiled. What overlaps with computing costs nothing and is not shown." : "What overlaps with computing costs nothing and is not shown.";
-  $("mean").replaceChildren(...all.map((m, w) => lane(w, D.straggler && D.straggler.worker === w ? "waited for" : "", bar(m.parts, scale), m.steps ? time(m.total) : "no steps")));
+  $("mean").replaceChildren(...all.map((m, w) => lane(w, D.straggler && D.straggler.worker === w ? (D.together ? "waited for" : "the slowest") : "", bar(m.parts, scale), m.steps ? time(m.total) : "no steps")));
 }
 
 // ---- the chart of steps ---------------------------------------------------------------------------
