@@ -125,7 +125,7 @@ def closures(workers=3, steps=12, slow=0, cause="none", delay=10.0, seed=0, thre
             taken = 1 + rng.uniform(0, 0.3) + late.get("input", 0)
             line.append(event("meshflow:input", at, taken))
             at += taken
-            if "compile" in late and late["compile"]:
+            if late.get("compile"):
                 line.append(event("backend_compile_and_load", at, late["compile"]))
             at += late.get("compile", 0) + late.get("python", 0)
             taken = 4 + rng.uniform(0, 0.3) + late.get("compute", 0)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import json
 from datetime import datetime
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ import numpy as np
 from meshflow._version import __version__
 from meshflow.profiler.breakdown import HOST_PARTS
 from meshflow.profiler.description import FORMAT
+from meshflow.profiler.filling import filled
 from meshflow.profiler.report import Operation, Report, Worker
 from meshflow.profiler.verdicts import part_name, verdicts
 
@@ -34,22 +32,7 @@ _ORDER = ("compute", "comm", "waiting", "input", "compile", *HOST_PARTS, "idle")
 
 def page(report: Report) -> str:
     """The page as HTML."""
-    folder = resources.files(__package__) / "template"
-    style, script, text = (
-        (folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
-    )
-    # `<` would let a layer's name end the element that holds the data.
-    data = json.dumps(_data(report), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    parts = {
-        "title": html.escape(f"{_title(report.name)} - Meshflow profile"),
-        "style": style,
-        "script": script,
-        "data": data,
-    }
-    for name, value in parts.items():
-        before, _, after = text.partition("{{" + name + "}}")
-        text = before + value + after
-    return text
+    return filled("page", _title(report.name), _data(report))
 
 
 def _data(report: Report) -> dict[str, Any]:

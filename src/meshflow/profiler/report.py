@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, called
 from meshflow.profiler.traces import Trace
 
-__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker"]
+__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker", "instruction_of"]
 
 
 @dataclass
@@ -136,7 +136,7 @@ def _operations(
         times = np.bincount(ops, taken, len(device.names))
         kinds = dict(zip(device.ops, device.kinds, strict=True))
         for (module, op), number in device.names.items():
-            known = _instruction(programs, module, op)
+            known = instruction_of(programs, module, op)
             one = found.setdefault(
                 (module, op),
                 Operation(
@@ -160,7 +160,7 @@ def _operations(
     return ordered, sorted(traffic.values(), key=lambda t: -t.time)
 
 
-def _instruction(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
+def instruction_of(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
     """What is known of an instruction; {} for nothing."""
     if module in programs:
         found: dict[str, Any] = programs[module].get(op, {})
