@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 import http.server
-import os
-from collections.abc import Callable
+import posixpath
+import urllib.parse
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow.files import gfile
-from meshflow.files.paths import parent
-from meshflow.profiler.page import PAGE
 
 __all__ = ["serve"]
 
 
-def serve(path: str, port: int, say: Callable[[str], None]) -> None:
+def serve(
+    path: str, port: int, say: Callable[[str], None], traces: Mapping[str, str] | None = None
+) -> None:
     """Serves a page and the traces beside it to this machine, until interrupted.
 
     Args:
       path: the page.
       port: where; 0 for a free port.
       say: is told the address.
+      traces: files by the page's links to them.
     """
-    names = {"/": os.path.basename(path)} | {
-        f"/{name}": name
-        for name in gfile.listdir(parent(path))
-        if name.endswith((PAGE, ".trace.json.gz"))
+    # Browsers take steps upwards out of a link, and stay at the top.
+    files = {"/": path} | {
+        posixpath.normpath(f"/{link}"): file for link, file in (traces or {}).items()
     }
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = names.get(self.path.partition("?")[0])
+            file = files.get(urllib.parse.unquote(self.path.partition("?")[0]))
             # Pages of the network that give themselves this machine's address are not answered.
             known = self.headers.get("Host", "").rpartition(":")[0] in ("127.0.0.1", "localhost")
-            if name is None or not known:
+            if file is None or not known:
                 self.send_error(404)
                 return
-            with gfile.GFile(gfile.join(parent(path), name), "rb") as file:
-                content = file.read()
+            with gfile.GFile(file, "rb") as opened:
+                content = opened.read()
             self.send_response(200)
-            page = name.endswith(".html")
+            page = file == path
             self.send_header(
                 "Content-Type", "text/html; charset=utf-8" if page else "application/gzip"
             )

@@ -15,6 +15,7 @@ from meshflow.cli import page_server, profile_model
 from meshflow.core.runtime.errors import OpError
 from meshflow.files.paths import parent
 from meshflow.profiler import client, folders, terminal
+from meshflow.profiler.page import link
 from meshflow.profiler.verdicts import verdicts
 
 app = typer.Typer(
@@ -121,7 +122,10 @@ def view(
     port: Annotated[int, typer.Option(help="With --serve: where; 0 for a free port.")] = 0,
 ) -> None:
     """Write the page of the newest profile: one HTML file that needs no network."""
-    path = folders.write_page(out or folders.profiles(logdir)[-1], folders.load(logdir))
+    folder, report = out or folders.profiles(logdir)[-1], folders.load(logdir)
+    path = folders.write_page(folder, report)
     _say(path)
     if serve:
-        page_server.serve(path, port, _say)
+        links = {link(w.trace, folder): w.trace for w in report.workers if w.trace}
+        traces = {name: trace for name, trace in links.items() if name}
+        page_server.serve(path, port, _say, traces)

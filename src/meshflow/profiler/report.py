@@ -69,7 +69,7 @@ class Worker:
 
     Attributes:
       name: its task or host.
-      trace: its trace's file name, '' when there is none to open.
+      trace: the path of its trace, '' when there is none to open.
       breakdown: its steps.
       began: nanoseconds since 1970 of its clock's zero.
       details: nanoseconds by kind of the host's work and detail.

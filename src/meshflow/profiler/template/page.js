@@ -274,7 +274,7 @@ function memory() {
 function traces() {
   const found = D.workers.filter((w) => w.trace);
   if (!found.length) { $("traces-section").remove(); return; }
-  $("traces").append(...found.map((w) => el("li", {}, el("a", { href: encodeURIComponent(w.trace), download: "" }, `${w.name}: ${w.trace}`))));
+  $("traces").append(...found.map((w) => el("li", {}, el("a", { href: w.trace.split("/").map(encodeURIComponent).join("/"), download: "" }, `${w.name}: ${w.trace.split("/").pop()}`))));
 }
 
 function draw() { legend(); meanStep(); drawSteps(); if (R) chosen(); }
