@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import difflib
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshflow.keras.safe_mode import in_safe_mode
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
@@ -126,6 +127,17 @@ def snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
 
 
+class Later(NamedTuple):
+    """A thing of a module that is loaded when a configuration first names it."""
+
+    module: str
+    name: str
+
+    def load(self) -> Any:
+        """The thing."""
+        return getattr(importlib.import_module(self.module), self.name)
+
+
 class Family:
     """Things of one kind that configurations name: layers, losses, optimizers and so on.
 
@@ -160,7 +172,8 @@ class Family:
         if not isinstance(name, str):
             return None
         found = get_registered_object(name, custom_objects, self.table)
-        return found if found is not None else self.table.get(name.lower())
+        found = found if found is not None else self.table.get(name.lower())
+        return found.load() if isinstance(found, Later) else found
 
     def get(self, identifier: Any, custom_objects: Any = None) -> Any:
         """What an identifier means.
