@@ -319,7 +319,7 @@ _ORDER = (
 )
 
 
-def serialize(obj: Any) -> Any:
+def serialize(obj: Any) -> dict[str, Any] | str | None:
     """A configuration, or the name of a function."""
     if obj is None or isinstance(obj, (str, dict)):
         return obj
@@ -331,7 +331,7 @@ def serialize(obj: Any) -> Any:
     return get_registered_name(obj)
 
 
-def serialize_keras_object(obj: Any) -> Any:
+def serialize_keras_object(obj: Any) -> dict[str, Any] | str | None:
     """The configuration of a layer, loss, optimizer or the like, or the name of a function.
 
     Args:

@@ -79,13 +79,15 @@ registry.LAYERS.add(
 )
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+if not TYPE_CHECKING:  # To type checkers every name would be there.
+
+    def __getattr__(name):
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_LATER[name]), name)
 
 
-def serialize(layer: Any) -> Any:
+def serialize(layer: Any) -> dict[str, Any] | str | None:
     """The configuration of a layer: `{'class_name': ..., 'config': ...}`.
 
     Args:
