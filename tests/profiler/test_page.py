@@ -5,11 +5,12 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from meshflow.profiler import DeployedProfile, folders, page
+from meshflow.profiler import DeployedProfile, folders
 from meshflow.profiler.operators import Operator
 from profiler import xspaces
 
@@ -65,13 +66,34 @@ def test_a_page_stands_alone(made):
     assert data["traffic"][0]["axes"] == ["batch"]
 
 
-def test_many_steps_make_no_large_page(tmp_path):
-    place = xspaces.write(tmp_path, xspaces.training(1, steps=10_000, cause="none"))
-    text = page.page(folders.load(place))
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """The page of 10,000 steps, and how many calls of functions it took to read the trace and write it."""
+    folder = tmp_path_factory.mktemp("long")
+    place = xspaces.write(folder, xspaces.training(1, steps=10_000, cause="none"))
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        path = folders.write_page(str(place))
+    finally:
+        sys.setprofile(None)
+    return path, calls
+
+
+def test_many_steps_make_no_large_page(long):
+    path, calls = long
+    text = Path(path).read_text(encoding="utf-8")
     data = data_of(text)
     assert (data["steps"], data["bin"], len(data["rows"])) == (10_000, 5, 2000)
     assert data["rows"][1] == "train 5 to train 9"
     assert len(text) < 300_000
+    # Of 50,000 events few calls each: a laptop does some millions in a second.
+    assert calls < 50 * 50_000
 
 
 DRIVER = """
@@ -149,6 +171,30 @@ def test_a_page_is_driven(made, tmp_path, width):
     assert said["fits"]
     assert said["title"].endswith("Meshflow profile")
     assert said["memory"] == 3
+
+
+MANY_DRIVER = """
+<script>
+const said = { drawn: 0, nodes: document.querySelectorAll("*").length };
+const plain = CanvasRenderingContext2D.prototype.fillRect;
+CanvasRenderingContext2D.prototype.fillRect = function (...a) { said.drawn++; return plain.apply(this, a); };
+const canvas = document.querySelector("#steps canvas");
+document.getElementById("steps").dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+said.columns = canvas.clientWidth;
+said.end = document.querySelector("#chosen h3").textContent;
+document.body.dataset.said = JSON.stringify(said);
+</script>
+"""
+
+
+@driven
+def test_a_page_of_many_steps_draws_what_can_be_seen(long, tmp_path):
+    said = drive(long[0], tmp_path, 1280, MANY_DRIVER)
+    assert said["end"] == "train 9995 to train 9999"
+    assert said["nodes"] < 600
+    # One rectangle for each column and part, whatever the number of steps.
+    parts = len(data_of(Path(long[0]).read_text(encoding="utf-8"))["parts"])
+    assert 0 < said["drawn"] <= said["columns"] * (parts + 1)
 
 
 BAD = "</script><img src=x onerror=document.title='bad'>"
