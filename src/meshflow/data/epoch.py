@@ -254,7 +254,9 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
     thread.start()
     try:
         while True:
-            item, error = ready.get()
+            # Whoever takes the elements waits for its input here.
+            with region(INPUT):
+                item, error = ready.get()
             if error is not None:
                 raise error
             if item is _END:
