@@ -196,8 +196,8 @@ def train(folder, *faults, watchdog=60, **environment):
         return [found[k] for k in found.files], text
 
 
-# Long enough that a worker is killed while it trains.
-EPOCHS = "12"
+# Each step is backed up: the longer, the more kills come while they train.
+EPOCHS = str(helpers.rounds(4, 12))
 
 
 @pytest.fixture(scope="module")

@@ -12,42 +12,45 @@ kind, delay, slow, workers = sys.argv[1], float(sys.argv[2]) / 1000, *map(int, s
 
 
 def batches(context):
-    """A worker's data; what delays it is planted in the worker's process."""
-    mine = kind if context.input_pipeline_id == slow else "none"
-
-    def later(owner, name):
-        plain = getattr(owner, name)
-
-        def slowly(*args, **kwargs):
-            time.sleep(delay)
-            return plain(*args, **kwargs)
-
-        setattr(owner, name, slowly)
-
-    def made():
-        square = tf.ones([384, 384])
-        product = tf.function(lambda x: tf.reduce_sum(x @ x))
-        total = tf.function(lambda x: tf.reduce_sum(tf.sin(x)))
-        if mine == "python":
-            later(worker.Running, "pushes")
-        if mine == "communication":
-            later(wire.Caller, "call")
-        size = 0
-        while True:
-            if mine == "input":
-                time.sleep(delay)
-            until = time.monotonic() + (delay if mine == "compute" else 0)
-            while time.monotonic() < until:
-                product(square).numpy()
-            if mine == "recompiling":
-                size += 1
-                total(tf.zeros([size]))
-            yield [[1.0] * 8] * 32, [[1.0]] * 32
-
-    # In the worker, which does not import this file.
+    """A worker's data; what delays it is planted in the worker's process, which does not import this file."""
+    import itertools
     import time
 
     from meshflow.distribute.parameter_server import wire, worker
+
+    mine = kind if context.input_pipeline_id == slow else "none"
+    product = tf.function(lambda x: tf.reduce_sum(x @ x))
+    total = tf.function(lambda x: tf.reduce_sum(tf.sin(x)))
+    sizes = itertools.count(1)
+
+    def multiply():
+        square, until = tf.ones([384, 384]), time.monotonic() + delay
+        while time.monotonic() < until:
+            product(square).numpy()
+
+    def before(owner, name, what):
+        plain = getattr(owner, name)
+
+        def planted(*args, **kwargs):
+            what()
+            return plain(*args, **kwargs)
+
+        setattr(owner, name, planted)
+
+    if mine == "python":
+        before(worker.Running, "pushes", lambda: time.sleep(delay))
+    if mine == "compute":
+        before(worker.Running, "pushes", multiply)
+    if mine == "recompiling":
+        before(worker.Running, "pushes", lambda: total(tf.zeros([next(sizes)])))
+    if mine == "communication":
+        before(wire.Caller, "call", lambda: time.sleep(delay))
+
+    def made():
+        while True:
+            if mine == "input":
+                time.sleep(delay)
+            yield [[1.0] * 8] * 32, [[1.0]] * 32
 
     spec = (tf.TensorSpec([32, 8]), tf.TensorSpec([32, 1]))
     return tf.data.Dataset.from_generator(made, output_signature=spec)
