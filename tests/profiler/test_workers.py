@@ -174,8 +174,10 @@ def test_four_workers():
 def serving(kind, slow, workers):
     """A training with a parameter server as long as the block; the addresses of servers and workers."""
     first = 20_000 + free_ports(1)[0] % 10_000
+    # Workers read ahead: what that hides is no delay.
+    delay = "30" if kind == "input" else "10"
     process = subprocess.Popen(
-        [sys.executable, str(SERVERS), kind, "10", str(slow), str(workers)],
+        [sys.executable, str(SERVERS), kind, delay, str(slow), str(workers)],
         env=environment(1, MESHFLOW_PROFILER_PORTS=first),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
