@@ -155,11 +155,11 @@ def test_planted_delays_are_found(late_sends, slow):
                 found, kinds = report.straggler(), [v.kind for v in verdicts(report)]
                 if part:
                     named = found and (found.worker, found.part) == (slow, part)
-                    right.append((kind, bool(named) and "straggler" in kinds))
+                    right.append((kind, bool(named) and "straggler" in kinds, found))
                 else:
                     # Both ends of a slow connection wait for it: there is nobody to name.
-                    right.append((kind, kinds[0] == kind))
-    assert right == [(kind, True) for kind in CAUSES for _ in range(4)]
+                    right.append((kind, kinds[0] == kind, kinds))
+    assert len(right) == 20 and not [one for one in right if not one[1]]
 
 
 @pytest.mark.soak
@@ -215,5 +215,5 @@ def test_planted_delays_of_a_parameter_server_s_workers_are_found(workers):
                 sound(report)
                 found = report.straggler()
                 named = found and (found.worker, found.part) == (1 + slow, part)
-                right.append((kind, bool(named)))
-    assert right == [(kind, True) for kind in causes for _ in range(4)]
+                right.append((kind, bool(named), found))
+    assert len(right) == 20 and not [one for one in right if not one[1]]
