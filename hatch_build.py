@@ -73,6 +73,8 @@ def command(output: Path) -> list[str]:
         *(*map(str, SOURCES), "-o", str(output)),
         # In a wheel oneDNN lies beside.
         *(str(library), "-Wl,-rpath,$ORIGIN"),
+        # As other builds do: what the environment asks for counts last.
+        *os.environ.get("CXXFLAGS", "").split(),
     ]
 
 

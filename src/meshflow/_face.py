@@ -245,7 +245,6 @@ if TYPE_CHECKING:
         distribute,
         dtypes,
         experimental,
-        feature_column,
         image,
         io,
         keras,
@@ -266,7 +265,7 @@ if TYPE_CHECKING:
         types,
     )
     from meshflow.core import autograph
-    from meshflow.legacy import compat
+    from meshflow.legacy import compat, feature_column
     from meshflow.data.optional import OptionalSpec
     from meshflow.io.tensors import make_ndarray, make_tensor_proto
     from meshflow.keras import initializers, losses, metrics, optimizers
@@ -296,7 +295,6 @@ _LAZY = (
         "distribute",
         "dtypes",
         "experimental",
-        "feature_column",
         "image",
         "io",
         "keras",
@@ -317,7 +315,7 @@ _ELSEWHERE = {
 }
 # Modules whose paths are not their names.
 _MOVED = {
-    "compat": "meshflow.legacy.compat",
+    **{n: f"meshflow.legacy.{n}" for n in ("compat", "feature_column")},
     **{n: f"meshflow.keras.{n}" for n in ("initializers", "losses", "metrics", "optimizers")},
 }
 # TensorFlow's older names of Keras initializers.

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -23,7 +24,8 @@ def logs(tmp_path_factory):
     made = {}
     for cause in ("none", "input"):
         made[cause] = tmp_path_factory.mktemp(cause)
-        xspaces.write(made[cause], xspaces.training(2, slow=1, cause=cause))
+        place = xspaces.write(made[cause], xspaces.training(2, slow=1, cause=cause))
+        (place / "worker0.trace.json.gz").write_bytes(b"everything")
     return made
 
 
@@ -49,7 +51,9 @@ def test_view(logs, tmp_path):
     assert result.output.strip().endswith("2026_01_02_03_04_05/meshflow.html")
     other = run("view", logs["input"], "--out", tmp_path)
     assert other.output.strip() == str(tmp_path / "meshflow.html")
-    assert (tmp_path / "meshflow.html").exists()
+    # It finds the traces from there.
+    (found,) = re.findall(r'"trace":"([^"]+)"', (tmp_path / "meshflow.html").read_text())
+    assert (tmp_path / found).read_bytes() == b"everything"
 
 
 @pytest.mark.parametrize("command", ["summary", "view"])
@@ -78,8 +82,9 @@ def test_record(logs, tmp_path, monkeypatch):
     assert "duration_ms must be" in run("record", "a:1", "--ms", 0).output
 
 
-def test_a_page_is_served_to_this_machine(logs):
+def test_a_page_is_served_to_this_machine(logs, tmp_path):
     words = [sys.executable, "-m", "meshflow", "profile", "view", str(logs["input"]), "--serve"]
+    words += ["--out", str(tmp_path)]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         address = next(
@@ -88,7 +93,11 @@ def test_a_page_is_served_to_this_machine(logs):
             if found
         )
         with urllib.request.urlopen(address) as answer:
-            assert b"Meshflow profile" in answer.read()
+            content = answer.read().decode()
+        assert "Meshflow profile" in content
+        (found,) = re.findall(r'"trace":"([^"]+)"', content)
+        with urllib.request.urlopen(urllib.parse.urljoin(address, found)) as answer:
+            assert answer.read() == b"everything"
         for path, headers in (("../../etc/passwd", {}), ("", {"Host": "elsewhere.example:80"})):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(urllib.request.Request(address + path, headers=headers))

@@ -1,13 +1,18 @@
 """`MultiWorkerMirroredStrategy` with real processes: 2 workers of 2 devices each."""
 
 import contextlib
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import meshflow as tf
-from distribute.launching import WORKERS, finish, free_ports, start
+from distribute.launching import WORKERS, environment, finish, free_ports, start
 from distribute.workers import training
 
 FITS = ["fit", "fit_transformer", "fit_many_steps", "fit_dataset"]
@@ -151,40 +156,66 @@ def test_cluster_after_the_first_op_is_too_late():
         tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
-JOIN = "import meshflow as tf; tf.distribute.MultiWorkerMirroredStrategy()"
+# Joins as several workers, in processes that are forked when everything is imported.
+JOIN = """
+import json, os, sys, traceback
+import meshflow as tf
+tf.distribute.MultiWorkerMirroredStrategy
+processes = []
+for number, environment in enumerate(json.loads(sys.argv[1])):
+    process = os.fork()
+    if not process:
+        os.dup2(os.open(f"{number}.txt", os.O_CREAT | os.O_WRONLY), 2)
+        os.environ.update(environment)
+        try:
+            tf.distribute.MultiWorkerMirroredStrategy()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    processes.append(process)
+print([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes])
+"""
 
 
 def test_errors_of_joining(tmp_path):
     a, b, c, d = (f"127.0.0.1:{p}" for p in free_ports(4))
+
+    def worker(index, addresses, **extra):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        return {"TF_CONFIG": json.dumps(task), **{k: str(v) for k, v in extra.items()}}
+
     # A worker that never comes is named by worker 0, also to those that did come.
-    script = tmp_path / "join.py"
-    script.write_text(JOIN)
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         busy = f"127.0.0.1:{taken.getsockname()[1]}"
-        jobs = {
-            "missing": [
-                start(
-                    script,
-                    task=i,
-                    addresses=[a, "127.0.0.1:1", "10.0.0.9:7"],
-                    MESHFLOW_JOIN_TIMEOUT=6,
-                )
-                for i in (0, 1)
-            ],
-            "sizes": [
-                start(script, task=0, addresses=[b, c], MESHFLOW_JOIN_TIMEOUT=6),
-                start(script, task=1, addresses=[b, c, "127.0.0.1:1"]),
-            ],
-            "busy": [start(script, task=0, addresses=[busy, "127.0.0.1:1"])],
-            "alone": [start(script, task=1, addresses=[d, "127.0.0.1:1"], MESHFLOW_JOIN_TIMEOUT=2)],
-        }
-        found = {name: finish(processes) for name, processes in jobs.items()}
-    for text in found["missing"]:
+        waited = {"MESHFLOW_JOIN_TIMEOUT": 6}
+        jobs = [
+            *(worker(i, [a, "127.0.0.1:1", "10.0.0.9:7"], **waited) for i in (0, 1)),
+            worker(0, [b, c], **waited),
+            worker(1, [b, c, "127.0.0.1:1"]),
+            worker(0, [busy, "127.0.0.1:1"]),
+            worker(1, [d, "127.0.0.1:1"], MESHFLOW_JOIN_TIMEOUT=2),
+        ]
+        process = subprocess.Popen(
+            [sys.executable, "-c", JOIN, json.dumps(jobs)],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=240)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert said == f"{[1] * 6}\n"
+    found = [(tmp_path / f"{n}.txt").read_text() for n in range(6)]
+    for text in found[:2]:
         assert "Waited 6 s for worker:2 (10.0.0.9:7) to join" in text
-    for text in found["sizes"]:
+    for text in found[2:4]:
         assert "was told of a cluster of 3 workers, worker:0 of 2" in text
-    assert f"Port {busy.split(':')[1]}, where worker:0 must listen" in found["busy"][0]
-    assert f"worker:1 waited 2 s for worker:0 at {d}: nothing answers" in found["alone"][0]
-    assert all(p.returncode == 1 for processes in jobs.values() for p in processes)
+    assert f"Port {busy.split(':')[1]}, where worker:0 must listen" in found[4]
+    assert f"worker:1 waited 2 s for worker:0 at {d}: nothing answers" in found[5]

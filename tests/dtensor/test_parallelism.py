@@ -11,17 +11,19 @@ import pytest
 PROGRAM = Path(__file__).with_name("on_eight_devices.py")
 
 
-def run(what):
+@pytest.fixture(scope="module")
+def everything():
+    """What the program found, by what it ran."""
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), what], capture_output=True, text=True, timeout=600
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer"])
-def test_every_parallelism_gives_the_same_loss_curve(name):
-    found = run(name)
+def test_every_parallelism_gives_the_same_loss_curve(everything, name):
+    found = everything[name]
     curves = {kind: values for kind, values in found.items() if "part" not in kind}
     assert list(curves) == [
         *("one", "mirrored 2", "mirrored 8"),
@@ -37,8 +39,8 @@ def test_every_parallelism_gives_the_same_loss_curve(name):
     assert found["combined: kernel's part"][1] * 2 == whole
 
 
-def test_split_images_give_the_bits_of_one_device():
-    found = run("forward")
+def test_split_images_give_the_bits_of_one_device(everything):
+    found = everything["forward"]
     assert found["equal dropout masks"]
     # oneDNN begins the sums of a strided transposed convolution where its front padding does, which parts do not have.
     assert [r["layer"] for r in found["layers"] if not r["equal"]] in (

@@ -1,9 +1,13 @@
 """Profiles of deployed models tell the time of each operator."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.profiler import deployed_page
 
 L = tf.keras.layers
 
@@ -32,6 +36,11 @@ def _check(profile, kinds, runs):
     together = profile.by_kind()
     assert sum(o.seconds for o in together) == pytest.approx(sum(times))
     assert len(str(profile).splitlines()) == 2 + len(times)
+    assert all(o.bytes > 0 for o in profile.operators if any(k in o.kind for k in kinds))
+    text = deployed_page.page(profile)
+    shown = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    assert [o["name"] for o in shown["operators"]] == [o.name for o in profile.operators]
+    assert shown["first"] == pytest.approx(profile.first_seconds * 1e6, abs=0.01)
 
 
 def test_litert(model, tmp_path):
@@ -41,6 +50,10 @@ def test_litert(model, tmp_path):
     profile = tf.lite.experimental.profile(path, runs=20, batch=2)
     _check(profile, ["Convolution", "Fully Connected", "Softmax"], 20)
     assert all(o.first_seconds is not None for o in profile.operators)
+    # What the file says of them: two rows of 6 x 6 x 4, then of 3.
+    sizes = {o.kind.split()[0]: o.bytes for o in profile.operators}
+    assert (sizes["Convolution"], sizes["Softmax"]) == (2 * 6 * 6 * 4 * 4, 2 * 3 * 4)
+    assert any("conv2d" in o.name for o in profile.operators if "Convolution" in o.kind)
     with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):
         tf.profiler.profile_model(path, {"x": np.zeros((1, 8, 8, 1))})
     path.write_bytes(b"\0" * 64)
@@ -81,8 +94,9 @@ def test_saved_model(model, tmp_path):
     model.save(tmp_path / "saved", save_format="tf")
     profile = tf.profiler.profile_model(tmp_path / "saved", runs=3, batch=2)
     _check(profile, ["conv"], 3)
-    # The first call compiles.
+    # The first call compiles, and operators run in it, too.
     assert profile.first_seconds > profile.seconds
+    assert all(o.first_seconds > 0 for o in profile.operators)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
@@ -96,7 +110,12 @@ def test_command(model, tmp_path):
     from meshflow.cli.commands import app
 
     model.save(tmp_path / "saved", save_format="tf")
-    result = typer_testing.CliRunner().invoke(app, ["profile", "model", str(tmp_path / "saved"), "--runs", "2"])  # fmt: skip
+    page = tmp_path / "model.html"
+    words = ["profile", "model", str(tmp_path / "saved"), "--runs", "2", "--page", str(page)]
+    result = typer_testing.CliRunner().invoke(app, words)
     assert result.exit_code == 0 and "conv" in result.output, result.output
+    assert str(page) in result.output.replace("\n", "") and "conv" in page.read_text()
+    result = typer_testing.CliRunner().invoke(app, [*words[:3], "--serve"])
+    assert result.exit_code == 2 and "needs --page" in result.output
     result = typer_testing.CliRunner().invoke(app, ["profile", "model", str(tmp_path)])
     assert result.exit_code == 1

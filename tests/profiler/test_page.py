@@ -5,11 +5,13 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from meshflow.profiler import folders, page
+from meshflow.profiler import DeployedProfile, folders
+from meshflow.profiler.operators import Operator
 from profiler import xspaces
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -64,13 +66,34 @@ def test_a_page_stands_alone(made):
     assert data["traffic"][0]["axes"] == ["batch"]
 
 
-def test_many_steps_make_no_large_page(tmp_path):
-    place = xspaces.write(tmp_path, xspaces.training(1, steps=10_000, cause="none"))
-    text = page.page(folders.load(place))
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """The page of 10,000 steps, and how many calls of functions it took to read the trace and write it."""
+    folder = tmp_path_factory.mktemp("long")
+    place = xspaces.write(folder, xspaces.training(1, steps=10_000, cause="none"))
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        path = folders.write_page(str(place))
+    finally:
+        sys.setprofile(None)
+    return path, calls
+
+
+def test_many_steps_make_no_large_page(long):
+    path, calls = long
+    text = Path(path).read_text(encoding="utf-8")
     data = data_of(text)
     assert (data["steps"], data["bin"], len(data["rows"])) == (10_000, 5, 2000)
     assert data["rows"][1] == "train 5 to train 9"
     assert len(text) < 300_000
+    # Of 50,000 events few calls each: a laptop does some millions in a second.
+    assert calls < 25 * 50_000
 
 
 DRIVER = """
@@ -107,10 +130,10 @@ document.body.dataset.said = JSON.stringify(said);
 """
 
 
-def drive(file, tmp_path, width):
+def drive(file, tmp_path, width, driver=DRIVER):
     """What a page says after it was driven in a window of a width."""
     copy = tmp_path / "driven.html"
-    copy.write_text(Path(file).read_text(encoding="utf-8").replace("</body>", DRIVER + "</body>"))
+    copy.write_text(Path(file).read_text(encoding="utf-8").replace("</body>", driver + "</body>"))
     quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update")
     result = subprocess.run(
         [
@@ -148,3 +171,104 @@ def test_a_page_is_driven(made, tmp_path, width):
     assert said["fits"]
     assert said["title"].endswith("Meshflow profile")
     assert said["memory"] == 3
+
+
+MANY_DRIVER = """
+<script>
+const said = { drawn: 0, nodes: document.querySelectorAll("*").length };
+const plain = CanvasRenderingContext2D.prototype.fillRect;
+CanvasRenderingContext2D.prototype.fillRect = function (...a) { said.drawn++; return plain.apply(this, a); };
+const canvas = document.querySelector("#steps canvas");
+document.getElementById("steps").dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+said.columns = canvas.clientWidth;
+said.end = document.querySelector("#chosen h3").textContent;
+document.body.dataset.said = JSON.stringify(said);
+</script>
+"""
+
+
+@driven
+def test_a_page_of_many_steps_draws_what_can_be_seen(long, tmp_path):
+    said = drive(long[0], tmp_path, 1280, MANY_DRIVER)
+    assert said["end"] == "train 9995 to train 9999"
+    assert said["nodes"] < 600
+    # One rectangle for each column and part, whatever the number of steps.
+    parts = len(data_of(Path(long[0]).read_text(encoding="utf-8"))["parts"])
+    assert 0 < said["drawn"] <= said["columns"] * (parts + 1)
+
+
+BAD = "</script><img src=x onerror=document.title='bad'>"
+MODEL_DRIVER = """
+<script>
+const said = {};
+const column = (n) => [...document.querySelectorAll(`#operators tbody tr td:nth-child(${n})`)].map((c) => c.textContent);
+said.figures = [...document.querySelectorAll(".figure")].map((f) => f.textContent);
+said.lanes = [...document.querySelectorAll("#kinds .lane")].map((l) => [l.querySelector(".who").textContent, l.querySelectorAll("i").length, l.querySelector(".total").textContent]);
+said.heads = [...document.querySelectorAll("#operators th")].map((c) => c.textContent);
+said.names = column(2);
+said.wide = [...document.querySelectorAll("#kinds .lane:first-child i")].map((i) => Math.round(i.getBoundingClientRect().width));
+said.more = document.getElementById("all").textContent;
+document.querySelector("#operators [data-key=bytes]").click();
+said.largest = column(2)[0];
+document.querySelector("#operators [data-key=name]").click();
+said.sort = document.querySelector("#operators th[aria-sort]").getAttribute("aria-sort") + document.activeElement.dataset.key;
+document.getElementById("all").click(); said.all = column(1).length;
+document.querySelector("#legend button").click(); said.one = column(1);
+document.querySelector("#legend button").click();
+document.getElementById("grouped").click(); said.kinds = column(1);
+document.getElementById("filter").value = "conv"; document.getElementById("filter").dispatchEvent(new Event("input"));
+said.filtered = column(1);
+said.fits = document.documentElement.scrollWidth <= window.innerWidth;
+said.title = document.title;
+document.body.dataset.said = JSON.stringify(said);
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """The page of a model with two convolutions and many additions, with a name that means mischief."""
+    operators = [
+        Operator(BAD, "Convolution", 1, 3e-3, 5e-3, 4000),
+        Operator("conv_2", "Convolution", 1, 1e-3, 1e-3, 9000),
+        *(Operator(f"add_{n:02}", "Add", 2, 1e-5, None, None) for n in range(30)),
+    ]
+    found = DeployedProfile("models/tiny.tflite", "LiteRT", 4, 50, 0.02, 0.007, 0.004, operators)
+    return found.write_page(tmp_path_factory.mktemp("pages") / "model.html")
+
+
+def test_a_page_of_a_deployed_model_stands_alone(deployed):
+    text = Path(deployed).read_text(encoding="utf-8")
+    shown = re.sub(r"http://www\.w3\.org/2000/svg", "", text)
+    assert not re.search(r"(?:src|href)=[\"'](?!#|data:)|https?://|@import|url\(", shown)
+    assert "default-src 'none'" in text
+    assert text.count("</script>") == 2
+    data = data_of(text)
+    assert (data["first"], data["call"], data["batch"], data["runs"]) == (7000, 4000, 4, 50)
+    assert data["operators"][0] == {
+        **{"name": BAD, "kind": "Convolution", "calls": 1},
+        **{"time": 3000, "first": 5000, "bytes": 4000},
+    }
+
+
+@driven
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_page_of_a_deployed_model_is_driven(deployed, tmp_path, width):
+    said = drive(deployed, tmp_path, width, MODEL_DRIVER)
+    assert said["figures"][:4] == ["4.00 msa call", "1000rows a second", "7.00 msthe first call", "20.0 msloading"]  # fmt: skip
+    assert said["lanes"] == [["A later call", 2, "4.30 ms"], ["The first call", 1, "6.00 ms"], ["Memory", 1, "13.0 kB"]]  # fmt: skip
+    # Of 4.3 ms convolutions take 4.
+    assert said["wide"][0] / sum(said["wide"]) == pytest.approx(4 / 4.3, abs=0.02)
+    assert said["heads"] == [
+        *("Operator", "Name", "Time", "Share", "Calls", "Each", "First call", "Memory"),
+        "Of memory",
+    ]
+    assert said["names"][:3] == [BAD, "conv_2", "add_00"] and len(said["names"]) == 20
+    assert said["largest"] == "conv_2"
+    assert said["sort"] == "ascendingname"
+    assert (said["more"], said["all"]) == ("Show all 32", 32)
+    assert said["one"] == ["Convolution"] * 2
+    assert said["kinds"] == ["Convolution2 operators", "Add30 operators"]
+    assert said["filtered"] == ["Convolution2 operators"]
+    assert said["fits"]
+    assert said["title"] == "tiny.tflite - Meshflow profile"

@@ -126,6 +126,27 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         pass
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have their names in /proc")
+def test_threads_of_pipelines_have_names(tmp_path):
+    def slow(x):
+        return tf.py_function(lambda v: v + 1, [x], tf.int64)
+
+    with profiler.Profile(tmp_path):
+        data = tf.data.Dataset.range(6).map(slow, num_parallel_calls=2).prefetch(2)
+        assert [int(v) for v in data] == [1, 2, 3, 4, 5, 6]
+    (path,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    threads = {}
+    for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            names = {e.name for e in line.events if e.name.startswith("meshflow:data")}
+            if names:
+                threads.setdefault(line.name.partition("/")[0], set()).update(names)
+    assert threads == {
+        "tf.data ahead": {"meshflow:data/ahead"},
+        "tf.data map": {"meshflow:data/map"},
+    }
+
+
 class Nap(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(0.02)

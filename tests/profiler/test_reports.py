@@ -49,6 +49,36 @@ def test_nobody_is_named_where_all_are_alike():
         assert report(xspaces.training(3, delay=0, seed=seed)).straggler() is None
 
 
+@pytest.mark.parametrize("cause", ["input", "python", "compute", "compile", "communication"])
+def test_a_worker_that_falls_behind_is_named_with_the_reason(cause):
+    """Workers of parameter servers do not wait for each other."""
+    part = {"communication": "comm:parameter servers"}.get(cause, cause)
+    for seed in range(helpers.rounds(20, 200)):
+        slow = seed % 3
+        made = report(xspaces.closures(3, slow=slow, cause=cause, seed=seed))
+        found = made.straggler()
+        assert (found.worker, found.part) == (slow, part)
+        assert abs(found.excess / 1e6 - 10) < 1 and abs(found.part_excess / 1e6 - 10) < 1
+        first = next(v for v in verdicts(made) if v.kind == "straggler")
+        assert first.title == f"Worker{slow} is slower than the others" and first.advice
+        assert "100% of its steps are longer" in first.text
+    for seed in range(20):
+        assert report(xspaces.closures(3, delay=0, seed=seed)).straggler() is None
+
+
+def test_threads_that_take_turns_are_one_worker():
+    """It exchanges while any of them does, and waits while all do."""
+    once, twice = (
+        report(xspaces.closures(1, threads=n, seed=1)).workers[0].breakdown for n in (1, 2)
+    )
+    assert len(once.steps) == len(twice.steps) == 12
+    for name in ("compute", "input", "comm:parameter servers", "idle"):
+        # A thread's first and last waits are not in a trace.
+        found, expected = twice.parts[name][2:-1], once.parts[name][2:-1]
+        np.testing.assert_allclose(found, expected, atol=1e4, err_msg=name)
+        assert expected.min() > 0.9e6
+
+
 def test_waiting_for_others_is_told_from_sending():
     made = report(xspaces.training(2, slow=1, cause="input"))
     comm, waiting = made.part("comm")[1:] / 1e6, made.waiting[1:] / 1e6

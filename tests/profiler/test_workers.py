@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,8 +21,23 @@ client = tf.profiler.experimental.client
 WORKER = Path(__file__).parent / "training_worker.py"
 
 
+SERVERS = Path(__file__).parent / "training_servers.py"
+
+
+@pytest.fixture(scope="module")
+def late_sends(tmp_path_factory):
+    """A library that delays what a worker's collectives send."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler, on Linux")
+    source = Path(__file__).parent / "late_sends.c"
+    library = tmp_path_factory.mktemp("library") / "late_sends.so"
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+    return str(library)
+
+
 @contextlib.contextmanager
-def training(kind, delay, slow=1, count=2):
+def training(kind, delay, slow=1, count=2, **environments):
     """Workers that train as long as the block, one of them slow; their servers' addresses."""
     ports = free_ports(2 * count)
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports[:count]]}
@@ -30,10 +46,11 @@ def training(kind, delay, slow=1, count=2):
         for number in range(count):
             task = {"cluster": cluster, "task": {"type": "worker", "index": number}}
             own = kind if number == slow else "none"
+            extra = environments if number == slow else {}
             processes.append(
                 subprocess.Popen(
                     [sys.executable, str(WORKER), str(ports[count + number]), own, str(delay)],
-                    env=environment(1, TF_CONFIG=json.dumps(task)),
+                    env=environment(1, TF_CONFIG=json.dumps(task), **extra),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -50,12 +67,19 @@ def training(kind, delay, slow=1, count=2):
             process.communicate()
 
 
+def sound(report):
+    """The parts of every step sum to it."""
+    for worker in report.workers:
+        parts = worker.breakdown.parts
+        assert len(worker.breakdown.steps) > 2
+        np.testing.assert_allclose(sum(parts.values()), worker.breakdown.walls, rtol=0.02)
+
+
 def check(report, kind, slow, part, count=2):
     """The profile says which worker is slow, and by what."""
     assert [w.name for w in report.workers] == [f"worker {n}" for n in range(count)]
+    sound(report)
     for worker in report.workers:
-        parts = worker.breakdown.parts
-        np.testing.assert_allclose(sum(parts.values()), worker.breakdown.walls, rtol=0.02)
         assert "all-reduce" in {t.kind for t in worker.traffic}
         assert "sequential/wide" in {o.layer for o in worker.operations}
     assert (report.rows >= 0).all(1).sum() > 2
@@ -105,23 +129,37 @@ def test_two_workers_are_profiled_by_one_call():
             client.monitor(gone, 50)
 
 
+CAUSES = {
+    "python": "callback",
+    "input": "input",
+    "compute": "compute",
+    "recompiling": "compile",
+    "communication": "",
+}
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("kind", "part"),
-    [
-        ("python", "callback"),
-        ("input", "input"),
-        ("compute", "compute"),
-        ("recompiling", "compile"),
-    ],
-)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("slow", [0, 1])
-def test_the_slow_worker_and_the_cause(kind, part, slow):
-    with training(kind, 10, slow) as addresses:
-        for _ in range(5):
-            place = stores.memory()
-            client.trace(",".join(addresses), place, 5000 if kind == "recompiling" else 1500)
-            check(folders.load(place), kind, slow, part)
+def test_planted_delays_are_found(late_sends, slow):
+    """10 ms in one worker: five causes, four traces each, 20 of 20 right."""
+    right = []
+    for kind, part in CAUSES.items():
+        sends = {"LD_PRELOAD": late_sends, "LATE_SENDS": 10_000} if not part else {}
+        with training(kind, 10, slow, **sends) as addresses:
+            for _ in range(4):
+                place = stores.memory()
+                client.trace(",".join(addresses), place, 4000 if kind == "recompiling" else 1500)
+                report = folders.load(place)
+                sound(report)
+                found, kinds = report.straggler(), [v.kind for v in verdicts(report)]
+                if part:
+                    named = found and (found.worker, found.part) == (slow, part)
+                    right.append((kind, bool(named) and "straggler" in kinds, found))
+                else:
+                    # Both ends of a slow connection wait for it: there is nobody to name.
+                    right.append((kind, kinds[0] == kind, kinds))
+    assert len(right) == 20 and not [one for one in right if not one[1]]
 
 
 @pytest.mark.soak
@@ -132,27 +170,14 @@ def test_four_workers():
         check(folders.load(place), "input", 2, "input", count=4)
 
 
-SERVERS = """
-import meshflow as tf
-strategy = tf.distribute.ParameterServerStrategy(engine="processes", workers=2, servers=1)
-with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(64, name="wide"), tf.keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-data = tf.data.Dataset.from_tensors((tf.ones([32, 8]), tf.ones([32, 1]))).repeat()
-
-class Ready(tf.keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        print("ready", flush=True)
-
-model.fit(data, steps_per_epoch=20, epochs=10**6, verbose=0, callbacks=[Ready()])
-"""
-
-
-@pytest.mark.soak
-def test_servers_and_workers_of_a_parameter_server_s_cluster(tmp_path):
+@contextlib.contextmanager
+def serving(kind, slow, workers):
+    """A training with a parameter server as long as the block; the addresses of servers and workers."""
     first = 20_000 + free_ports(1)[0] % 10_000
+    # Workers read ahead: what that hides is no delay.
+    delay = "30" if kind == "input" else "10"
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVERS],
+        [sys.executable, str(SERVERS), kind, delay, str(slow), str(workers)],
         env=environment(1, MESHFLOW_PROFILER_PORTS=first),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -161,17 +186,34 @@ def test_servers_and_workers_of_a_parameter_server_s_cluster(tmp_path):
     try:
         ready = (line for line in process.stdout if line == "ready\n")
         assert next(ready) and next(ready)
-        addresses = ",".join(f"127.0.0.1:{first + n}" for n in range(3))
-        client.trace(addresses, tmp_path, 1500)
+        yield ",".join(f"127.0.0.1:{first + n}" for n in range(1 + workers))
     finally:
         process.terminate()
         process.communicate()
-    report = folders.load(tmp_path)
-    assert [w.name for w in report.workers] == ["ps 0", "worker 0", "worker 1"]
-    names = [{name for name, _ in w.breakdown.steps} for w in report.workers]
-    assert names == [{"exchange"}, {"closure"}, {"closure"}]
-    for worker in report.workers[1:]:
-        assert worker.breakdown.parts["comm:parameter servers"].sum() > 0
-    for worker in report.workers:
-        parts = worker.breakdown.parts
-        np.testing.assert_allclose(sum(parts.values()), worker.breakdown.walls, rtol=0.02)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_planted_delays_of_a_parameter_server_s_workers_are_found(workers):
+    """As above, where workers do not wait for each other; and a job in which nobody is slow."""
+    right = []
+    causes = {**CAUSES, "python": "python", "communication": "comm:parameter servers"}
+    for number, (kind, part) in enumerate(causes.items()):
+        slow = number % workers
+        with serving(kind, slow, workers) as addresses:
+            for _ in range(4):
+                place = stores.memory()
+                client.trace(addresses, place, 4000 if kind == "recompiling" else 2000)
+                report = folders.load(place)
+                names = [w.name for w in report.workers]
+                assert names == ["ps 0", *(f"worker {n}" for n in range(workers))]
+                assert {n for n, _ in report.workers[0].breakdown.steps} == {"exchange"}
+                for worker in report.workers[1:]:
+                    assert {n for n, _ in worker.breakdown.steps} == {"closure"}
+                    assert worker.breakdown.parts["comm:parameter servers"].sum() > 0
+                sound(report)
+                found = report.straggler()
+                named = found and (found.worker, found.part) == (1 + slow, part)
+                right.append((kind, bool(named), found))
+    assert len(right) == 20 and not [one for one in right if not one[1]]

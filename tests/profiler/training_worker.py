@@ -1,7 +1,7 @@
 """A worker of MultiWorkerMirroredStrategy that trains until its standard input ends, slow on purpose.
 
 Arguments: the port of its profiler's server, the kind of delay ('python', 'input', 'compute', 'recompiling' or
-'none'), and the delay in milliseconds.
+'none'), and the delay in milliseconds. Delays of communication come from outside.
 """
 
 import os

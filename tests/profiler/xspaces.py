@@ -104,6 +104,46 @@ def training(workers=2, steps=8, slow=0, cause="none", delay=10.0, seed=0, first
     }
 
 
+def closures(workers=3, steps=12, slow=0, cause="none", delay=10.0, seed=0, threads=2):
+    """Traces of a parameter server's workers, which do not wait for each other: {name: XSpace}.
+
+    Each closure reads its input for 1 ms and computes for 4, and exchanges values for 2 ms; then the worker waits for
+    work for 1 ms. Its threads take turns: while one exchanges, another waits.
+    """
+    rng = random.Random(seed)
+    found = {}
+    for w in range(workers):
+        lines = [[] for _ in range(threads)]
+        pool, at, free = [], rng.uniform(0, 3), [0.0] * threads
+        for step in range(steps):
+            late = {cause: delay if w == slow else 0.0}
+            line = lines[step % threads]
+            begin, waited = at, 1 + rng.uniform(0, 0.3)
+            line.append(
+                event("meshflow:waiting", free[step % threads], begin - free[step % threads])
+            )
+            taken = 1 + rng.uniform(0, 0.3) + late.get("input", 0)
+            line.append(event("meshflow:input", at, taken))
+            at += taken
+            if late.get("compile"):
+                line.append(event("backend_compile_and_load", at, late["compile"]))
+            at += late.get("compile", 0) + late.get("python", 0)
+            taken = 4 + rng.uniform(0, 0.3) + late.get("compute", 0)
+            known = {"hlo_module": "jit_closure", "device_ordinal": 0, "run_id": step}
+            pool.append(event("ffi_call.1", at, taken, hlo_op="ffi_call.1", **known))
+            at += taken
+            number = step * workers + w
+            line.append(event("closure", begin, at - begin, step_num=number, _r=1))
+            taken = 2 + rng.uniform(0, 0.3) + late.get("communication", 0)
+            line.append(event("meshflow:communication/exchange", at, taken))
+            at += taken
+            free[step % threads] = at
+            at += waited
+        planes = {f"closures {n}": line for n, line in enumerate(lines)}
+        found[f"worker{w}"] = space({"/host:CPU": {**planes, "tf_XLAEigen/1": pool}})
+    return found
+
+
 def write(folder, traces, **descriptions):
     """Writes traces as a profile in a log folder; the profile's folder."""
     import json

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import http.server
-import os
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -13,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from meshflow.cli import profile_model
+from meshflow.cli import page_server, profile_model
 from meshflow.core.runtime.errors import OpError
-from meshflow.files import gfile
 from meshflow.files.paths import parent
 from meshflow.profiler import client, folders, terminal
+from meshflow.profiler.page import link
 from meshflow.profiler.verdicts import verdicts
 
 app = typer.Typer(
@@ -124,46 +122,10 @@ def view(
     port: Annotated[int, typer.Option(help="With --serve: where; 0 for a free port.")] = 0,
 ) -> None:
     """Write the page of the newest profile: one HTML file that needs no network."""
-    path = folders.write_page(out or folders.profiles(logdir)[-1], folders.load(logdir))
+    folder, report = out or folders.profiles(logdir)[-1], folders.load(logdir)
+    path = folders.write_page(folder, report)
     _say(path)
     if serve:
-        _serve(path, port)
-
-
-def _serve(path: str, port: int) -> None:
-    """Serves a page and the traces beside it to this machine, until interrupted."""
-    names = {"/": os.path.basename(path)} | {
-        f"/{name}": name
-        for name in gfile.listdir(parent(path))
-        if name.endswith((folders.PAGE, ".trace.json.gz"))
-    }
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = names.get(self.path.partition("?")[0])
-            # Pages of the network that give themselves this machine's address are not answered.
-            known = self.headers.get("Host", "").rpartition(":")[0] in ("127.0.0.1", "localhost")
-            if name is None or not known:
-                self.send_error(404)
-                return
-            with gfile.GFile(gfile.join(parent(path), name), "rb") as file:
-                content = file.read()
-            self.send_response(200)
-            page = name.endswith(".html")
-            self.send_header(
-                "Content-Type", "text/html; charset=utf-8" if page else "application/gzip"
-            )
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Requests are not worth lines."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        _say(f"http://127.0.0.1:{server.server_port}/ (this machine only; Ctrl-C ends it)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return
+        links = {link(w.trace, folder): w.trace for w in report.workers if w.trace}
+        traces = {name: trace for name, trace in links.items() if name}
+        page_server.serve(path, port, _say, traces)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from meshflow.cli import page_server
 from meshflow.core.runtime.errors import OpError
 from meshflow.profiler.deployed import profile_model
 
@@ -20,10 +21,19 @@ def model(
     runs: Annotated[int, typer.Option(help="How often it is run after the first call.")] = 50,
     batch: Annotated[int, typer.Option(help="Rows of zeros that it is given.")] = 1,
     kinds: Annotated[bool, typer.Option("--kinds", help="Operators of a kind together.")] = False,
+    page: Annotated[
+        str, typer.Option(help="Draw it, too: write this HTML file, which needs no network.")
+    ] = "",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="With --page: serve it to this machine.")
+    ] = False,
 ) -> None:
     """Show where the time of a deployed model goes, operator by operator."""
+    if serve and not page:
+        raise typer.BadParameter("--serve needs --page FILE.html: there is no page to serve.")
     try:
         found = profile_model(file, runs=runs, batch=batch)
+        written = found.write_page(page) if page else ""
     except (OpError, ImportError, OSError) as error:
         sys.exit(str(error))
     console = Console()
@@ -42,3 +52,7 @@ def model(
     console.print(table)
     if found.note:
         console.print(found.note, markup=False, soft_wrap=True)
+    if written:
+        console.print(written, markup=False, soft_wrap=True, highlight=False)
+        if serve:
+            page_server.serve(written, 0, lambda text: console.print(text, markup=False))

@@ -19,7 +19,7 @@ import numpy as np
 
 from meshflow.checkpoint.graph import STATE
 from meshflow.core.iterators.iterator_captures import Source
-from meshflow.core.runtime.annotations import INPUT, region
+from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.data import structure
@@ -232,8 +232,9 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
     stopped = threading.Event()
 
     def work() -> None:
+        name_thread("tf.data ahead")
         try:
-            for item in items:
+            for item in _in_regions(items, "ahead"):
                 if not places.get() or stopped.is_set():
                     break
                 ready.put((item, None))
@@ -253,7 +254,9 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
     thread.start()
     try:
         while True:
-            item, error = ready.get()
+            # Whoever takes the elements waits for its input here.
+            with region(INPUT):
+                item, error = ready.get()
             if error is not None:
                 raise error
             if item is _END:
@@ -264,6 +267,16 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
         stop()
         thread.join(timeout=5)
         _stops.pop(thread, None)
+
+
+def _in_regions(items: Iterator[Any], name: str) -> Iterator[Any]:
+    """Items, each made in a region that profiles show."""
+    while True:
+        with region(DATA, name):
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield item
 
 
 # How to end each thread that works ahead.
@@ -309,7 +322,8 @@ def _in_threads(
 
     def all_computed(group: list[Any]) -> tuple[list[Any], float]:
         start = time.perf_counter()
-        return [computed(item) for item in group], time.perf_counter() - start
+        with region(DATA, "map"):
+            return [computed(item) for item in group], time.perf_counter() - start
 
     size = 1
 
@@ -322,7 +336,7 @@ def _in_threads(
         return results
 
     source = caught(items)
-    pool = ThreadPoolExecutor(workers, "tf.data map")
+    pool = ThreadPoolExecutor(workers, "tf.data map", name_thread, ("tf.data map",))
     started: collections.deque[Future[Any]] = collections.deque()
     try:
         while group := list(itertools.islice(source, size)):

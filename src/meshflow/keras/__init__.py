@@ -3,10 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from meshflow.core.dispatch import op_names
 from meshflow.keras import (
     activations,
     applications,
-    backend,
     callbacks,
     config,
     constraints,
@@ -33,7 +33,7 @@ from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.version import KERAS_VERSION as __version__
 
 if TYPE_CHECKING:
-    from meshflow.legacy import preprocessing, wrappers
+    from meshflow.legacy import backend, preprocessing, wrappers
 
 __all__ = [
     "Input",
@@ -67,8 +67,12 @@ __all__ = [
 ]
 
 
+# Files may name its functions, too.
+op_names.later("keras.backend.", "meshflow.legacy.backend")
+
+
 def __getattr__(name: str) -> Any:
     # What is of earlier years loads when it is first used.
-    if name in ("preprocessing", "wrappers"):
+    if name in ("backend", "preprocessing", "wrappers"):
         return importlib.import_module(f"meshflow.legacy.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -301,7 +301,7 @@ def get(identifier: Any) -> Any:
     return _FAMILY.get(identifier)
 
 
-def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
+def serialize(activation: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The name of an activation function, or a layer's configuration.
 
     Example:

@@ -222,7 +222,7 @@ def get(identifier: Any) -> Any:
     return _FAMILY.get(identifier)
 
 
-def serialize(constraint: Any, use_legacy_format: bool = False) -> Any:
+def serialize(constraint: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration of a constraint.
 
     Example:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import difflib
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshflow.keras.safe_mode import in_safe_mode
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
@@ -126,6 +127,17 @@ def snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
 
 
+class Later(NamedTuple):
+    """A thing of a module that is loaded when a configuration first names it."""
+
+    module: str
+    name: str
+
+    def load(self) -> Any:
+        """The thing."""
+        return getattr(importlib.import_module(self.module), self.name)
+
+
 class Family:
     """Things of one kind that configurations name: layers, losses, optimizers and so on.
 
@@ -160,7 +172,8 @@ class Family:
         if not isinstance(name, str):
             return None
         found = get_registered_object(name, custom_objects, self.table)
-        return found if found is not None else self.table.get(name.lower())
+        found = found if found is not None else self.table.get(name.lower())
+        return found.load() if isinstance(found, Later) else found
 
     def get(self, identifier: Any, custom_objects: Any = None) -> Any:
         """What an identifier means.
@@ -316,7 +329,7 @@ _ORDER = (
 )
 
 
-def serialize(obj: Any) -> Any:
+def serialize(obj: Any) -> dict[str, Any] | str | None:
     """A configuration, or the name of a function."""
     if obj is None or isinstance(obj, (str, dict)):
         return obj
@@ -328,7 +341,7 @@ def serialize(obj: Any) -> Any:
     return get_registered_name(obj)
 
 
-def serialize_keras_object(obj: Any) -> Any:
+def serialize_keras_object(obj: Any) -> dict[str, Any] | str | None:
     """The configuration of a layer, loss, optimizer or the like, or the name of a function.
 
     Args:

@@ -217,7 +217,7 @@ def get(identifier: Any) -> Any:
     return _FAMILY.get(identifier)
 
 
-def serialize(regularizer: Any, use_legacy_format: bool = False) -> Any:
+def serialize(regularizer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration of a regularizer.
 
     Example:

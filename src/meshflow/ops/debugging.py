@@ -14,7 +14,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
 from meshflow.core.tracing import host_callbacks, pass_pipeline
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DType, as_dtype, float32
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.ops import math
@@ -453,7 +453,7 @@ def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None
         )
 
 
-def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
+def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
     """The common floating dtype of tensors; raises ValueError when they differ.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshflow.profiler.traces import Device, Spans, Step, Trace
+from meshflow.profiler.traces import Device, Spans, Step, Trace, outermost
 
 __all__ = ["HOST_PARTS", "Breakdown", "break_down"]
 
@@ -69,15 +69,6 @@ def _calls_as_steps(trace: Trace) -> list[Step]:
         return []
     name, spans = found
     return [Step(name, number, *span) for number, span in enumerate(outermost(spans))]
-
-
-def outermost(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Intervals without those that lie in others: of calls that are shown twice, the outer ones."""
-    outer: list[tuple[float, float]] = []
-    for start, end in sorted(spans, key=lambda s: (s[0], -s[1])):
-        if not outer or start >= outer[-1][1]:
-            outer.append((start, end))
-    return outer
 
 
 def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray, np.ndarray]:

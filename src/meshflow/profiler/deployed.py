@@ -20,11 +20,17 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.environment import extras
+from meshflow.profiler import deployed_page
+from meshflow.profiler.description import describe
 from meshflow.profiler.litert import profiled as by_litert
 from meshflow.profiler.operators import Operator
+from meshflow.profiler.report import instruction_of
 from meshflow.saved_model import contains_saved_model, load
 
 __all__ = ["DeployedProfile", "profile_model"]
+
+# Nanoseconds of an operation's runs, by its program and name.
+_Times = dict[tuple[str, str], list[float]]
 
 
 @dataclasses.dataclass
@@ -65,6 +71,17 @@ class DeployedProfile:
                 o.kind, o.kind, old.calls + o.calls, old.seconds + o.seconds, _sum(old.first_seconds, o.first_seconds), _sum(old.bytes, o.bytes)
             )  # fmt: skip
         return sorted(kinds.values(), key=lambda o: -o.seconds)
+
+    def write_page(self, path: Any) -> str:
+        """Writes a page that draws time, memory and calls of the operators: one HTML file that needs no network.
+
+        Args:
+          path: the file, here or in a store.
+
+        Returns:
+          The path.
+        """
+        return deployed_page.write_page(self, path)
 
     def __str__(self) -> str:
         head = (
@@ -206,16 +223,22 @@ def _by_xla(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
     def run() -> None:
         jax.block_until_ready([t._value for t in function(**feed).values()])
 
-    first = _timed(run, 1)
+    first, begun = _traced(run, 1)
     seconds = _timed(run, runs)
-    with tempfile.TemporaryDirectory() as folder:
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        with _alone(), jax.profiler.trace(folder, profiler_options=options):
-            _timed(run, runs)
-        operators = _of_trace(folder, runs)
+    _, later = _traced(run, runs)
+    operators = _of_xla(later, begun, runs)
     device = jax.devices()[0].device_kind
     return DeployedProfile(path, f"XLA ({device})", batch, runs, loading, first, seconds, operators)
+
+
+def _traced(run: Any, runs: int) -> tuple[float, _Times]:
+    """Seconds of a call, and nanoseconds of each of XLA's operations, by program and name."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with _alone(), jax.profiler.trace(folder, profiler_options=options):
+            seconds = _timed(run, runs)
+        return seconds, _of_trace(folder)
 
 
 @contextlib.contextmanager
@@ -226,18 +249,30 @@ def _alone() -> Any:
         raise InvalidArgumentError(f"A profile of this process is being taken already: {error}") from error  # fmt: skip
 
 
-def _of_trace(folder: str, runs: int) -> list[Operator]:
-    """XLA's operations in a recorded trace."""
-    found: dict[str, list[float]] = collections.defaultdict(list)
+def _of_trace(folder: str) -> _Times:
+    found: _Times = collections.defaultdict(list)
     for file in glob.glob(f"{folder}/**/*.xplane.pb", recursive=True):
         for plane in jax.profiler.ProfileData.from_file(file).planes:
             for line in plane.lines:
                 for event in line.events:
                     about = dict(event.stats)
                     if "hlo_op" in about:
-                        found[str(about["hlo_op"])].append(event.duration_ns)
-    operators = [
-        Operator(name, name.split(".")[0], len(times) / runs, sum(times) / runs / 1e9)
-        for name, times in found.items()
-    ]
+                        program = f"{about.get('hlo_module', '')}({about.get('program_id', 0)})"
+                        found[program, str(about["hlo_op"])].append(event.duration_ns)
+    return found
+
+
+def _of_xla(later: _Times, begun: _Times, runs: int) -> list[Operator]:
+    """Operations with what their programs say of them: what they compute, for which layer, and of how many bytes."""
+    programs = describe()["programs"]
+    operators = []
+    for (program, name), times in later.items():
+        known = instruction_of(programs, program, name)
+        first, layer = begun.get((program, name)), known.get("layer", "")
+        operators.append(
+            Operator(
+                f"{layer}: {name}" if layer else name, known.get("what") or name.split(".")[0], len(times) / runs,
+                sum(times) / runs / 1e9, sum(first) / 1e9 if first else None, known.get("bytes"),
+            )
+        )  # fmt: skip
     return sorted(operators, key=lambda o: -o.seconds)

@@ -116,8 +116,8 @@ def read(folders: list[str]) -> Report:
             except DataLossError as error:
                 last, missing[name] = error, str(error)
                 continue
-            opened = f"{stem}{_TRACES[1]}" if folder == folders[0] else ""
-            shown = opened if opened and gfile.exists(gfile.join(folder, opened)) else ""
+            opened = gfile.join(folder, f"{stem}{_TRACES[1]}")
+            shown = opened if gfile.exists(opened) else ""
             workers.append(read_worker(name, trace, described, shown))
     if not workers:
         raise last or DataLossError(f"There is no trace in {folders[0]}.")
@@ -162,10 +162,10 @@ def _description(folder: str, stem: str) -> dict[str, Any]:
 
 
 def write_page(folder: str, report: Report | None = None) -> str:
-    """Writes the page of a profile into its folder.
+    """Writes the page of a profile into its folder, or into another one.
 
     Args:
-      folder: the profile's folder.
+      folder: where to.
       report: the profile, when it is read already.
 
     Returns:
@@ -174,5 +174,5 @@ def write_page(folder: str, report: Report | None = None) -> str:
     report = report or load(folder)
     path = gfile.join(folder, PAGE)
     with replacing(path, "w") as file:
-        file.write(page(report))
+        file.write(page(report, folder))
     return path

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import math
 import os
 import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +45,7 @@ def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int)
     Raises:
       DataLossError: for a file that is no model.
     """
-    content, names, shapes = _with_sizes(path, inputs, batch)
+    content, names, shapes, results = _with_sizes(path, inputs, batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.tflite"
         file.write_bytes(content)
@@ -52,7 +54,7 @@ def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int)
             for n, (shape, dtype) in zip(names, shapes, strict=True)
         ]  # fmt: skip
         try:
-            return _by_library(str(file), feed, runs)
+            return _by_library(str(file), feed, runs, results)
         except (_Failed, AttributeError, OSError) as error:
             package = extras.load("ai_edge_litert", "lite", _NEEDS)
             version = getattr(package, "__version__", "")
@@ -60,8 +62,18 @@ def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int)
             return _whole(content, names, feed, runs, note)
 
 
-def _with_sizes(path: str, inputs: Any, batch: int) -> tuple[bytes, list[str], list[Any]]:
-    """The model with sizes for those left open; names, shapes and dtypes of its inputs."""
+class _Result(NamedTuple):
+    """What an operator of the file makes: the operator's code, the tensor's name, and its bytes."""
+
+    code: str
+    name: str
+    bytes: int
+
+
+def _with_sizes(
+    path: str, inputs: Any, batch: int
+) -> tuple[bytes, list[str], list[Any], list[_Result]]:
+    """The model with sizes for those left open; names, shapes and dtypes of its inputs; its operators' results."""
     schema = extras.load("ai_edge_litert.schema_py_generated", "lite", _NEEDS)
     flatbuffers = extras.load("flatbuffers", "lite", _NEEDS)
     data = Path(path).read_bytes()
@@ -93,7 +105,54 @@ def _with_sizes(path: str, inputs: Any, batch: int) -> tuple[bytes, list[str], l
     shapes = [([] if t.shape is None else [int(d) for d in t.shape], kinds[t.type]) for t in found]
     builder = flatbuffers.Builder(len(data) + 1024)
     builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), names, shapes
+    return bytes(builder.Output()), names, shapes, _results(model, schema, kinds)
+
+
+def _results(model: Any, schema: Any, kinds: Mapping[int, str]) -> list[_Result]:
+    codes = {v: k for k, v in vars(schema.BuiltinOperator).items() if not k.startswith("_")}
+    main, found = model.subgraphs[0], []
+    for operator in main.operators:
+        code = model.operatorCodes[operator.opcodeIndex]
+        made = [main.tensors[i] for i in operator.outputs]
+        sizes = [_size(t, kinds) for t in made]
+        number = max(code.builtinCode, code.deprecatedBuiltinCode)
+        found.append(_Result(codes.get(number, ""), _text(made[0].name) if made else "", sum(sizes)))  # fmt: skip
+    return found
+
+
+def _size(tensor: Any, kinds: Mapping[int, str]) -> int:
+    shape = [] if tensor.shape is None else [int(d) for d in tensor.shape]
+    try:
+        return math.prod(shape) * np.dtype(kinds[tensor.type]).itemsize
+    except TypeError:
+        return 0  # Strings and other values without a size.
+
+
+# The words by which LiteRT's delegates call operators of the file.
+_CALLED = {
+    **{"CONV_2D": "Conv", "DEPTHWISE_CONV_2D": "Conv", "TRANSPOSE_CONV": "Deconv"},
+    **{"FULLY_CONNECTED": "Fully Connected", "SOFTMAX": "Softmax", "RESHAPE": "Static Reshape"},
+    **{"ADD": "Add", "MUL": "Multiply", "SUB": "Subtract", "MAX_POOL_2D": "Max Pool"},
+    **{"AVERAGE_POOL_2D": "Average Pool", "LOGISTIC": "Sigmoid", "TANH": "Tanh"},
+}
+
+
+def _with_results(operators: list[Operator], results: list[_Result]) -> list[Operator]:
+    """Operators, in the order in which they run, with the names and sizes of what the file says they make.
+
+    Of a kind of which there are not as many as in the file, because some are fused or added, nothing is known.
+    """
+    found = list(operators)
+    for word in dict.fromkeys(_CALLED.values()):
+        made = [result for result in results if _CALLED.get(result.code) == word]
+        places = [n for n, o in enumerate(operators) if re.search(rf"\b{word}", o.kind)]
+        if len(made) == len(places):
+            for place, result in zip(places, made, strict=True):
+                own = found[place]
+                found[place] = dataclasses.replace(
+                    own, name=result.name or own.name, bytes=own.bytes or result.bytes
+                )
+    return found
 
 
 def _text(name: Any) -> str:
@@ -178,7 +237,7 @@ class _Library:
         return self.made("CreateOpaqueOptions", name, payload, free)
 
 
-def _by_library(path: str, feed: list[Any], runs: int) -> Found:
+def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -> Found:
     library = _Library()
     start = time.perf_counter()
     environment = library.made("CreateEnvironment", 0, None)
@@ -213,7 +272,7 @@ def _by_library(path: str, feed: list[Any], runs: int) -> Found:
         library.call("StopProfiler", profiler)
         text = ctypes.c_char_p()
         library.call("GetProfileSummary", profiler, compiled, ctypes.byref(text))
-        return seconds, _operators((text.value or b"").decode(), count)
+        return seconds, _with_results(_operators((text.value or b"").decode(), count), results)
 
     first, begun = phase(1)
     seconds, operators = phase(runs)

@@ -17,7 +17,7 @@ class Operator:
       calls: for each run of the model.
       seconds: for each run of the model.
       first_seconds: in the first run, or None where it is not known.
-      bytes: of its results or, for LiteRT, of what it allocates; None where it is not known.
+      bytes: of its results, for XLA of its operands, too; None where it is not known.
     """
 
     name: str

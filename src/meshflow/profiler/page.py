@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import html
-import json
+import os
 from datetime import datetime
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from meshflow._version import __version__
+from meshflow.files.paths import is_remote, parent
 from meshflow.profiler.breakdown import HOST_PARTS
 from meshflow.profiler.description import FORMAT
+from meshflow.profiler.filling import filled
 from meshflow.profiler.report import Operation, Report, Worker
 from meshflow.profiler.verdicts import part_name, verdicts
 
-__all__ = ["PAGE", "page"]
+__all__ = ["PAGE", "link", "page"]
 
 # The page's file beside the traces.
 PAGE = "meshflow.html"
@@ -32,27 +32,31 @@ _GROUPS = {
 _ORDER = ("compute", "comm", "waiting", "input", "compile", *HOST_PARTS, "idle")
 
 
-def page(report: Report) -> str:
-    """The page as HTML."""
-    folder = resources.files(__package__) / "template"
-    style, script, text = (
-        (folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
-    )
-    # `<` would let a layer's name end the element that holds the data.
-    data = json.dumps(_data(report), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    parts = {
-        "title": html.escape(f"{_title(report.name)} - Meshflow profile"),
-        "style": style,
-        "script": script,
-        "data": data,
-    }
-    for name, value in parts.items():
-        before, _, after = text.partition("{{" + name + "}}")
-        text = before + value + after
-    return text
+def page(report: Report, folder: str = "") -> str:
+    """The page as HTML.
+
+    Args:
+      report: the profile.
+      folder: where the page will lie; '' for beside the traces.
+    """
+    return filled("page", _title(report.name), _data(report, folder))
 
 
-def _data(report: Report) -> dict[str, Any]:
+def link(trace: str, folder: str) -> str:
+    """How a page in a folder refers to a trace; '' where it cannot.
+
+    Example:
+      >>> link("/logs/now/a.trace.json.gz", "/logs/now"), link("/logs/now/a.trace.json.gz", "/out")
+      ('a.trace.json.gz', '../logs/now/a.trace.json.gz')
+    """
+    if not folder or parent(trace) == folder.rstrip("/"):
+        return trace.rpartition("/")[2]
+    if is_remote(trace) or is_remote(folder):
+        return ""
+    return os.path.relpath(trace, folder)
+
+
+def _data(report: Report, folder: str) -> dict[str, Any]:
     each = max(1, -(-len(report.rows) // _COLUMNS))
     straggler = report.straggler()
     leader = next((w for w in report.workers if w.peak), None)
@@ -63,7 +67,7 @@ def _data(report: Report) -> dict[str, Any]:
         "steps": len(report.rows),
         "bin": each,
         "rows": _labels(report, each),
-        "workers": [_worker(w, _begin(report)) for w in report.workers],
+        "workers": [_worker(w, _begin(report), folder) for w in report.workers],
         "walls": _numbers(report.walls, each),
         "parts": _parts(report, each),
         "together": report.together,
@@ -147,14 +151,14 @@ def _begin(report: Report) -> float:
     return min((w.memory[0][0] for w in report.workers if w.memory), default=0)
 
 
-def _worker(worker: Worker, begin: float) -> dict[str, Any]:
+def _worker(worker: Worker, begin: float, folder: str) -> dict[str, Any]:
     kinds: dict[str, int] = {}
     for device in worker.devices:
         kind = str(device.get("kind", ""))
         kinds[kind] = kinds.get(kind, 0) + 1
     return {
         "name": worker.name,
-        "trace": worker.trace,
+        "trace": link(worker.trace, folder) if worker.trace else "",
         "devices": ", ".join(f"{n} × {kind}" if n > 1 else kind for kind, n in kinds.items()),
         "memory": [[round((t - begin) / 1e3), host, device] for t, host, device in worker.memory],
     }

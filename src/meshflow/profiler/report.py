@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, called
 from meshflow.profiler.traces import Trace
 
-__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker"]
+__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker", "instruction_of"]
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Worker:
 
     Attributes:
       name: its task or host.
-      trace: its trace's file name, '' when there is none to open.
+      trace: the path of its trace, '' when there is none to open.
       breakdown: its steps.
       began: nanoseconds since 1970 of its clock's zero.
       details: nanoseconds by kind of the host's work and detail.
@@ -136,7 +136,7 @@ def _operations(
         times = np.bincount(ops, taken, len(device.names))
         kinds = dict(zip(device.ops, device.kinds, strict=True))
         for (module, op), number in device.names.items():
-            known = _instruction(programs, module, op)
+            known = instruction_of(programs, module, op)
             one = found.setdefault(
                 (module, op),
                 Operation(
@@ -160,7 +160,7 @@ def _operations(
     return ordered, sorted(traffic.values(), key=lambda t: -t.time)
 
 
-def _instruction(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
+def instruction_of(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
     """What is known of an instruction; {} for nothing."""
     if module in programs:
         found: dict[str, Any] = programs[module].get(op, {})
@@ -187,14 +187,14 @@ def _add_traffic(
 
 @dataclass
 class Straggler:
-    """The worker that others wait for.
+    """The worker that others wait for, or that falls behind those that do not wait.
 
     Attributes:
       worker: its place among the workers.
       excess: nanoseconds a step that it needs more than the others do, by their median.
       part: the part in which it needs most of that.
       part_excess: nanoseconds a step that it needs more in that part.
-      share: in which share of the steps it was the last.
+      share: in which share of the steps it was the last, or of its own steps needed longer than the others do.
     """
 
     worker: int
@@ -277,9 +277,9 @@ class Report:
         return waited
 
     def straggler(self) -> Straggler | None:
-        """Who is waited for, when that costs more than a twentieth of the steps' time."""
+        """Who is waited for, or behind, when that costs more than a twentieth of the steps' time."""
         if not self.together:
-            return None
+            return _behind(self.workers)
         complete = (self.rows >= 0).all(1)
         walls, comm = self.walls[complete], self.part("comm")[complete]
         # Without the first, in which all compile.
@@ -304,6 +304,47 @@ class Report:
         worst = max(gains, key=lambda name: gains[name])
         share = float(np.mean(last == worker))
         return Straggler(worker, excess, worst, gains[worst], share)
+
+
+def _behind(workers: list[Worker]) -> Straggler | None:
+    """Of workers that do the same without waiting for each other, as those of parameter servers, the slowest."""
+    groups: dict[frozenset[str], list[int]] = {}
+    for number, worker in enumerate(workers):
+        if len(worker.breakdown.steps) > 2:
+            names = frozenset(name for name, _ in worker.breakdown.steps)
+            groups.setdefault(names, []).append(number)
+    found = [_slowest(workers, group) for group in groups.values() if len(group) > 1]
+    return max((f for f in found if f is not None), key=lambda f: f.excess, default=None)
+
+
+def _slowest(workers: list[Worker], group: list[int]) -> Straggler | None:
+    busy = [_busy(workers[number].breakdown) for number in group]
+    # Without the first, which may compile, and without the longest tenth: a pause is no habit.
+    kept = [np.argsort(own[1:])[: -(-9 * (len(own) - 1) // 10)] + 1 for own in busy]
+    means = [float(own[k].mean()) for own, k in zip(busy, kept, strict=True)]
+    at = int(np.argmax(means))
+    others = means[:at] + means[at + 1 :]
+    excess = means[at] - float(np.median(others))
+    walls = [workers[n].breakdown.walls[k].mean() for n, k in zip(group, kept, strict=True)]
+    if excess < 0.05 * float(np.mean(walls)):
+        return None
+    parts = [
+        {name: float(taken[k].mean()) for name, taken in workers[n].breakdown.parts.items()}
+        for n, k in zip(group, kept, strict=True)
+    ]
+    gains = {
+        name: taken - float(np.median([p.get(name, 0.0) for p in parts[:at] + parts[at + 1 :]]))
+        for name, taken in parts[at].items()
+        if name != "idle"
+    }
+    worst = max(gains, key=lambda name: gains[name])
+    share = float(np.mean(busy[at][1:] > np.median(others)))
+    return Straggler(group[at], excess, worst, gains[worst], share)
+
+
+def _busy(breakdown: Breakdown) -> np.ndarray:
+    """How long each step was, without waiting for something to do."""
+    return breakdown.walls - breakdown.parts.get("idle", 0.0)
 
 
 def _aligned(workers: list[Worker]) -> np.ndarray:

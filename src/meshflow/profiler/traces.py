@@ -225,11 +225,12 @@ def _read(planes: Iterable[tuple[str, Any, list[tuple[str, Iterable[Any]]]]]) ->
         elif name.startswith("/host:CPU"):
             host += lines
     threads = [_take_thread(trace, events) for _, events in host]
+    stepping = [thread for thread in threads if thread.steps]
     main = max(threads, key=lambda t: (len(t.steps), len(t.spans["call"])), default=_Thread())
     for thread in threads:
         trace.steps += thread.steps
     trace.steps.sort(key=lambda s: s.end)
-    _take_main(trace, main)
+    _take_main(trace, _together(stepping) if len(stepping) > 1 else main)
     return trace
 
 
@@ -279,6 +280,35 @@ def _kind(name: str, event: Any) -> str | None:
     if "hlo_op" in stats:
         return None if _SPANNING.match(name) else "thunk"
     return "step" if "step_num" in stats or "_r" in stats else None
+
+
+def _together(threads: list[_Thread]) -> _Thread:
+    """Threads that take turns with the steps, as one: it works while any works, and waits while all wait."""
+    found = _Thread()
+    for kind in dict.fromkeys(kind for thread in threads for kind in thread.spans):
+        for thread in threads:
+            found.spans[kind] += thread.spans[kind]
+    edges = [
+        edge
+        for thread in threads
+        for start, end in outermost([span[:2] for span in thread.spans["waiting"]])
+        for edge in ((start, 1), (end, -1))
+    ]
+    waiting, since, found.spans["waiting"] = 0, 0.0, []
+    for when, change in sorted(edges):
+        if waiting == len(threads) and change < 0:
+            found.spans["waiting"].append((since, when, ""))
+        waiting, since = waiting + change, when
+    return found
+
+
+def outermost(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Intervals without those that lie in others: of calls that are shown twice, the outer ones."""
+    outer: list[tuple[float, float]] = []
+    for start, end in sorted(spans, key=lambda s: (s[0], -s[1])):
+        if not outer or start >= outer[-1][1]:
+            outer.append((start, end))
+    return outer
 
 
 def _take_main(trace: Trace, main: _Thread) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshflow.profiler.breakdown import HOST_PARTS
+from meshflow.profiler.breakdown import HOST_PARTS, SERVERS
 from meshflow.profiler.report import Report
 
 __all__ = ["PARTS", "Verdict", "counted", "duration", "part_name", "shares", "verdicts"]
@@ -33,6 +33,7 @@ _STRAGGLER = {
     "checkpoint": "Write checkpoints less often, or on a faster disk.",
     "compile": "Give all workers batches of one shape: `drop_remainder=True`.",
     "idle": "See whether other programs take its cores.",
+    f"comm:{SERVERS}": "Look at its network: the servers' values take longer to reach it than the others.",
 }
 _ADVICE = {
     "input": "End the pipeline with `prefetch(tf.data.AUTOTUNE)`, `cache()` what is read again, `map(..., num_parallel_calls=tf.data.AUTOTUNE)`; `tf.data.experimental.explain` says which part is slow.",
@@ -200,15 +201,21 @@ def _straggler(report: Report) -> list[Verdict]:
         return []
     name = report.workers[found.worker].name
     mean = float(np.nanmean(report.walls[counted(report)]))
+    how = (
+        f"it is the last in {found.share:.0%} of the steps"
+        if report.together
+        else f"{found.share:.0%} of its steps are longer than the others'"
+    )
     text = (
         f"{name} needs {duration(found.excess)} a step more than the others, {duration(found.part_excess)} "
-        f"of it for {part_name(found.part)}; it is the last in {found.share:.0%} of the steps."
+        f"of it for {part_name(found.part)}; {how}."
     )
+    behind = "waited for" if report.together else "slower than the others"
     advice = _STRAGGLER.get(found.part, "")
     return [
         Verdict(
             "straggler",
-            f"{name[:1].upper()}{name[1:]} is waited for",
+            f"{name[:1].upper()}{name[1:]} is {behind}",
             text,
             advice,
             min(found.excess / mean, 1.0),

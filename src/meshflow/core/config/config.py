@@ -101,7 +101,9 @@ def set_logical_device_configuration(device: PhysicalDevice, logical_devices: An
     State.logical_cpus = list(logical_devices)
 
 
-def get_logical_device_configuration(device: PhysicalDevice) -> Any:
+def get_logical_device_configuration(
+    device: PhysicalDevice,
+) -> list[LogicalDeviceConfiguration] | None:
     """What `set_logical_device_configuration` set, or None."""
     return State.logical_cpus if device.device_type == "CPU" else None
 

@@ -7,16 +7,19 @@ which would lead to all of Python.
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["find", "is_entered", "name_of", "nameable"]
+__all__ = ["find", "is_entered", "later", "name_of", "nameable"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 _functions: dict[str, Callable[..., Any]] = {}
+# Modules that enter functions when they are loaded, by the beginnings of these functions' names.
+_later: dict[str, str] = {}
 _names: weakref.WeakKeyDictionary[Callable[..., Any], str] = weakref.WeakKeyDictionary()
 
 
@@ -52,7 +55,20 @@ def find(name: str) -> Callable[..., Any] | None:
     Args:
       name: a name as `name_of` gives it.
     """
+    if name not in _functions:
+        for beginning in [b for b in _later if name.startswith(b)]:
+            importlib.import_module(_later.pop(beginning))
     return _functions.get(name)
+
+
+def later(beginning: str, module: str) -> None:
+    """Has a module be loaded, which enters functions, when a file first names one of them.
+
+    Args:
+      beginning: of their names.
+      module: the module.
+    """
+    _later[beginning] = module
 
 
 def name_of(function: Callable[..., Any]) -> str | None:

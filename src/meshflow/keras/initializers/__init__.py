@@ -523,7 +523,7 @@ def get(identifier: Any) -> Any:
     return _FAMILY.get(identifier)
 
 
-def serialize(initializer: Any, use_legacy_format: bool = False) -> Any:
+def serialize(initializer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration of an initializer.
 
     Example:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from meshflow.keras import registry
 from meshflow.keras.engine.graph import op_layers as _op_layers
@@ -16,7 +17,6 @@ from meshflow.keras.layers.bidirectional import *
 from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.convolutional_recurrent import *
 from meshflow.keras.layers.core import *
-from meshflow.keras.layers.dense_features import *
 from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.embedding import *
 from meshflow.keras.layers.experts import *
@@ -47,8 +47,26 @@ __all__ = sorted(
         for name, value in globals().items()
         if getattr(value, "__module__", "").startswith("meshflow.keras.")
     }
-    | {"deserialize", "experimental", "serialize"}
+    | {"DenseFeatures", "deserialize", "experimental", "serialize"}
 )
+
+if TYPE_CHECKING:
+
+    class DenseFeatures(Layer):
+        """For editors; see `meshflow.legacy.feature_column.dense_features`."""
+
+        def __init__(
+            self,
+            feature_columns: Any,
+            trainable: bool = True,
+            name: str | None = None,
+            partitioner: Any = None,
+            **kwargs: Any,
+        ) -> None: ...
+
+
+# What stands on the surface of earlier years, by the module where it is.
+_LATER = {"DenseFeatures": "meshflow.legacy.feature_column.dense_features"}
 
 
 def _layers(names: dict[str, Any]) -> dict[str, Any]:
@@ -58,10 +76,19 @@ def _layers(names: dict[str, Any]) -> dict[str, Any]:
 registry.LAYERS.add(
     *(_op_layers.TFOpLambda, _op_layers.SlicingOpLambda),
     **_layers(vars(experimental)) | _layers(globals()),
+    **{name: registry.Later(module, name) for name, module in _LATER.items()},
 )
 
 
-def serialize(layer: Any) -> Any:
+if not TYPE_CHECKING:  # To type checkers every name would be there.
+
+    def __getattr__(name):
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_LATER[name]), name)
+
+
+def serialize(layer: Any) -> dict[str, Any] | str | None:
     """The configuration of a layer: `{'class_name': ..., 'config': ...}`.
 
     Args:

@@ -6,10 +6,10 @@ from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, constraints, initializers, regularizers
-from meshflow.keras.backend import elementwise
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.logits import with_logits
 from meshflow.ops import array, math, nn
 
 __all__ = ["ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax", "ThresholdedReLU"]
@@ -217,8 +217,8 @@ class Softmax(_Elementwise):
                 return math.exp(
                     inputs - math.reduce_logsumexp(inputs, axis=list(self.axis), keepdims=True)
                 )
-            return elementwise.softmax(inputs, axis=self.axis[0])
-        return elementwise.softmax(inputs, axis=self.axis)
+            return with_logits(nn.softmax(inputs, axis=self.axis[0]), inputs)
+        return with_logits(nn.softmax(inputs, axis=self.axis), inputs)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

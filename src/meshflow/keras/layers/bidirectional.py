@@ -232,7 +232,7 @@ class Bidirectional(Wrapper):
         """The configuration, with the layers'."""
         config = {**super().get_config(), "merge_mode": self.merge_mode}
         if self._backward_given:
-            backward = registry.serialize(self.backward_layer)
+            backward: Any = registry.serialize(self.backward_layer)
             backward["config"]["name"] = backward["config"]["name"].removeprefix("backward_")
             config["backward_layer"] = backward
         return config

@@ -13,7 +13,7 @@ import numpy as np
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, constraints, initializers, regularizers
-from meshflow.keras.backend import products
+from meshflow.keras.layers import products
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
 from meshflow.ops import array, math, nn

@@ -11,10 +11,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import registry, settings
-from meshflow.keras.backend import loops, values
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers import recurrent_cells as cells
+from meshflow.keras.layers import steps as time_steps
 from meshflow.keras.layers.gated_cells import GatedCell
 from meshflow.ops import array
 
@@ -163,7 +163,7 @@ class RNN(Layer):
                     f"State for layer {self.name} is incompatible: expected shape={tuple(variable.shape)}, found "
                     f"shape={tuple(np.shape(value))}"
                 )
-            values.set_value(variable, value)
+            variable.assign(np.asarray(value).astype(variable.dtype.as_numpy_dtype))
 
     reset_state = reset_states
 
@@ -238,7 +238,7 @@ class RNN(Layer):
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)
         sequences, step = self._step(inputs, first, constants, training)
         try:
-            last, outputs, after = loops.rnn(
+            last, outputs, after = time_steps.rnn(
                 step,
                 sequences,
                 states,

@@ -183,7 +183,7 @@ def get(identifier: Any) -> Any:
     return _FAMILY.get(identifier)
 
 
-def serialize(loss: Any, use_legacy_format: bool = False) -> Any:
+def serialize(loss: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration or name of a loss.
 
     Example:

@@ -224,7 +224,7 @@ def get(identifier: Any) -> Any:
     return _FAMILY.get(identifier)
 
 
-def serialize(metric: Any, use_legacy_format: bool = False) -> Any:
+def serialize(metric: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration or name of a metric.
 
     Example:

@@ -106,7 +106,7 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> [float(v) for v in ops.slogdet([[1.0]])]
       [1.0, 0.0]
     """
-    return tuple(linalg_ops.slogdet(as_float(x)))
+    return linalg_ops.slogdet(as_float(x))
 
 
 def logdet(x: TensorLike) -> Tensor:
@@ -261,7 +261,7 @@ def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"`mode` argument value not supported. Expected one of {{'reduced', 'complete'}}. Received: mode={mode}"
         )
-    return tuple(linalg_ops.qr(as_float(x), mode == "complete"))
+    return linalg_ops.qr(as_float(x), mode == "complete")
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:

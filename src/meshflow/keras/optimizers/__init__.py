@@ -90,7 +90,7 @@ def get(identifier: Any, **kwargs: Any) -> Any:
     return registry.OPTIMIZERS.get(identifier)
 
 
-def serialize(optimizer: Any, use_legacy_format: bool = False) -> Any:
+def serialize(optimizer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration of an optimizer.
 
     Args:

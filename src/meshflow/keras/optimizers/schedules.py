@@ -309,7 +309,7 @@ _FAMILY = registry.family(
 )
 
 
-def serialize(learning_rate_schedule: Any) -> Any:
+def serialize(learning_rate_schedule: Any) -> dict[str, Any] | str | None:
     """The configuration of a schedule.
 
     Example:

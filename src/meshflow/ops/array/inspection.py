@@ -42,7 +42,7 @@ def _shape_of(value: Any) -> Any:
     return convert_to_tensor(value).shape
 
 
-def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Any:
+def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
     """The shape as a vector of integers, known also while a function is traced.
 
     Args:

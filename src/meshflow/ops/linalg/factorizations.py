@@ -45,7 +45,9 @@ def _qr(input: TensorLike, full_matrices: bool) -> Any:
     return tuple(jnp.linalg.qr(input, mode="complete" if full_matrices else "reduced"))
 
 
-def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Any:
+def qr(
+    input: TensorLike, full_matrices: bool = False, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """Orthogonal and upper triangular factors (q, r) of matrices [..., m, n]; `q` is square only when asked for.
 
     Example:
@@ -54,7 +56,8 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
       >>> q.shape, tf.abs(r).numpy().round(3).tolist()
       (TensorShape([3, 2]), [[2.0, 0.0], [0.0, 1.0]])
     """
-    return _qr(input, full_matrices)
+    q, r = _qr(input, full_matrices)
+    return q, r
 
 
 @op(kinds="fc", name="svd")

@@ -148,7 +148,7 @@ def norm(
 
 def normalize(
     tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Tensors divided by their norms, and the norms; arguments as in `norm`.
 
     The first result has the shape of the argument; the norms have size 1 along `axis`.

@@ -78,7 +78,7 @@ def _slogdet(input: TensorLike) -> Any:
     return sign, logarithm.astype(input.dtype)
 
 
-def slogdet(input: TensorLike, name: str | None = None) -> Any:
+def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Signs and logarithms of the absolute determinants of matrices [..., n, n], both [...].
 
     Example:
@@ -87,7 +87,8 @@ def slogdet(input: TensorLike, name: str | None = None) -> Any:
       >>> sign.numpy().item(), log.numpy().item()
       (-1.0, 0.0)
     """
-    return _slogdet(input)
+    sign, logarithm = _slogdet(input)
+    return sign, logarithm
 
 
 @op(kinds="fc")

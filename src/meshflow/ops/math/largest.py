@@ -33,7 +33,7 @@ def top_k(
     sorted: bool = True,
     index_type: Any = None,
     name: str | None = None,
-) -> Any:
+) -> TopKV2:
     """The k largest elements of the last dimension and their positions.
 
     Args:

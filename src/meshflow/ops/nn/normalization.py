@@ -119,7 +119,7 @@ def weighted_moments(
 
 def sufficient_statistics(
     x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Count, sum, sum of squares and shift, from which `normalize_moments` makes mean and variance.
 
     The count is a scalar; the sums have the shape of the argument without `axes`, which stay with size 1 under

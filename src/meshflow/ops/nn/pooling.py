@@ -340,7 +340,7 @@ def max_pool_with_argmax(
     output_dtype: Any = "int64",
     include_batch_in_index: bool = False,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """`max_pool2d` and where each maximum was found.
 
     Args:

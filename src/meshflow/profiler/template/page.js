@@ -1,40 +1,6 @@
-"use strict";
-const D = JSON.parse(document.getElementById("data").textContent);
-const $ = (id) => document.getElementById(id);
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const W = D.workers.length, R = D.rows.length;
 const hidden = new Set();
 const state = { row: 0, whole: false, sort: "time", down: true, grouped: false, all: false };
-
-// ---- words --------------------------------------------------------------------------------------
-
-function el(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined) made.setAttribute(name, value);
-  }
-  made.append(...children);
-  return made;
-}
-const digits = (x) => x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x >= 1 ? x.toFixed(2) : x.toPrecision(2);
-function time(us) {
-  if (us === null || us === undefined) return "–";
-  if (us >= 1e6) return digits(us / 1e6) + " s";
-  return us >= 1000 ? digits(us / 1000) + " ms" : us >= 1 ? us.toFixed(0) + " µs" : us > 0 ? "< 1 µs" : "0";
-}
-function amount(n, unit) {
-  if (n < 1000 && Number.isInteger(n)) return `${n} ${unit}`;
-  for (const prefix of ["", "k", "M", "G", "T"]) {
-    if (n < 1000 || prefix === "T") return digits(n).replace(/\.?0+$/, n < 10 ? "" : "$&") + " " + prefix + unit;
-    n /= 1000;
-  }
-}
-const percent = (x) => x >= 0.1 || x < 0.0005 ? (100 * x).toFixed(0) + " %" : (100 * x).toFixed(1) + " %";
-// `code` in texts becomes an element.
-function prose(text) {
-  return text.split("`").map((piece, n) => n % 2 ? el("code", {}, piece) : piece);
-}
 
 // ---- numbers: in microseconds, [row * workers + worker]; null where a worker has no such step -----
 
@@ -105,7 +71,7 @@ function meanStep() {
   const all = D.workers.map((_, w) => means(w));
   const scale = Math.max(1e-9, ...all.map((m) => m.total));
   $("mean-hint").textContent = R > 2 ? "Without the first step, in which programs are compiled. What overlaps with computing costs nothing and is not shown." : "What overlaps with computing costs nothing and is not shown.";
-  $("mean").replaceChildren(...all.map((m, w) => lane(w, D.straggler && D.straggler.worker === w ? "waited for" : "", bar(m.parts, scale), m.steps ? time(m.total) : "no steps")));
+  $("mean").replaceChildren(...all.map((m, w) => lane(w, D.straggler && D.straggler.worker === w ? (D.together ? "waited for" : "the slowest") : "", bar(m.parts, scale), m.steps ? time(m.total) : "no steps")));
 }
 
 // ---- the chart of steps ---------------------------------------------------------------------------
@@ -237,22 +203,16 @@ function shownOperations() {
   }
   const wanted = $("filter").value.toLowerCase();
   if (wanted) found = found.filter((o) => `${o.what} ${o.name} ${o.layer} ${o.program || ""}`.toLowerCase().includes(wanted));
-  const key = state.sort, sign = state.down ? -1 : 1;
-  return [...found].sort((a, b) => sign * (TEXTS.has(key) ? String(a[key]).localeCompare(String(b[key])) : a[key] - b[key]));
+  return sorted(found, TEXTS, state);
 }
 
 function operations() {
   const columns = COLUMNS.filter(([key]) => (!state.grouped || key !== "what") && (key !== "peak" || D.peak));
-  const heads = columns.map(([key, name]) => el("th", { scope: "col", class: TEXTS.has(key) ? "left" : null, "aria-sort": state.sort === key ? (state.down ? "descending" : "ascending") : null },
-    el("button", { type: "button", "data-key": key, onclick: () => {
-      state.down = state.sort === key ? !state.down : !TEXTS.has(key); state.sort = key;
-      operations(); document.querySelector(`#operations [data-key=${key}]`).focus();
-    } }, name)));
   const cell = {
     what: (o) => el("td", { class: "left" }, el("span", { class: "name", title: `${o.name} of ${o.program}` }, o.what), ...(o.name === o.what ? [] : [el("code", {}, o.name)]), ...(o.backward ? [el("span", { class: "tag" }, "backward")] : [])),
     layer: (o) => el("td", { class: "left" }, el("span", { class: "name", title: o.layer }, o.layer || "–")),
     time: (o) => el("td", {}, time(o.time)),
-    share: (o) => el("td", {}, el("span", { class: "share" }, el("i", { style: `width:${Math.min(100 * o.share, 100)}%` })), percent(o.share)),
+    share: (o) => el("td", {}, ...share(o.share)),
     count: (o) => el("td", {}, o.count.toLocaleString("en")),
     mean: (o) => el("td", {}, time(o.mean)),
     flops: (o) => el("td", {}, o.flops ? amount(o.flops, "") : "–"),
@@ -261,7 +221,7 @@ function operations() {
   };
   const found = shownOperations();
   const rows = found.slice(0, state.all ? found.length : 20).map((one) => el("tr", {}, ...columns.map(([key]) => cell[key](one))));
-  $("operations").replaceChildren(el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows));
+  $("operations").replaceChildren(el("thead", {}, el("tr", {}, ...heads("operations", columns, TEXTS, state, operations))), el("tbody", {}, ...rows));
   $("all").hidden = found.length <= 20;
   $("all").textContent = state.all ? "Show the longest 20" : `Show all ${found.length}`;
   const peak = D.peak ? ` A device's peak is taken as ${amount(D.peak, "FLOP/s")} (${D.peakOf}).` : "";
@@ -314,7 +274,7 @@ function memory() {
 function traces() {
   const found = D.workers.filter((w) => w.trace);
   if (!found.length) { $("traces-section").remove(); return; }
-  $("traces").append(...found.map((w) => el("li", {}, el("a", { href: encodeURIComponent(w.trace), download: "" }, `${w.name}: ${w.trace}`))));
+  $("traces").append(...found.map((w) => el("li", {}, el("a", { href: w.trace.split("/").map(encodeURIComponent).join("/"), download: "" }, `${w.name}: ${w.trace.split("/").pop()}`))));
 }
 
 function draw() { legend(); meanStep(); drawSteps(); if (R) chosen(); }

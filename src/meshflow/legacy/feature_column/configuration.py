@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.feature_column import categorical, crossing, dense, numeric, vocabulary
-from meshflow.feature_column.base import FeatureColumn
 from meshflow.keras import initializers, registry
 from meshflow.keras.safe_mode import HeldName, refuse
+from meshflow.legacy.feature_column import categorical, crossing, dense, numeric, vocabulary
+from meshflow.legacy.feature_column.base import FeatureColumn
 
 
 @functools.cache

@@ -12,9 +12,9 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
-from meshflow.feature_column.base import CategoricalColumn, Features, Ids
-from meshflow.feature_column.categorical import HashedCategoricalColumn
 from meshflow.io.features import VarLenFeature
+from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids
+from meshflow.legacy.feature_column.categorical import HashedCategoricalColumn
 from meshflow.ops import hashing
 
 __all__ = ["CrossedColumn", "crossed_column"]

@@ -12,11 +12,11 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.feature_column import configuration
-from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
-from meshflow.feature_column.categorical import WeightedCategoricalColumn
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.legacy.feature_column import configuration
+from meshflow.legacy.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
+from meshflow.legacy.feature_column.categorical import WeightedCategoricalColumn
 from meshflow.ops import array
 
 __all__ = ["DenseFeatures"]

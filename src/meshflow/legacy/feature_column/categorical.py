@@ -10,8 +10,8 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.feature_column.base import CategoricalColumn, Features, Ids, check_key, padded
 from meshflow.io.features import VarLenFeature
+from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids, check_key, padded
 from meshflow.ops import array, hashing, math
 
 __all__ = [

@@ -13,10 +13,10 @@ from meshflow.core.values import convert, nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.keras.backend import randomness
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.settings import floatx
+from meshflow.legacy.backend import randomness
 from meshflow.ops import array, printing
 from meshflow.ops.array import shape
 from meshflow.sparse import SparseTensor

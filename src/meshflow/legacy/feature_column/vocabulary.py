@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values import dtypes
-from meshflow.feature_column.base import Features, Ids, check_key
-from meshflow.feature_column.categorical import KeyedColumn, category_dtype, check_kind
 from meshflow.io import gfile
+from meshflow.legacy.feature_column.base import Features, Ids, check_key
+from meshflow.legacy.feature_column.categorical import KeyedColumn, category_dtype, check_kind
 from meshflow.lookup import (
     KeyValueTensorInitializer,
     StaticHashTable,

@@ -12,8 +12,14 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor
-from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids, check_key
 from meshflow.io.features import FixedLenFeature
+from meshflow.legacy.feature_column.base import (
+    CategoricalColumn,
+    DenseColumn,
+    Features,
+    Ids,
+    check_key,
+)
 from meshflow.ops import array, math
 
 __all__ = ["BucketizedColumn", "NumericColumn", "bucketized_column", "numeric_column"]

@@ -14,16 +14,20 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.runtime.errors import NotAvailableError
-from meshflow.feature_column.base import make_parse_example_spec
-from meshflow.feature_column.categorical import (
+from meshflow.legacy.feature_column.base import make_parse_example_spec
+from meshflow.legacy.feature_column.categorical import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
     weighted_categorical_column,
 )
-from meshflow.feature_column.crossing import crossed_column
-from meshflow.feature_column.dense import embedding_column, indicator_column, shared_embeddings
-from meshflow.feature_column.numeric import bucketized_column, numeric_column
-from meshflow.feature_column.vocabulary import (
+from meshflow.legacy.feature_column.crossing import crossed_column
+from meshflow.legacy.feature_column.dense import (
+    embedding_column,
+    indicator_column,
+    shared_embeddings,
+)
+from meshflow.legacy.feature_column.numeric import bucketized_column, numeric_column
+from meshflow.legacy.feature_column.vocabulary import (
     categorical_column_with_vocabulary_file,
     categorical_column_with_vocabulary_list,
 )

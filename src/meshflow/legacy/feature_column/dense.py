@@ -11,8 +11,8 @@ from meshflow.checkpoint import load_variable
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
 from meshflow.keras.initializers import TruncatedNormal
+from meshflow.legacy.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
 from meshflow.ops import array, math
 from meshflow.ops.nn import embedding_lookup
 
