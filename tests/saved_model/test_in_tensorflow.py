@@ -1,9 +1,11 @@
 """SavedModels written here, as TensorFlow sees them: their files always, what it does with them where it is installed."""
 
+import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 from meshflow.checkpoint.bundle import Bundle
-from meshflow.saved_model.graph.messages import SavedModel
+from meshflow.saved_model.graph.messages import SavedMetadata, SavedModel
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -197,7 +199,53 @@ def test_other_layers_of_strings_are_named(folder, caplog):
     assert_close(tf.keras.models.load_model(folder / "counts")(x), model(x), 1e-6)
 
 
+def test_keras_makes_the_model_of_its_layers(folder):
+    """A transformer of any length, an op with a number first, and layers in a row that a call built."""
+    inputs = tf.keras.Input([None, 4])
+    hidden = layers.MultiHeadAttention(1, 2)(inputs, inputs) + 2 * inputs
+    outputs = tf.keras.Sequential([layers.Dense(3), layers.Dropout(0.5)], name="inner")(hidden)
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    model.save(folder / "layered", save_format="tf")
+    graph = folder / "layered_graph"
+    shutil.copytree(folder / "layered", graph, ignore=shutil.ignore_patterns("manifest.json"))
+    x = np.random.default_rng(0).normal(size=[2, 5, 4]).astype("float32")
+    loaded = tf.keras.models.load_model(graph)
+    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
+    assert_close(loaded(x), model(x), 1e-6)
+    assert loaded.optimizer is not None
+    nodes = SavedMetadata.FromString((graph / "keras_metadata.pb").read_bytes()).nodes
+    about = {n.node_path: (n.identifier, json.loads(n.metadata)) for n in nodes}
+    kind, root = about["root"]
+    assert kind == "_tf_keras_network" and root["training_config"]["loss"] == "mse"
+    calls = [entry["inbound_nodes"] for entry in root["config"]["layers"]]
+    name = inputs.name.split(":")[0]
+    assert calls[1] == [[[name, 0, 0, {"value": [name, 0, 0]}]]]
+    assert ["_CONSTANT_VALUE", -1, 2.0, {"y": [name, 0, 0]}] in [c[0] for c in calls if c]
+    kind, inner = about["root.layer_with_weights-1"]
+    assert kind == "_tf_keras_sequential"
+    assert inner["config"]["layers"][0]["config"]["batch_input_shape"] == [None, None, 4]
+
+
+def test_without_protobuf_it_is_said(folder, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "meshflow.saved_model.graph.writer", None)
+    tf.saved_model.save(Module(), folder / "ours")
+    assert "TensorFlow cannot load what is saved" in caplog.text
+    assert not (folder / "ours" / "saved_model.pb").exists()
+
+
 # ---- in TensorFlow itself ------------------------------------------------------------------
+
+
+class Subclassed(tf.keras.Model):
+    """A model whose class TensorFlow does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.drop = layers.Dense(2), layers.Dropout(0.0)
+
+    def call(self, x, training=False):
+        return self.drop(self.dense(x), training=training)
 
 
 def models():
@@ -222,6 +270,11 @@ def models():
         hidden + layers.Dense(8)(layers.Dense(16, "gelu")(hidden))
     )
     yield "transformer", tf.keras.Model(inputs, outputs), [rng.normal(size=(3, 7, 8))]
+    inner = tf.keras.Sequential([layers.Dense(4, "relu"), layers.Dense(2)])
+    inputs = tf.keras.Input([3])
+    outputs = layers.Dense(1, kernel_regularizer="l2")(inner(inputs) + inner(2 * inputs))
+    yield "nested", tf.keras.Model(inputs, outputs), [rng.normal(size=(4, 3))]
+    yield "subclassed", Subclassed(), [rng.normal(size=(4, 3))]
     first, second = tf.keras.Input([4], name="zeta"), tf.keras.Input([3], name="alpha")
     outputs = [layers.Dense(2)(layers.Concatenate()([first, second])), layers.Dense(1)(first)]
     data = [rng.normal(size=(3, 4)), rng.normal(size=(3, 3))]
@@ -237,6 +290,8 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
     expected = {}
     for name, model, data in models():
         data = [x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in data]
+        if not model.built:
+            model(data[0])
         model.compile("adam", "mse")
         model.save(folder / name, save_format="tf")
         with tf.GradientTape() as tape:
@@ -249,7 +304,8 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         }
         expected[name] = [y.numpy() for y in outputs], by_name
         arrays = {f"x{i}": x for i, x in enumerate(data)}
-        np.savez(folder / f"{name}.npz", names=np.array(model.input_names), **arrays)
+        names = getattr(model, "input_names", ["input_1"])
+        np.savez(folder / f"{name}.npz", names=np.array(names), **arrays)
     command = [PYTHON, str(SCRIPT), str(folder), *expected]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -259,6 +315,9 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         for i, output in enumerate(outputs):
             assert_close(found[f"y{i}"], output, 2e-6)
         assert_close(found["again"], outputs[0], 2e-6)
+        for i, output in enumerate(outputs):
+            assert_close(found[f"keras{i}"], output, 2e-6)
+        assert np.isfinite(found["keras_losses"]).all()
         assert (
             min(
                 np.abs(found["served0"] - y).max()

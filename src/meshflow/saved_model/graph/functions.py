@@ -286,10 +286,17 @@ def is_trainable(program: Program) -> bool:
 
 
 def add_call(
-    where: Any, name: str, function: Any, inputs: Sequence[str], outs: Sequence[Any]
+    where: Any,
+    name: str,
+    function: Any,
+    inputs: Sequence[str],
+    outs: Sequence[Any],
+    differentiable: bool = False,
 ) -> str:
     """Adds a node that calls a function."""
     signature = function.signature
+    # TensorFlow puts the gradient of the function that it makes there.
+    more = {"_gradient_op_type": b"PartitionedCall-1"} if differentiable else {}
     return add_node(
         where,
         name,
@@ -302,11 +309,12 @@ def add_call(
         config=b"",
         executor_type=b"",
         _output_shapes=shapes([a.shape for a in outs]),
+        **more,
     )
 
 
-def add_wrapper(library: Any, name: str, of: Written) -> Written:
-    """Adds a function that calls another one."""
+def add_wrapper(library: Any, name: str, of: Written, differentiable: bool = False) -> Written:
+    """Adds a function that calls another one, with that one's gradient if it is to be differentiable."""
     function = library.function.add()
     inner = of.definition
     function.signature.CopyFrom(inner.signature)
@@ -314,7 +322,7 @@ def add_wrapper(library: Any, name: str, of: Written) -> Written:
     del function.signature.control_output[:]
     function.attr["_input_shapes"].CopyFrom(inner.attr["_input_shapes"])
     names = [a.name for a in inner.signature.input_arg]
-    call = add_call(function.node_def, "call", inner, names, of.outs)
+    call = add_call(function.node_def, "call", inner, names, of.outs, differentiable)
     del function.signature.output_arg[:]
     _add_results(function, [f"{call}:output:{i}" for i in range(len(of.outs))], of.outs)
     function.signature.control_output.append(call)
