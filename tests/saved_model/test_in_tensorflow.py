@@ -115,6 +115,87 @@ def test_functions_for_any_size_and_rank(module, folder):
         assert_close(ours, theirs, 1e-6)
 
 
+@pytest.fixture(scope="module")
+def graph(module, folder):
+    """The module's folder as TensorFlow's alone."""
+    shutil.copytree(
+        folder / "module", folder / "graph_only", ignore=shutil.ignore_patterns("manifest.json")
+    )
+    return folder / "graph_only"
+
+
+def test_its_programs_are_read_from_the_graph_too(module, graph):
+    loaded = tf.saved_model.load(graph)
+    for rows in (1, 4):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        found = loaded.flat(x)
+        assert_close(found["flat"], x.reshape(-1) + np.arange(rows * 3), 0)
+        assert found["rows"].shape == (rows + 1, 3)
+    assert loaded.scaled(tf.ones([2, 1, 3])).shape == [2, 1, 3]
+    x = np.ones([3, 2], np.float32)
+    calls = int(loaded.calls)
+    assert_close(loaded(x), module(x), 1e-6)
+    assert int(loaded.calls) == calls + 1
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded(x))
+    with pytest.raises(tf.errors.UnimplementedError, match=r"node program .* has no gradient"):
+        tape.gradient(loss, loaded.weight)
+
+
+def changed(graph, place, change):
+    """The folder with a change to the op in the function that `flat` is."""
+    path = graph.parent / place
+    shutil.copytree(graph, path)
+    content = SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    for function in content.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "XlaCallModule":
+                change(node.attr)
+    (path / "saved_model.pb").write_bytes(content.SerializeToString())
+    return path
+
+
+def test_programs_that_cannot_be_read_are_named(graph):
+    def put(key, field, value):
+        return lambda attr: setattr(attr[key], field, value)
+
+    def damaged(attr):
+        data = bytearray(attr["module"].s)
+        data[len(data) // 2] ^= 1
+        attr["module"].s = bytes(data)
+
+    def noise(attr):
+        del attr["_module_crc32c"]
+        attr["module"].s = b"noise"
+
+    def foreign(attr):
+        del attr["_module_crc32c"]
+        text = "func.func @main(%x: tensor<f32>) -> tensor<f32> { %y = stablehlo.custom_call @system(%x) : "
+        attr["module"].s = (
+            text + "(tensor<f32>) -> tensor<f32> return %y : tensor<f32> }"
+        ).encode()
+
+    def other_platform(attr):
+        attr["platforms"].list.s[:] = [b"ROCM"]
+
+    def calls_back(attr):
+        attr["function_list"].list.func.add(name="f")
+
+    errors = tf.errors
+    for place, change, kind, message in (
+        ("old", put("version", "i", 4), errors.UnimplementedError, "version 4, older"),
+        ("rocm", other_platform, errors.UnimplementedError, r"for \['ROCM'\]"),
+        ("back", calls_back, errors.UnimplementedError, "calls back into TensorFlow"),
+        ("damaged", damaged, errors.DataLossError, "module is damaged"),
+        ("noise", noise, errors.DataLossError, "is no StableHLO"),
+        ("foreign", foreign, errors.OpError, "no StableHLO|native code"),
+    ):
+        loaded = tf.saved_model.load(changed(graph, place, change))
+        with pytest.raises(kind, match=message) as told:
+            loaded.flat(np.ones([1, 3], np.float32))
+        assert "node program" in str(told.value) or "native" in str(told.value)
+
+
 def test_gradients_can_be_left_out(module, folder):
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, folder / "plain", options=options)
@@ -287,7 +368,7 @@ def models():
 )
 @pytest.mark.timeout(900)
 def test_tensorflow_loads_trains_serves_and_saves_them(folder):
-    expected = {}
+    expected, datas = {}, {}
     for name, model, data in models():
         data = [x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in data]
         if not model.built:
@@ -302,6 +383,7 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
             v.name: tf.convert_to_tensor(g).numpy()
             for v, g in zip(model.trainable_variables, gradients, strict=True)
         }
+        datas[name] = data
         expected[name] = [y.numpy() for y in outputs], by_name
         arrays = {f"x{i}": x for i, x in enumerate(data)}
         names = getattr(model, "input_names", ["input_1"])
@@ -315,6 +397,10 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         for i, output in enumerate(outputs):
             assert_close(found[f"y{i}"], output, 2e-6)
         assert_close(found["again"], outputs[0], 2e-6)
+        # What TensorFlow saved holds the same programs.
+        data = datas[name]
+        again = tf.saved_model.load(folder / f"{name}.again")(data[0] if len(data) == 1 else data)
+        assert_close(tf.nest.flatten(again)[0], outputs[0], 2e-6)
         for i, output in enumerate(outputs):
             assert_close(found[f"keras{i}"], output, 2e-6)
         assert np.isfinite(found["keras_losses"]).all()

@@ -15,6 +15,7 @@ __all__ = ["Node", "is_known", "numbers"]
 # Attributes that have the same default wherever an op has them.
 _DEFAULTS: dict[str, Any] = {
     "T_threshold": 0,
+    "_module_crc32c": None,
     "adj_x": False,
     "adj_y": False,
     "align_corners": False,
@@ -26,6 +27,11 @@ _DEFAULTS: dict[str, Any] = {
     "begin_mask": 0,
     "binary_output": False,
     "data_format": b"NHWC",
+    "dim_args_spec": [],
+    "disabled_checks": [],
+    "function_list": [],
+    "has_token_input_output": False,
+    "platforms": [],
     "default_value": b"",
     "delimiter": b"\t",
     "dilations": [1, 1, 1, 1, 1],
@@ -83,6 +89,7 @@ class Node:
       name, op: its name and TensorFlow's op.
       inputs: (node, output, index) of the tensors that it takes.
       before: names of nodes that run before it.
+      kept: what its op made of it once, by what it was made for.
     """
 
     def __init__(self, proto: Any) -> None:
@@ -91,6 +98,7 @@ class Node:
         self._attributes: dict[str, Any] = {}
         self.inputs = [reference(i) for i in proto.input if not i.startswith("^")]
         self.before = [i[1:] for i in proto.input if i.startswith("^")]
+        self.kept: dict[Any, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
         """An attribute: a number, bytes, a list, an array, or the name of a function."""

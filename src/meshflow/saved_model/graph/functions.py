@@ -17,7 +17,9 @@ import numpy as np
 
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
+from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.graph.nodes import (
+    CHECKSUM,
     RESOURCE,
     Function,
     Type,
@@ -142,6 +144,7 @@ def _add_resource(function: Any, name: str, aval: Any) -> str:
 def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) -> list[str]:
     """Adds the op that runs StableHLO; gives its outputs."""
     kept = exported.module_kept_var_idx
+    content = bytes(exported.mlir_module_serialized)
     outs = [a.shape for a in exported.out_avals]
     add_node(
         function.node_def,
@@ -149,7 +152,7 @@ def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) 
         "XlaCallModule",
         [inputs[i] for i in kept],
         version=exported.calling_convention_version,
-        module=bytes(exported.mlir_module_serialized),
+        module=content,
         Tin=types([datatype(exported.in_avals[i].dtype) for i in kept]),
         Tout=types([datatype(a.dtype) for a in exported.out_avals]),
         Sout=shapes(outs),
@@ -159,6 +162,7 @@ def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) 
         has_token_input_output=False,
         disabled_checks=strings([]),
         use_shardy_partitioner=False,
+        **{CHECKSUM: crc32c(content)},
         _output_shapes=shapes(outs),
     )
     return [f"{name}:output:{i}" for i in range(len(outs))]

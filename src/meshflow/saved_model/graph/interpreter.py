@@ -19,12 +19,13 @@ from meshflow.saved_model.graph import control
 from meshflow.saved_model.graph.attributes import Node, numbers, reference
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
 from meshflow.saved_model.graph.ops.lists import LISTS
+from meshflow.saved_model.graph.ops.modules import MODULES
 from meshflow.saved_model.graph.ops.networks import NETWORKS
 from meshflow.saved_model.graph.ops.text import TEXT, Table
 
 __all__ = ["GraphFunction", "HostNeeded", "Library", "RandomNeeded", "Run", "Stored", "known_ops"]
 
-_PURE: dict[str, Callable[..., Any]] = {**ARRAYS, **NETWORKS, **LISTS}
+_PURE: dict[str, Callable[..., Any]] = {**ARRAYS, **NETWORKS, **LISTS, **MODULES}
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Names of outputs, in their order, of ops that have several.
 _OUTPUTS = {
