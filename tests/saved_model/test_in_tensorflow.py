@@ -315,6 +315,65 @@ def test_without_protobuf_it_is_said(folder, caplog, monkeypatch):
     assert not (folder / "ours" / "saved_model.pb").exists()
 
 
+class Words(tf.Module):
+    """Strings and tables before numbers, and a table of numbers."""
+
+    def __init__(self):
+        super().__init__()
+        words = tf.lookup.KeyValueTensorInitializer(["é", "b", "a!"], tf.constant([1.5, 2.5, 3.0]))
+        self.words = tf.lookup.StaticHashTable(words, -1.0)
+        numbers = tf.lookup.KeyValueTensorInitializer(tf.constant([3, 5], tf.int64), [0.25, 0.5])
+        self.numbers = tf.lookup.StaticHashTable(numbers, 0.0)
+        self.scale = tf.Variable([1.0, 2.0], name="scale")
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 2], tf.string, "text"), tf.TensorSpec([None, 2], name="x")]
+    )  # fmt: skip
+    def __call__(self, text, x):
+        clean = tf.strings.regex_replace(tf.strings.lower(tf.strings.strip(text)), "[0-9]+", "")
+        bucket = tf.cast(tf.strings.to_hash_bucket_fast(clean, 10), tf.float32)
+        sizes = tf.strings.length(text)
+        return {
+            "y": self.words.lookup(clean) * x * self.scale + bucket,
+            "n": tf.cast(sizes, tf.float32) + self.numbers.lookup(tf.cast(sizes, tf.int64)),
+            "m": tf.strings.regex_full_match(clean, "b|a."),
+        }
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def joined(self, text):
+        return tf.strings.join([text, "!"])
+
+
+WORDS = [[" É9", "B"], ["zz", "a!12 "]], [[1.0, 2.0], [3.0, 4.0]]
+# As TensorFlow 2.21 computes them.
+FROM_WORDS = {
+    "y": [[1.0, 12.0], [-1.0, 27.0]],
+    "n": [[4.0, 1.0], [2.0, 5.5]],
+    "m": [[False, True], [False, True]],
+}
+
+
+def test_functions_of_strings_and_tables(folder, caplog):
+    module = Words()
+    tf.saved_model.save(module, folder / "strings")
+    assert "function joined is not saved" in caplog.text
+    assert "not among what can be saved" in caplog.text
+    shutil.copytree(
+        folder / "strings", folder / "string_graph", ignore=shutil.ignore_patterns("manifest.json")
+    )
+    text, x = tf.constant(WORDS[0]), tf.constant(WORDS[1])
+    for found in (module(text, x), *(tf.saved_model.load(folder / n)(text, x) for n in ("strings", "string_graph"))):  # fmt: skip
+        assert {k: v.numpy().tolist() for k, v in found.items()} == FROM_WORDS
+    tf.saved_model.save(module, folder / "signed", {"serving_default": module.__call__})
+    signature = tf.saved_model.load(folder / "signed").signatures["serving_default"]
+    assert signature(text=text[1:], x=x[1:])["y"].numpy().tolist() == FROM_WORDS["y"][1:]
+    with pytest.raises(
+        tf.errors.UnimplementedError, match=r"serving_default has .*, which is not among"
+    ):
+        tf.saved_model.save(module, folder / "no", {"serving_default": module.joined})
+    assert not (folder / "no").exists()
+
+
 # ---- in TensorFlow itself ------------------------------------------------------------------
 
 
@@ -362,10 +421,31 @@ def models():
     yield "several", tf.keras.Model([first, second], outputs), data
 
 
-@pytest.mark.skipif(
+needs_tensorflow = pytest.mark.skipif(
     not os.access(PYTHON, os.X_OK),
     reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
 )
+
+
+@needs_tensorflow
+@pytest.mark.timeout(900)
+def test_tensorflow_runs_functions_of_strings(folder):
+    module = Words()
+    tf.saved_model.save(module, folder / "live_strings", module.__call__)
+    code = (
+        "import json, sys, tensorflow as tf; loaded = tf.saved_model.load(sys.argv[1]); "
+        "text, x = map(tf.constant, json.loads(sys.argv[2])); "
+        "print(json.dumps([{k: v.numpy().tolist() for k, v in f.items()} for f in "
+        "(loaded(text, x), loaded.signatures['serving_default'](text=text, x=x))]))"
+    )
+    command = [PYTHON, "-c", code, str(folder / "live_strings"), json.dumps(WORDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    called, signed = json.loads(done.stdout.splitlines()[-1])
+    assert called == FROM_WORDS and signed == FROM_WORDS
+
+
+@needs_tensorflow
 @pytest.mark.timeout(900)
 def test_tensorflow_loads_trains_serves_and_saves_them(folder):
     expected, datas = {}, {}

@@ -41,6 +41,7 @@ from meshflow.saved_model.calls import (
     with_rank,
 )
 from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
+from meshflow.saved_model.recorded_text import recorded
 from meshflow.saved_model.structures import Unsaved, packed
 from meshflow.saved_model.text import TextCall
 
@@ -283,6 +284,8 @@ class _Writer:
 
     def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         structure = packed((args, kwargs))
+        if not isinstance(call, TextCall) and _has_text(args, kwargs):
+            call = recorded(name, call, args, kwargs)
         steps = call.steps if isinstance(call, TextCall) else []
         try:
             if isinstance(call, TextCall):
@@ -450,6 +453,10 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
             ) from None
+
+
+def _has_text(args: Any, kwargs: Any) -> bool:
+    return any(s.dtype.name == "string" for s in specs_of(args, kwargs))
 
 
 def _without_text(leaf: Any) -> Any:
