@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.io.tensors import make_ndarray
 
-__all__ = ["Node", "is_known", "numbers"]
+__all__ = ["Node", "Sizes", "as_sizes", "is_known", "numbers", "traced"]
 
 # Attributes that have the same default wherever an op has them.
 _DEFAULTS: dict[str, Any] = {
@@ -182,8 +184,33 @@ def is_known(*values: Any) -> bool:
     return all(isinstance(v, (np.ndarray, np.generic)) for v in values)
 
 
+class Sizes(np.ndarray):
+    """Sizes of which some are symbols, while a program for any size is traced: an array of objects."""
+
+
+def as_sizes(values: Any, dtype: Any) -> np.ndarray:
+    """Sizes as an array, of objects where one is a symbol.
+
+    Args:
+      values: integers and symbols, nested.
+      dtype: of integers.
+    """
+    found = np.array(values, object)
+    if any(map(is_symbolic_dim, found.reshape(-1))):
+        return found.view(Sizes)
+    return found.astype(dtype)
+
+
+def traced(value: Any) -> Any:
+    """Sizes as an array that a program computes with; anything else as it is."""
+    if not isinstance(value, Sizes):
+        return value
+    flat = [jnp.asarray(v, np.int32) for v in np.asarray(value).reshape(-1)]
+    return jnp.stack(flat).reshape(value.shape)
+
+
 def numbers(value: Any) -> list[int]:
-    """Integers that must be known while a program is written: sizes, axes.
+    """Integers that must be known while a program is written: sizes, axes; sizes may be symbols.
 
     Args:
       value: an array.
@@ -191,4 +218,6 @@ def numbers(value: Any) -> list[int]:
     Raises:
       TypeError: when they depend on what the program computes.
     """
+    if isinstance(value, Sizes):
+        return list(np.asarray(value).reshape(-1))
     return [int(v) for v in np.asarray(value).reshape(-1)]
