@@ -64,7 +64,8 @@ def _sized(node: Node, specs: Sequence[Any]) -> Any:
                 f"node {node.name}: the program cannot be made for arguments of the shapes {shapes}."
             ) from None
     with refined.context:
-        results = mlir_ir.SymbolTable(refined.operation)[_MAIN].type.results
+        main: Any = mlir_ir.SymbolTable(refined.operation)[_MAIN]
+        results = main.type.results
         shapes = [tuple(mlir_ir.RankedTensorType(t).shape) for t in results]
         if len(shapes) != len(kinds):
             raise DataLossError(
@@ -103,7 +104,7 @@ def _give_sizes(node: Node, module: Any, arguments: Sequence[Any], platform: int
     symbols = mlir_ir.SymbolTable(module.operation)
     if _MAIN not in symbols:
         raise DataLossError(f"node {node.name}: its module has no function {_MAIN!r}.")
-    inner = symbols[_MAIN]
+    inner: Any = symbols[_MAIN]
     wanted = list(inner.type.inputs)
     given = len(arguments) + (platform is not None)
     if given != len(wanted):
@@ -117,7 +118,7 @@ def _give_sizes(node: Node, module: Any, arguments: Sequence[Any], platform: int
     ]
     with mlir_ir.InsertionPoint.at_block_begin(module.body):
         function = mlir_ir.FunctionType.get(types, list(inner.type.results))
-        outer = mlir_func.FuncOp(_MAIN, function)
+        outer: Any = mlir_func.FuncOp(_MAIN, function)
     outer.attributes["sym_visibility"] = mlir_ir.StringAttr.get("public")
     block = outer.add_entry_block()
     with mlir_ir.InsertionPoint(block):
