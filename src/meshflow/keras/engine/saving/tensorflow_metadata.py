@@ -113,8 +113,8 @@ def _model_config(model: Any) -> dict[str, Any]:
 
 def _say_inputs(config: Any, model: Any) -> None:
     """Has the first layer of each `Sequential` that was built by a call say what it takes."""
-    entries = config.get("layers", ()) if isinstance(config, dict) else ()
-    layers = {layer.name: layer for layer in getattr(model, "layers", ())}
+    entries: list[Any] = config.get("layers", []) if isinstance(config, dict) else []
+    layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in entries:
         _say_inputs(entry["config"], layers.get(entry["config"].get("name")))
     shape = model.layers[0]._build_input_shape if entries and model.layers else None
@@ -131,9 +131,9 @@ def _say_arguments(config: Any, model: Any) -> None:
     Raises:
       NotImplementedError: for a call that it cannot write.
     """
-    layers = {layer.name: layer for layer in getattr(model, "layers", ())}
+    layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in config.get("layers", ()) if isinstance(config, dict) else ():
-        layer = layers.get(entry["config"].get("name"))
+        layer: Any = layers.get(entry["config"].get("name"))
         _say_arguments(entry["config"], layer)
         calls = entry.get("inbound_nodes", ())
         for place, call in enumerate(calls):
