@@ -1,9 +1,11 @@
 """SavedModels written here, as TensorFlow sees them: their files always, what it does with them where it is installed."""
 
+import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 from meshflow.checkpoint.bundle import Bundle
-from meshflow.saved_model.graph.messages import SavedModel
+from meshflow.saved_model.graph.messages import SavedMetadata, SavedModel
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -113,6 +115,87 @@ def test_functions_for_any_size_and_rank(module, folder):
         assert_close(ours, theirs, 1e-6)
 
 
+@pytest.fixture(scope="module")
+def graph(module, folder):
+    """The module's folder as TensorFlow's alone."""
+    shutil.copytree(
+        folder / "module", folder / "graph_only", ignore=shutil.ignore_patterns("manifest.json")
+    )
+    return folder / "graph_only"
+
+
+def test_its_programs_are_read_from_the_graph_too(module, graph):
+    loaded = tf.saved_model.load(graph)
+    for rows in (1, 4):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        found = loaded.flat(x)
+        assert_close(found["flat"], x.reshape(-1) + np.arange(rows * 3), 0)
+        assert found["rows"].shape == (rows + 1, 3)
+    assert loaded.scaled(tf.ones([2, 1, 3])).shape == [2, 1, 3]
+    x = np.ones([3, 2], np.float32)
+    calls = int(loaded.calls)
+    assert_close(loaded(x), module(x), 1e-6)
+    assert int(loaded.calls) == calls + 1
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded(x))
+    with pytest.raises(tf.errors.UnimplementedError, match=r"node program .* has no gradient"):
+        tape.gradient(loss, loaded.weight)
+
+
+def changed(graph, place, change):
+    """The folder with a change to the op in the function that `flat` is."""
+    path = graph.parent / place
+    shutil.copytree(graph, path)
+    content = SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    for function in content.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "XlaCallModule":
+                change(node.attr)
+    (path / "saved_model.pb").write_bytes(content.SerializeToString())
+    return path
+
+
+def test_programs_that_cannot_be_read_are_named(graph):
+    def put(key, field, value):
+        return lambda attr: setattr(attr[key], field, value)
+
+    def damaged(attr):
+        data = bytearray(attr["module"].s)
+        data[len(data) // 2] ^= 1
+        attr["module"].s = bytes(data)
+
+    def noise(attr):
+        del attr["_module_crc32c"]
+        attr["module"].s = b"noise"
+
+    def foreign(attr):
+        del attr["_module_crc32c"]
+        text = "func.func @main(%x: tensor<f32>) -> tensor<f32> { %y = stablehlo.custom_call @system(%x) : "
+        attr["module"].s = (
+            text + "(tensor<f32>) -> tensor<f32> return %y : tensor<f32> }"
+        ).encode()
+
+    def other_platform(attr):
+        attr["platforms"].list.s[:] = [b"ROCM"]
+
+    def calls_back(attr):
+        attr["function_list"].list.func.add(name="f")
+
+    errors = tf.errors
+    for place, change, kind, message in (
+        ("old", put("version", "i", 4), errors.UnimplementedError, "version 4, older"),
+        ("rocm", other_platform, errors.UnimplementedError, r"for \['ROCM'\]"),
+        ("back", calls_back, errors.UnimplementedError, "calls back into TensorFlow"),
+        ("damaged", damaged, errors.DataLossError, "module is damaged"),
+        ("noise", noise, errors.DataLossError, "is no StableHLO"),
+        ("foreign", foreign, errors.OpError, "no StableHLO|native code"),
+    ):
+        loaded = tf.saved_model.load(changed(graph, place, change))
+        with pytest.raises(kind, match=message) as told:
+            loaded.flat(np.ones([1, 3], np.float32))
+        assert "node program" in str(told.value) or "native" in str(told.value)
+
+
 def test_gradients_can_be_left_out(module, folder):
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, folder / "plain", options=options)
@@ -197,7 +280,112 @@ def test_other_layers_of_strings_are_named(folder, caplog):
     assert_close(tf.keras.models.load_model(folder / "counts")(x), model(x), 1e-6)
 
 
+def test_keras_makes_the_model_of_its_layers(folder):
+    """A transformer of any length, an op with a number first, and layers in a row that a call built."""
+    inputs = tf.keras.Input([None, 4])
+    hidden = layers.MultiHeadAttention(1, 2)(inputs, inputs) + 2 * inputs
+    outputs = tf.keras.Sequential([layers.Dense(3), layers.Dropout(0.5)], name="inner")(hidden)
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    model.save(folder / "layered", save_format="tf")
+    graph = folder / "layered_graph"
+    shutil.copytree(folder / "layered", graph, ignore=shutil.ignore_patterns("manifest.json"))
+    x = np.random.default_rng(0).normal(size=[2, 5, 4]).astype("float32")
+    loaded = tf.keras.models.load_model(graph)
+    assert [type(layer) for layer in loaded.layers] == [type(layer) for layer in model.layers]
+    assert_close(loaded(x), model(x), 1e-6)
+    assert loaded.optimizer is not None
+    nodes = SavedMetadata.FromString((graph / "keras_metadata.pb").read_bytes()).nodes
+    about = {n.node_path: (n.identifier, json.loads(n.metadata)) for n in nodes}
+    kind, root = about["root"]
+    assert kind == "_tf_keras_network" and root["training_config"]["loss"] == "mse"
+    calls = [entry["inbound_nodes"] for entry in root["config"]["layers"]]
+    name = inputs.name.split(":")[0]
+    assert calls[1] == [[[name, 0, 0, {"value": [name, 0, 0]}]]]
+    assert ["_CONSTANT_VALUE", -1, 2.0, {"y": [name, 0, 0]}] in [c[0] for c in calls if c]
+    kind, inner = about["root.layer_with_weights-1"]
+    assert kind == "_tf_keras_sequential"
+    assert inner["config"]["layers"][0]["config"]["batch_input_shape"] == [None, None, 4]
+
+
+def test_without_protobuf_it_is_said(folder, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "meshflow.saved_model.graph.writer", None)
+    tf.saved_model.save(Module(), folder / "ours")
+    assert "TensorFlow cannot load what is saved" in caplog.text
+    assert not (folder / "ours" / "saved_model.pb").exists()
+
+
+class Words(tf.Module):
+    """Strings and tables before numbers, and a table of numbers."""
+
+    def __init__(self):
+        super().__init__()
+        words = tf.lookup.KeyValueTensorInitializer(["é", "b", "a!"], tf.constant([1.5, 2.5, 3.0]))
+        self.words = tf.lookup.StaticHashTable(words, -1.0)
+        numbers = tf.lookup.KeyValueTensorInitializer(tf.constant([3, 5], tf.int64), [0.25, 0.5])
+        self.numbers = tf.lookup.StaticHashTable(numbers, 0.0)
+        self.scale = tf.Variable([1.0, 2.0], name="scale")
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 2], tf.string, "text"), tf.TensorSpec([None, 2], name="x")]
+    )  # fmt: skip
+    def __call__(self, text, x):
+        clean = tf.strings.regex_replace(tf.strings.lower(tf.strings.strip(text)), "[0-9]+", "")
+        bucket = tf.cast(tf.strings.to_hash_bucket_fast(clean, 10), tf.float32)
+        sizes = tf.strings.length(text)
+        return {
+            "y": self.words.lookup(clean) * x * self.scale + bucket,
+            "n": tf.cast(sizes, tf.float32) + self.numbers.lookup(tf.cast(sizes, tf.int64)),
+            "m": tf.strings.regex_full_match(clean, "b|a."),
+        }
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def joined(self, text):
+        return tf.strings.join([text, "!"])
+
+
+WORDS = [[" É9", "B"], ["zz", "a!12 "]], [[1.0, 2.0], [3.0, 4.0]]
+# As TensorFlow 2.21 computes them.
+FROM_WORDS = {
+    "y": [[1.0, 12.0], [-1.0, 27.0]],
+    "n": [[4.0, 1.0], [2.0, 5.5]],
+    "m": [[False, True], [False, True]],
+}
+
+
+def test_functions_of_strings_and_tables(folder, caplog):
+    module = Words()
+    tf.saved_model.save(module, folder / "strings")
+    assert "function joined is not saved" in caplog.text
+    assert "not among what can be saved" in caplog.text
+    shutil.copytree(
+        folder / "strings", folder / "string_graph", ignore=shutil.ignore_patterns("manifest.json")
+    )
+    text, x = tf.constant(WORDS[0]), tf.constant(WORDS[1])
+    for found in (module(text, x), *(tf.saved_model.load(folder / n)(text, x) for n in ("strings", "string_graph"))):  # fmt: skip
+        assert {k: v.numpy().tolist() for k, v in found.items()} == FROM_WORDS
+    tf.saved_model.save(module, folder / "signed", {"serving_default": module.__call__})
+    signature = tf.saved_model.load(folder / "signed").signatures["serving_default"]
+    assert signature(text=text[1:], x=x[1:])["y"].numpy().tolist() == FROM_WORDS["y"][1:]
+    with pytest.raises(
+        tf.errors.UnimplementedError, match=r"serving_default has .*, which is not among"
+    ):
+        tf.saved_model.save(module, folder / "no", {"serving_default": module.joined})
+    assert not (folder / "no").exists()
+
+
 # ---- in TensorFlow itself ------------------------------------------------------------------
+
+
+class Subclassed(tf.keras.Model):
+    """A model whose class TensorFlow does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.drop = layers.Dense(2), layers.Dropout(0.0)
+
+    def call(self, x, training=False):
+        return self.drop(self.dense(x), training=training)
 
 
 def models():
@@ -222,21 +410,49 @@ def models():
         hidden + layers.Dense(8)(layers.Dense(16, "gelu")(hidden))
     )
     yield "transformer", tf.keras.Model(inputs, outputs), [rng.normal(size=(3, 7, 8))]
+    inner = tf.keras.Sequential([layers.Dense(4, "relu"), layers.Dense(2)])
+    inputs = tf.keras.Input([3])
+    outputs = layers.Dense(1, kernel_regularizer="l2")(inner(inputs) + inner(2 * inputs))
+    yield "nested", tf.keras.Model(inputs, outputs), [rng.normal(size=(4, 3))]
+    yield "subclassed", Subclassed(), [rng.normal(size=(4, 3))]
     first, second = tf.keras.Input([4], name="zeta"), tf.keras.Input([3], name="alpha")
     outputs = [layers.Dense(2)(layers.Concatenate()([first, second])), layers.Dense(1)(first)]
     data = [rng.normal(size=(3, 4)), rng.normal(size=(3, 3))]
     yield "several", tf.keras.Model([first, second], outputs), data
 
 
-@pytest.mark.skipif(
+needs_tensorflow = pytest.mark.skipif(
     not os.access(PYTHON, os.X_OK),
     reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
 )
+
+
+@needs_tensorflow
+@pytest.mark.timeout(900)
+def test_tensorflow_runs_functions_of_strings(folder):
+    module = Words()
+    tf.saved_model.save(module, folder / "live_strings", module.__call__)
+    code = (
+        "import json, sys, tensorflow as tf; loaded = tf.saved_model.load(sys.argv[1]); "
+        "text, x = map(tf.constant, json.loads(sys.argv[2])); "
+        "print(json.dumps([{k: v.numpy().tolist() for k, v in f.items()} for f in "
+        "(loaded(text, x), loaded.signatures['serving_default'](text=text, x=x))]))"
+    )
+    command = [PYTHON, "-c", code, str(folder / "live_strings"), json.dumps(WORDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    called, signed = json.loads(done.stdout.splitlines()[-1])
+    assert called == FROM_WORDS and signed == FROM_WORDS
+
+
+@needs_tensorflow
 @pytest.mark.timeout(900)
 def test_tensorflow_loads_trains_serves_and_saves_them(folder):
-    expected = {}
+    expected, datas = {}, {}
     for name, model, data in models():
         data = [x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in data]
+        if not model.built:
+            model(data[0])
         model.compile("adam", "mse")
         model.save(folder / name, save_format="tf")
         with tf.GradientTape() as tape:
@@ -247,9 +463,11 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
             v.name: tf.convert_to_tensor(g).numpy()
             for v, g in zip(model.trainable_variables, gradients, strict=True)
         }
+        datas[name] = data
         expected[name] = [y.numpy() for y in outputs], by_name
         arrays = {f"x{i}": x for i, x in enumerate(data)}
-        np.savez(folder / f"{name}.npz", names=np.array(model.input_names), **arrays)
+        names = getattr(model, "input_names", ["input_1"])
+        np.savez(folder / f"{name}.npz", names=np.array(names), **arrays)
     command = [PYTHON, str(SCRIPT), str(folder), *expected]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -259,6 +477,13 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         for i, output in enumerate(outputs):
             assert_close(found[f"y{i}"], output, 2e-6)
         assert_close(found["again"], outputs[0], 2e-6)
+        # What TensorFlow saved holds the same programs.
+        data = datas[name]
+        again = tf.saved_model.load(folder / f"{name}.again")(data[0] if len(data) == 1 else data)
+        assert_close(tf.nest.flatten(again)[0], outputs[0], 2e-6)
+        for i, output in enumerate(outputs):
+            assert_close(found[f"keras{i}"], output, 2e-6)
+        assert np.isfinite(found["keras_losses"]).all()
         assert (
             min(
                 np.abs(found["served0"] - y).max()

@@ -9,6 +9,7 @@ import pytest
 
 import meshflow as tf
 from helpers import assert_close
+from meshflow.deployment.programs import of_concrete_function
 
 STORED = pathlib.Path(__file__).parent.parent / "reference" / "saved_models.tar.xz"
 
@@ -234,3 +235,23 @@ def test_files_that_are_cut_or_missing_are_named(stored, tmp_path):
     with pytest.raises(ValueError, match="none with all of"):
         tf.saved_model.load(stored / "mlp_save", tags=["train"])
     assert tf.saved_model.contains_saved_model(stored / "mlp_save")
+
+
+def test_signatures_are_saved_and_converted_for_any_batch(stored):
+    """Sizes that the graph computes with are symbols."""
+    inputs, outputs = case(stored, "transformer")
+    signature = tf.saved_model.load(stored / "transformer_save").signatures["serving_default"]
+    found = of_concrete_function(signature)
+    assert found.specs[0].shape.as_list()[0] is None
+
+    class Module(tf.Module):
+        pass
+
+    module = Module()
+    module.weights_of = signature.captured_inputs
+    tf.saved_model.save(module, stored / "ours", {"serving_default": signature})
+    again = tf.saved_model.load(stored / "ours").signatures["serving_default"]
+    (name,) = again.structured_input_signature[1]
+    for count in (1, len(inputs)):
+        given = {name: tf.constant(inputs[:count])}
+        assert_close(only(again(**given)), outputs[:count], 1e-6)

@@ -16,6 +16,7 @@ import meshflow as tf
 
 pytest.importorskip("starlette", reason="needs the extra serving")
 pytest.importorskip("uvicorn", reason="needs the extra serving")
+pytest.importorskip("grpc", reason="needs the extra serving")
 
 
 class Scaled(tf.Module):
@@ -37,22 +38,29 @@ def _save(folder, factor):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def places(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "versions"
     _save(folder / "1", 2.0)
     command = [sys.executable, "-m", "meshflow", "serve", str(folder), "--name", "scaled", "--port", "0"]  # fmt: skip
-    options = ["--max-batch", "4", "--poll", "0.1", "--label", "stable=1"]
+    options = ["--max-batch", "4", "--poll", "0.1", "--label", "stable=1", "--grpc-port", "0"]
     process = subprocess.Popen(
         command + options, stdout=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
     )  # fmt: skip
     try:
+        target = process.stdout.readline()
+        assert target.startswith("Serving scaled by gRPC at 127.0.0.1:"), target
         line = process.stdout.readline()
         assert line.startswith("Serving scaled at http://127.0.0.1:"), line
-        yield line.split(" at ")[1].strip(), folder
+        yield line.split(" at ")[1].strip(), folder, target.split(" at ")[1].strip()
     finally:
         process.terminate()
         process.wait(30)
         process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def served(places):
+    return places[:2]
 
 
 def _ask(url, body=None):
@@ -104,6 +112,150 @@ def test_requests_and_errors(served):
     text = _ask(root + "/monitoring/prometheus/metrics")[1]
     assert ':tensorflow:serving:request_count{model_name="scaled",status="NOT_FOUND"} 2' in text
     assert "meshflow_serving_batched_rows" in text
+
+
+def _messages():
+    """TensorFlow Serving's messages in the package that they have there."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    text = """
+      name: "serving_test.proto" package: "serving_test" syntax: "proto3"
+      message_type { name: "Dim" field { name: "size" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL } }
+      message_type { name: "Shape" field { name: "dim" number: 2 type: TYPE_MESSAGE type_name: "Dim" label: LABEL_REPEATED } }
+      message_type { name: "Tensor"
+        field { name: "dtype" number: 1 type: TYPE_INT32 label: LABEL_OPTIONAL }
+        field { name: "tensor_shape" number: 2 type: TYPE_MESSAGE type_name: "Shape" label: LABEL_OPTIONAL }
+        field { name: "tensor_content" number: 4 type: TYPE_BYTES label: LABEL_OPTIONAL }
+        field { name: "float_val" number: 5 type: TYPE_FLOAT label: LABEL_REPEATED } }
+      message_type { name: "Number" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL } }
+      message_type { name: "Spec"
+        field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+        field { name: "version" number: 2 type: TYPE_MESSAGE type_name: "Number" label: LABEL_OPTIONAL }
+        field { name: "signature_name" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL }
+        field { name: "version_label" number: 4 type: TYPE_STRING label: LABEL_OPTIONAL } }
+      message_type { name: "Entry"
+        field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+        field { name: "value" number: 2 type: TYPE_MESSAGE type_name: "Tensor" label: LABEL_OPTIONAL } }
+      message_type { name: "Request"
+        field { name: "model_spec" number: 1 type: TYPE_MESSAGE type_name: "Spec" label: LABEL_OPTIONAL }
+        field { name: "inputs" number: 2 type: TYPE_MESSAGE type_name: "Entry" label: LABEL_REPEATED }
+        field { name: "filter" number: 3 type: TYPE_STRING label: LABEL_REPEATED } }
+      message_type { name: "Answer"
+        field { name: "outputs" number: 1 type: TYPE_MESSAGE type_name: "Entry" label: LABEL_REPEATED }
+        field { name: "model_spec" number: 2 type: TYPE_MESSAGE type_name: "Spec" label: LABEL_OPTIONAL } }
+    """
+    from google.protobuf import text_format
+
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(text, descriptor_pb2.FileDescriptorProto()))
+    named = lambda n: message_factory.GetMessageClass(
+        pool.FindMessageTypeByName(f"serving_test.{n}")
+    )
+    return named("Request"), named("Answer")
+
+
+def _request(kind, values, name="scaled", **spec):
+    """A request for input x, as TensorFlow's clients write it."""
+    request = kind()
+    request.model_spec.name = name
+    for key, value in spec.items():
+        if key == "version":
+            request.model_spec.version.value = value
+        else:
+            setattr(request.model_spec, key, value)
+    tensor = request.inputs.add(key="x").value
+    tensor.dtype = 1
+    for size in np.shape(values):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.tensor_content = np.asarray(values, np.float32).tobytes()
+    return request
+
+
+def test_predictions_by_grpc(places):
+    import grpc
+
+    request, answer = _messages()
+    with grpc.insecure_channel(places[2]) as channel:
+        predict = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict",
+            lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
+            answer.FromString,
+        )
+        for spec in ({}, {"version": 1}, {"version_label": "stable"}, {"signature_name": "serving_default"}):  # fmt: skip
+            found = predict(_request(request, [[1, 2], [3, 4]], **spec), timeout=60)
+            (entry,) = found.outputs
+            assert entry.key == "y" and entry.value.dtype == 1
+            assert [d.size for d in entry.value.tensor_shape.dim] == [2, 2]
+            values = np.frombuffer(entry.value.tensor_content, np.float32)
+            assert values.tolist() == [2, 4, 6, 8]
+            assert (found.model_spec.name, found.model_spec.version.value) == ("scaled", 1)
+        # Numbers in lists of their own are read as well; the last stands for all that follow.
+        repeated = _request(request, [[1, 2], [3, 4]])
+        repeated.inputs[0].value.tensor_content = b""
+        repeated.inputs[0].value.float_val.append(5)
+        values = predict(repeated, timeout=60).outputs[0].value.tensor_content
+        assert np.frombuffer(values, np.float32).tolist() == [10] * 4
+        cut, wrong = _request(request, [[1, 2]]), _request(request, [[1, 2]])
+        cut.inputs[0].value.tensor_content = b"123"
+        wrong.inputs[0].value.dtype = 3
+        other = _request(request, [[1, 2]])
+        other.filter.append("z")
+        for bad, code, message in (
+            (_request(request, [[1, 2]], "other"), "NOT_FOUND", r"Latest\(other\)"),
+            (_request(request, [[1, 2]], version=9), "NOT_FOUND", r"Specific\(scaled, 9\)"),
+            (_request(request, [[1, 2]], version_label="no"), "NOT_FOUND", "label: no"),
+            (
+                _request(request, [[1, 2]], signature_name="no"),
+                "INVALID_ARGUMENT",
+                '"no" not found',
+            ),
+            (_request(request, [[1, 2, 3]]), "INVALID_ARGUMENT", r"shape \[1, 3\], expected"),
+            (cut, "INVALID_ARGUMENT", "Failed to process the values of input 'x'"),
+            (wrong, "INVALID_ARGUMENT", "dtype number 3"),
+            (other, "INVALID_ARGUMENT", "output_filter"),
+            (request(), "INVALID_ARGUMENT", "Missing ModelSpec"),
+            (b"\xff\xff", "INVALID_ARGUMENT", "no PredictRequest"),
+        ):
+            with pytest.raises(grpc.RpcError, match=message) as told:
+                predict(bad, timeout=60)
+            assert told.value.code().name == code
+
+
+def test_metadata_and_status_by_grpc(places):
+    import grpc
+
+    from meshflow.serving.messages import (
+        GetModelMetadataRequest,
+        GetModelMetadataResponse,
+        GetModelStatusRequest,
+        GetModelStatusResponse,
+        SignatureDefMap,
+    )
+
+    pack = lambda m: m.SerializeToString()
+    with grpc.insecure_channel(places[2]) as channel:
+        service = "/tensorflow.serving.PredictionService/GetModelMetadata"
+        ask = channel.unary_unary(service, pack, GetModelMetadataResponse.FromString)
+        request = GetModelMetadataRequest(metadata_field=["signature_def"])
+        request.model_spec.name = "scaled"
+        found = ask(request, timeout=60).metadata["signature_def"]
+        assert found.type_url.endswith("/tensorflow.serving.SignatureDefMap")
+        signatures = SignatureDefMap.FromString(found.value).signature_def
+        assert set(signatures) == {"serving_default", "total"}
+        about = signatures["serving_default"].inputs["x"]
+        assert about.dtype == 1 and [d.size for d in about.tensor_shape.dim] == [-1, 2]
+        request.metadata_field[:] = ["other"]
+        with pytest.raises(grpc.RpcError, match="metadata_field must be 'signature_def'"):
+            ask(request, timeout=60)
+        service = "/tensorflow.serving.ModelService/GetModelStatus"
+        ask = channel.unary_unary(service, pack, GetModelStatusResponse.FromString)
+        request = GetModelStatusRequest()
+        request.model_spec.name = "scaled"
+        (state,) = ask(request, timeout=60).model_version_status
+        assert (state.version, state.state, state.status.error_code) == (1, 30, 0)
+        request.model_spec.version.value = 7
+        with pytest.raises(grpc.RpcError, match="Could not find version 7"):
+            ask(request, timeout=60)
 
 
 def test_a_new_version_takes_over_without_a_lost_request(served):

@@ -10,13 +10,13 @@ import numpy as np
 
 from meshflow.checkpoint.background import Background
 from meshflow.checkpoint.bundle_writer import held_apart
+from meshflow.checkpoint.by_name import restored
 from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
 from meshflow.checkpoint.graph import children, is_trackable
 from meshflow.checkpoint.graph_message import contents
 from meshflow.checkpoint.restoring import (
     CheckpointLoadStatus,
     InitializationOnlyStatus,
-    Restoration,
 )
 from meshflow.checkpoint.state_file import (
     CheckpointState,
@@ -229,7 +229,8 @@ class Checkpoint(Awaited):
         """Restores what `write` or `save` wrote.
 
         Args:
-          save_path: the path they returned.
+          save_path: the path they returned, or one that TensorFlow 1's `Saver` wrote: variables then take the values
+            of their own names.
           options: see `CheckpointOptions`.
 
         Returns:
@@ -242,7 +243,7 @@ class Checkpoint(Awaited):
         """
         self.sync()
         skip = options is not None and options.experimental_skip_slot_variables
-        return CheckpointLoadStatus(Restoration(open_latest(save_path), self, skip))
+        return restored(open_latest(save_path), self, skip)
 
     def restore(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
         """Restores what `save` or `write` wrote.
@@ -326,7 +327,7 @@ def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
     Returns:
       A `CheckpointLoadStatus`; errors as in `Checkpoint.read`.
     """
-    return CheckpointLoadStatus(Restoration(open_latest(path), root))
+    return restored(open_latest(path), root)
 
 
 def note_latest(path: str) -> None:

@@ -1,4 +1,4 @@
-"""`meshflow serve`: a saved model behind HTTP."""
+"""`meshflow serve`: a saved model behind HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -35,17 +35,20 @@ def serve(
     poll: Annotated[
         float, typer.Option(help="Seconds after which the folder is looked at again.")
     ] = 1.0,
+    grpc_port: Annotated[
+        int, typer.Option(help="The port for gRPC; 0 for a free one, -1 for none.")
+    ] = -1,
     label: Annotated[
         list[str] | None, typer.Option(help="A label of a version, as stable=3.", metavar="L=N")
     ] = None,
 ) -> None:
-    """Serve a saved model by TensorFlow Serving's REST protocol."""
+    """Serve a saved model by TensorFlow Serving's REST protocol, and by its gRPC services with --grpc-port."""
     try:
         labels = {key: int(number) for key, number in (item.split("=") for item in label or [])}
     except ValueError:
         raise typer.BadParameter(f"labels are given as stable=3, got {label}") from None
     settings = Settings(max_batch, batch_wait / 1000, warm_up, keep, poll, labels)
     try:
-        serve_folder(folder, name, port, host, settings)
+        serve_folder(folder, name, port, host, settings, None if grpc_port < 0 else grpc_port)
     except (ImportError, OSError) as error:
         sys.exit(str(error))

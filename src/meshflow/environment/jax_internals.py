@@ -22,6 +22,9 @@ here first. What each is for, and what in public would take its place:
   of its registration.
 * `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: devices of another number, jaxprs and primitives,
   all primitives by name, lines of users' programs. These are public, in `jax.extend`, but may change in any version.
+* `mlir_ir`, `mlir_func`, `mlir_hlo`, `read_portable_artifact`, `write_portable_artifact`, `refine_polymorphic_shapes`:
+  programs of StableHLO that TensorFlow's files hold without what `jax.export` writes beside them: read, given known
+  sizes, written. Public: a function of `jax.export` that takes the program alone.
 * `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
 
 What may be missing, as there is a slower public way:
@@ -56,12 +59,18 @@ __all__ = [
     "jex_core",
     "jex_primitives",
     "mlir",
+    "mlir_func",
+    "mlir_hlo",
+    "mlir_ir",
     "needs_devices_when_lowered",
     "parse_flatten_op_sharding",
     "platform_lowerings",
+    "read_portable_artifact",
+    "refine_polymorphic_shapes",
     "runtime",
     "source_info_util",
     "trace_state_clean",
+    "write_portable_artifact",
     "xla_bridge",
 ]
 
@@ -74,8 +83,13 @@ try:
     from jax._src import dispatch as _dispatch
     from jax._src.config import eager_constant_folding
     from jax._src.core import trace_state_clean
+    from jax._src.export import _export
+    from jax._src.interpreters.mlir import refine_polymorphic_shapes
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client
+    from jax._src.lib.mlir import ir as mlir_ir
+    from jax._src.lib.mlir.dialects import func as mlir_func
+    from jax._src.lib.mlir.dialects import hlo as mlir_hlo
     from jax._src.sharding_impls import parse_flatten_op_sharding
     from jax.extend import backend as jex_backend
     from jax.extend import core as jex_core
@@ -85,6 +99,8 @@ try:
 
     common_lowerings: Any = mlir._lowerings
     platform_lowerings: Any = mlir._platform_specific_lowerings
+    read_portable_artifact: Any = runtime.mlir.deserialize_portable_artifact
+    write_portable_artifact: Any = _export._module_to_bytecode
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(

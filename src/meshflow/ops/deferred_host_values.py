@@ -205,6 +205,23 @@ class Recording:
             raise Unrecordable("several strings to be parsed")
         return self._results(Call(batch, (text,), {}, batch), spec)
 
+    def text(self, function: Any, text: Pending, args: Any, kwargs: Any, dtype: Any) -> Any:
+        """Keeps a call of a function that gives something for each string.
+
+        Args:
+          function: the function.
+          text: its first argument.
+          args: its others.
+          kwargs: its keyword arguments.
+          dtype: of its results.
+        """
+        batch = lambda texts: function(texts, *args, **kwargs)
+        return self.parsed(text, batch, TensorSpec([], dtype))
+
+    def looked_up(self, table: Any, text: Pending) -> Any:
+        """What a table of words has for strings; a table is asked for each element by itself."""
+        raise Unrecordable("a string")
+
     def key(self, seed: int | None) -> Tensor:
         """The key of a random op."""
         self._check_place()
@@ -345,8 +362,7 @@ def waits_for_text(spec: Any) -> Callable[[F], F]:
             text, *rest = args or (None,)
             if not isinstance(text, Pending) or any(map(is_unknown, (*rest, *kwargs.values()))):
                 raise Unrecordable("a string")
-            batch = lambda texts: function(texts, *rest, **kwargs)
-            return recording.parsed(text, batch, TensorSpec([], spec))
+            return recording.text(function, text, rest, kwargs, spec)
 
         return cast(F, public)
 

@@ -14,7 +14,9 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import int64
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import waits_for_text
 
 __all__ = ["fingerprint", "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong"]
 
@@ -209,6 +211,7 @@ def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None)
     return _buckets(input, num_buckets, murmur)
 
 
+@waits_for_text(int64)
 @also_symbolic
 def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Numbers below `num_buckets` by FarmHash.

@@ -104,7 +104,11 @@ def call_of(signed: Signed) -> tuple[Callable[..., Any], Any, Any]:
     function = getattr(signed, "_function", None)
     if function is not None:
         return _python_of(function), args, kwargs
-    traced: Traced = signed.traced  # type: ignore[attr-defined]
+    traced: Traced | None = getattr(signed, "traced", None)
+    if traced is None:
+        # A signature that was loaded.
+        called: Any = signed
+        return called, args, kwargs
     return _Replayed(traced), args, kwargs
 
 

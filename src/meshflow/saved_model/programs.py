@@ -28,6 +28,7 @@ __all__ = [
     "known_sizes",
     "loaded",
     "program_for",
+    "refuse_foreign_calls",
     "serialized",
     "traced_for_export",
 ]
@@ -258,8 +259,20 @@ def loaded(data: bytes) -> Any:
 
 
 def _refuse_foreign_calls(program: Any) -> None:
-    """A program may call native code by name, also such that calls Python or reads files."""
-    text = program.mlir_module()
+    refuse_foreign_calls(program.mlir_module())
+    if program.has_vjp():
+        _refuse_foreign_calls(program.vjp())
+
+
+def refuse_foreign_calls(text: str) -> None:
+    """A program may call native code by name, also such that calls Python or reads files.
+
+    Args:
+      text: the program.
+
+    Raises:
+      InvalidArgumentError: for one with calls of other code than XLA's own.
+    """
     found = [quoted or plain for quoted, plain in _CALLED.findall(text)]
     calls = text.count("stablehlo.custom_call") + text.count("mhlo.custom_call")
     foreign = sorted({name for name in found if not _KNOWN_CALLS.fullmatch(name)})
@@ -267,8 +280,6 @@ def _refuse_foreign_calls(program: Any) -> None:
         raise InvalidArgumentError(
             f"A saved function calls native code that functions of saved models may not call: {foreign or 'unnamed'}."
         )
-    if program.has_vjp():
-        _refuse_foreign_calls(program.vjp())
 
 
 def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any]) -> Any:

@@ -41,6 +41,7 @@ from meshflow.saved_model.calls import (
     with_rank,
 )
 from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
+from meshflow.saved_model.recorded_text import recorded
 from meshflow.saved_model.structures import Unsaved, packed
 from meshflow.saved_model.text import TextCall
 
@@ -96,6 +97,8 @@ class Content:
       keys: where arrays lie in TensorFlow's bundle, by their keys in the manifest; those that are missing go by those.
       nodes: the graph of objects that TensorFlow restores the bundle by.
       graph: TensorFlow's description of all, or None where it is not written.
+      objects: those of the nodes; None for what has none here.
+      files: further files for TensorFlow, by name.
     """
 
     arrays: dict[str, tuple[str, Any]]
@@ -103,6 +106,8 @@ class Content:
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
     nodes: list[Node] = dataclasses.field(default_factory=list)
     graph: bytes | None = None
+    objects: list[Any] = dataclasses.field(default_factory=list)
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def write(path: Any, what: Content) -> None:
@@ -126,7 +131,7 @@ def write(path: Any, what: Content) -> None:
         what.arrays,
         what.manifest,
         Bundled(bundle, {GRAPH: graph}),
-        {GRAPH_FILE: what.graph},
+        {GRAPH_FILE: what.graph, **what.files},
     )
 
 
@@ -279,6 +284,8 @@ class _Writer:
 
     def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         structure = packed((args, kwargs))
+        if not isinstance(call, TextCall) and _has_text(args, kwargs):
+            call = recorded(name, call, args, kwargs)
         steps = call.steps if isinstance(call, TextCall) else []
         try:
             if isinstance(call, TextCall):
@@ -338,9 +345,10 @@ class _Writer:
         try:
             from meshflow.saved_model.graph.writer import GraphWriter  # noqa: PLC0415 - it needs an optional package
         except ImportError as error:
-            _log.info("tf.saved_model.save: TensorFlow cannot load what is saved: %s", error)
+            _log.warning("tf.saved_model.save: TensorFlow cannot load what is saved: %s", error)
             return
         nodes, objects = self._all_nodes()
+        made.objects = objects
         keys = {}
         for number, node in enumerate(nodes):
             path = self._graph.nodes[number]["path"] if number < len(self._graph.nodes) else ""
@@ -356,6 +364,8 @@ class _Writer:
         writer = GraphWriter(nodes, objects, keys, gradients)
         for function in self._functions:
             writer.add_function(*function)
+        if hasattr(self._root, "_saved_functions"):
+            writer.add_keras_call()
         for name, program in self._signatures.items():
             writer.add_signature(name, program)
         made.graph = writer.finish()
@@ -443,6 +453,10 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
             ) from None
+
+
+def _has_text(args: Any, kwargs: Any) -> bool:
+    return any(s.dtype.name == "string" for s in specs_of(args, kwargs))
 
 
 def _without_text(leaf: Any) -> Any:

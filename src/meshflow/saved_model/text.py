@@ -1,23 +1,83 @@
 """What is done to strings before a program runs, as steps that files can hold.
 
 A step is a list: ["lower"], ["remove", characters], ["flat"] (the last dimension, of size 1, is left out), ["split"]
-at spaces, ["look", words, numbers, number of others], or ["pad", length or None]. Text is held as Latin-1.
+at spaces, ["look", words, numbers, number of others], or ["pad", length or None]. Text is held as Latin-1. ["look"]
+may have the numbers' dtype besides, and a function of `TEXT_FUNCTIONS` is ["text", its name, arguments by name].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.ops import hashing, strings
 from meshflow.saved_model.functions import Program
 
-__all__ = ["TextCall", "TextProgram", "after"]
+__all__ = ["TEXT_FUNCTIONS", "TextCall", "TextFunction", "TextProgram", "after", "as_text"]
 
 Steps = list[list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFunction:
+    """A function that gives something for each string.
+
+    Attributes:
+      function: the function.
+      parameters: what it takes besides the strings, with defaults.
+      op: TensorFlow's op, and the name of its output.
+      dtype: of the results.
+    """
+
+    function: Callable[..., Any]
+    parameters: Mapping[str, Any]
+    op: tuple[str, str]
+    dtype: str
+
+    def step(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """A call as a step."""
+        given = dict(zip(self.parameters, args, strict=False)) | dict(kwargs)
+        found = {key: given.get(key, default) for key, default in self.parameters.items()}
+        return ["text", name, {key: as_text(value) for key, value in found.items()}]
+
+
+def as_text(value: Any) -> Any:
+    """Bytes as text, Latin-1; numbers and truth values as they are."""
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    if isinstance(value, str):
+        value = value.encode()
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+_PATTERN = {"pattern": ""}
+TEXT_FUNCTIONS = {
+    "lower": TextFunction(strings.lower, {"encoding": ""}, ("StringLower", "output"), "string"),
+    "upper": TextFunction(strings.upper, {"encoding": ""}, ("StringUpper", "output"), "string"),
+    "strip": TextFunction(strings.strip, {}, ("StringStrip", "output"), "string"),
+    "length": TextFunction(strings.length, {"unit": "BYTE"}, ("StringLength", "output"), "int32"),
+    "regex_replace": TextFunction(
+        strings.regex_replace,
+        {**_PATTERN, "rewrite": "", "replace_global": True},
+        ("StaticRegexReplace", "output"),
+        "string",
+    ),
+    "regex_full_match": TextFunction(
+        strings.regex_full_match, _PATTERN, ("StaticRegexFullMatch", "output"), "bool"
+    ),
+    "to_hash_bucket_fast": TextFunction(
+        hashing.to_hash_bucket_fast,
+        {"num_buckets": 0},
+        ("StringToHashBucketFast", "output"),
+        "int64",
+    ),
+}
 
 
 class TextCall:
@@ -56,7 +116,7 @@ def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
       >>> after(texts, [["lower"], ["split"], ["look", ["a", "cat"], [2, 3], 1], ["pad", 3]]).tolist()
       [[2, 3, 0], [1, 0, 0]]
     """
-    shape, rows = texts.shape, texts.reshape(-1).tolist()
+    shape, rows, dtype = texts.shape, texts.reshape(-1).tolist(), "int64"
     for name, *more in steps:
         if name == "lower":
             rows = [text.lower() for text in rows]
@@ -68,10 +128,23 @@ def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
         elif name == "split":
             rows = [text.split() for text in rows]
         elif name == "look":
-            rows = _looked_up(rows, *more)
+            rows, dtype = _looked_up(rows, *more[:3]), more[3] if len(more) > 3 else dtype
+        elif name == "text":
+            rows, dtype = _computed(rows, *more), TEXT_FUNCTIONS[more[0]].dtype
         else:
             return _padded(rows, more[0]).reshape(*shape, -1)
-    return np.array(rows, np.int64).reshape(shape)
+    return np.array(rows, as_dtype(dtype).as_numpy_dtype).reshape(shape)
+
+
+def _computed(rows: list[bytes], name: str, given: Mapping[str, Any]) -> list[Any]:
+    """What a function gives for each string."""
+    texts = np.empty(len(rows), object)
+    texts[:] = rows
+    plain = {k: v.encode("latin-1") if isinstance(v, str) else v for k, v in given.items()}
+    for key in ("encoding", "unit"):
+        if key in plain:
+            plain[key] = plain[key].decode()
+    return TEXT_FUNCTIONS[name].function(Tensor(texts), **plain).numpy().tolist()
 
 
 def _looked_up(rows: list[Any], words: list[str], numbers: list[int], others: int) -> list[Any]:

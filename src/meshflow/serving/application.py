@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from meshflow.environment import extras
@@ -20,13 +20,21 @@ _NEEDS = "Serving needs the packages starlette and uvicorn"
 _OK = {"error_code": "OK", "error_message": ""}
 
 
-def application(name: str, folder: Any, settings: Settings | None = None) -> Any:
+def application(
+    name: str,
+    folder: Any,
+    settings: Settings | None = None,
+    grpc: tuple[str, int] | None = None,
+    started: Callable[[int], None] = lambda port: None,
+) -> Any:
     """An ASGI application that serves a saved model.
 
     Args:
       name: the model's, in addresses.
       folder: a saved model, or a folder of its versions, whose names are numbers.
       settings: a `Settings`.
+      grpc: host and port (0 for a free one) where gRPC is answered too, or None.
+      started: called with that port when it is listened on.
 
     Raises:
       ImportError: without the extra `serving`.
@@ -34,12 +42,18 @@ def application(name: str, folder: Any, settings: Settings | None = None) -> Any
     applications = extras.load("starlette.applications", "serving", _NEEDS)
     routing = extras.load("starlette.routing", "serving", _NEEDS)
     served = _Served(Versions(name, folder, settings or Settings()))
+    remote = served.rpc(*grpc) if grpc is not None else None
 
     @contextlib.asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
         await served.versions.refresh()
         watch = asyncio.create_task(served.versions.watch())
+        if remote is not None:
+            await remote.start()
+            started(remote.port)
         yield
+        if remote is not None:
+            await remote.stop()
         watch.cancel()
 
     root = f"/v1/models/{name}"
@@ -61,6 +75,12 @@ class _Served:
     def __init__(self, versions: Versions) -> None:
         self.versions, self._metrics = versions, Metrics(versions.name)
         self._responses = extras.load("starlette.responses", "serving", _NEEDS)
+
+    def rpc(self, host: str, port: int) -> Any:
+        """What answers gRPC for the same versions."""
+        from meshflow.serving.rpc import RpcServer  # noqa: PLC0415 - it needs an optional package
+
+        return RpcServer(self.versions, self._metrics, host, port)
 
     def _version(self, request: Any) -> Version:
         found = request.path_params

@@ -11,7 +11,16 @@ import numpy as np
 
 from meshflow.core.values.specs import TensorSpec
 
-__all__ = ["BadRequest", "NotFound", "Specs", "columns", "described", "response"]
+__all__ = [
+    "BadRequest",
+    "NotFound",
+    "Specs",
+    "check_names",
+    "check_shape",
+    "columns",
+    "described",
+    "response",
+]
 
 Specs = Mapping[str, TensorSpec]
 
@@ -53,7 +62,7 @@ def columns(body: Any, specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
         named = isinstance(given, Mapping) and not _is_bytes(given)
         if not named:
             given = {_only(specs, "inputs"): given}
-        _check_names(given, specs, "inputs")
+        check_names(given, specs, "inputs")
         return {name: _array(name, given[name], spec) for name, spec in specs.items()}, False
     rows = body["instances"]
     if not isinstance(rows, list) or not rows:
@@ -66,7 +75,7 @@ def columns(body: Any, specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
         raise BadRequest("'instances' holds both objects with named values and plain values.")
     else:
         for i, row in enumerate(rows):
-            _check_names(row, specs, f"element {i} of 'instances'")
+            check_names(row, specs, f"element {i} of 'instances'")
         arrays = {n: _array(n, [row[n] for row in rows], spec) for n, spec in specs.items()}
     return arrays, True
 
@@ -77,7 +86,14 @@ def _only(specs: Specs, where: str) -> str:
     return next(iter(specs))
 
 
-def _check_names(given: Mapping[str, Any], specs: Specs, where: str) -> None:
+def check_names(given: Mapping[str, Any], specs: Specs, where: str) -> None:
+    """Raises a `BadRequest` unless values are given for a signature's inputs, and for nothing else.
+
+    Args:
+      given: values by name.
+      specs: of the inputs.
+      where: where they stand, for the error.
+    """
     missing, unknown = sorted(set(specs) - set(given)), sorted(set(given) - set(specs))
     if missing or unknown:
         raise BadRequest(
@@ -128,11 +144,22 @@ def _array(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
             array = plain.astype(spec.dtype.dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise BadRequest(f"Failed to process the values of input '{name}': {error}.") from None
+    check_shape(name, array, spec)
+    return array
+
+
+def check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
+    """Raises a `BadRequest` unless an input has the shape that the signature takes.
+
+    Args:
+      name: the input's name.
+      array: its value.
+      spec: what the signature takes.
+    """
     if not spec.shape.is_compatible_with(array.shape):
         raise BadRequest(
-            f"Input '{name}' has shape {list(array.shape)}, expected {spec.shape.as_list()} of {kind}."
+            f"Input '{name}' has shape {list(array.shape)}, expected {spec.shape.as_list()} of {spec.dtype.name}."
         )
-    return array
 
 
 def response(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ def serve(
     port: int = 8501,
     host: str = "127.0.0.1",
     settings: Settings | None = None,
+    grpc_port: int | None = None,
 ) -> None:
     """Serves a saved model by TensorFlow Serving's REST protocol, until the process is told to end.
 
@@ -28,6 +29,8 @@ def serve(
       port: the port; 0 for a free one, which is printed.
       host: the address that is listened on: this machine only, unless told otherwise. Nobody is asked who they are.
       settings: a `Settings`.
+      grpc_port: the port where gRPC is answered too (PredictionService and ModelService); 0 for a free one, which
+        is printed; None for none.
 
     Raises:
       FileNotFoundError: when there is no such folder.
@@ -37,7 +40,9 @@ def serve(
         raise FileNotFoundError(f"meshflow serve: there is no folder {folder}.")
     uvicorn = extras.load("uvicorn", "serving", "Serving needs the packages starlette and uvicorn")
     logging.getLogger("meshflow").setLevel(logging.INFO)
-    made = application(name, folder, settings)
+    grpc = None if grpc_port is None else (host, grpc_port)
+    say = lambda port: print(f"Serving {name} by gRPC at {host}:{port}", flush=True)
+    made = application(name, folder, settings, grpc, say)
     config = uvicorn.Config(made, host=host, port=port, log_level="warning", lifespan="on")
     server = _server(uvicorn, name)(config)
     server.run()

@@ -9,6 +9,7 @@ import sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 
 def loss_of(outputs):
@@ -60,6 +61,11 @@ def check(folder, name):
         feed = {about.inputs[k].name: arrays[k] for k in named}
         served = session.run([about.outputs[k].name for k in sorted(about.outputs)], feed)
         found |= {f"served{i}": v for i, v in enumerate(served)}
+    made = tf_keras.models.load_model(path)
+    outputs = tf.nest.flatten(made(given))
+    found |= {f"keras{i}": v for i, v in enumerate(outputs)}
+    made.compile("sgd", "mse")
+    found["keras_losses"] = made.fit(given, outputs, epochs=2, verbose=0).history["loss"]
     if os.environ.get("CONVERT"):
         found["lite"] = _converted(path, inputs)
     np.savez(f"{path}.tf.npz", **{k: np.asarray(v) for k, v in found.items()})

@@ -169,6 +169,9 @@ class MultiHeadAttention(Layer):
 
     def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self.num_heads, self.key_dim, self.value_dim
+        given = {"query_shape": query, "key_shape": key, "value_shape": value}
+        # Keras makes the weights of a layer from its configuration by them.
+        self._shapes = {k: _any_batch(s) for k, s in given.items()}
         self._query_dense = self._projection("query", "btd,dnh->btnh", (query[-1], n, h), (n, h))
         self._key_dense = self._projection("key", "bsd,dnh->bsnh", (key[-1], n, h), (n, h))
         self._value_dense = self._projection("value", "bsd,dnh->bsnh", (value[-1], n, v), (n, v))
@@ -186,7 +189,7 @@ class MultiHeadAttention(Layer):
             (self._query_dense, query),
             (self._key_dense, key),
             (self._value_dense, value),
-            (self._output_dense, query),
+            (self._output_dense, TensorShape([*query[:-1], n, v])),
         ):
             with layer._calling(None):
                 layer._maybe_build(_Shaped(last))
@@ -309,7 +312,12 @@ class MultiHeadAttention(Layer):
             "attention_axes": self.attention_axes,
             **weight_config(self, "kernel", "bias"),
             "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            **self.__dict__.get("_shapes", {}),
         }
+
+
+def _any_batch(shape: TensorShape) -> list[int | None]:
+    return [None, *(n if isinstance(n, int) else None for n in shape[1:])]
 
 
 class _Shaped:

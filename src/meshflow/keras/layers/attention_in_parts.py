@@ -75,7 +75,9 @@ def attention_in_parts(
     sequences = sequences_in_parts()
     refused = _refusal(layer, masks, training, return_scores)
     if sequences is None:
-        long = q.shape[1] is not None and k.shape[1] is not None and q.shape[1] * k.shape[1] > LONG
+        sizes = q.shape[1], k.shape[1]
+        # Lengths are symbols while a function for any of them is saved.
+        long = all(isinstance(n, int) for n in sizes) and sizes[0] * sizes[1] > LONG
         if not long or refused:
             return None
     elif refused:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.io.tensors import make_ndarray
 
-__all__ = ["Node", "is_known", "numbers"]
+__all__ = ["Node", "Sizes", "as_sizes", "is_known", "numbers", "traced"]
 
 # Attributes that have the same default wherever an op has them.
 _DEFAULTS: dict[str, Any] = {
     "T_threshold": 0,
+    "_module_crc32c": None,
     "adj_x": False,
     "adj_y": False,
     "align_corners": False,
@@ -26,6 +29,11 @@ _DEFAULTS: dict[str, Any] = {
     "begin_mask": 0,
     "binary_output": False,
     "data_format": b"NHWC",
+    "dim_args_spec": [],
+    "disabled_checks": [],
+    "function_list": [],
+    "has_token_input_output": False,
+    "platforms": [],
     "default_value": b"",
     "delimiter": b"\t",
     "dilations": [1, 1, 1, 1, 1],
@@ -83,6 +91,7 @@ class Node:
       name, op: its name and TensorFlow's op.
       inputs: (node, output, index) of the tensors that it takes.
       before: names of nodes that run before it.
+      kept: what its op made of it once, by what it was made for.
     """
 
     def __init__(self, proto: Any) -> None:
@@ -91,6 +100,7 @@ class Node:
         self._attributes: dict[str, Any] = {}
         self.inputs = [reference(i) for i in proto.input if not i.startswith("^")]
         self.before = [i[1:] for i in proto.input if i.startswith("^")]
+        self.kept: dict[Any, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
         """An attribute: a number, bytes, a list, an array, or the name of a function."""
@@ -174,8 +184,33 @@ def is_known(*values: Any) -> bool:
     return all(isinstance(v, (np.ndarray, np.generic)) for v in values)
 
 
+class Sizes(np.ndarray):
+    """Sizes of which some are symbols, while a program for any size is traced: an array of objects."""
+
+
+def as_sizes(values: Any, dtype: Any) -> np.ndarray:
+    """Sizes as an array, of objects where one is a symbol.
+
+    Args:
+      values: integers and symbols, nested.
+      dtype: of integers.
+    """
+    found = np.array(values, object)
+    if any(map(is_symbolic_dim, found.reshape(-1))):
+        return found.view(Sizes)
+    return found.astype(dtype)
+
+
+def traced(value: Any) -> Any:
+    """Sizes as an array that a program computes with; anything else as it is."""
+    if not isinstance(value, Sizes):
+        return value
+    flat = [jnp.asarray(v, np.int32) for v in np.asarray(value).reshape(-1)]
+    return jnp.stack(flat).reshape(value.shape)
+
+
 def numbers(value: Any) -> list[int]:
-    """Integers that must be known while a program is written: sizes, axes.
+    """Integers that must be known while a program is written: sizes, axes; sizes may be symbols.
 
     Args:
       value: an array.
@@ -183,4 +218,6 @@ def numbers(value: Any) -> list[int]:
     Raises:
       TypeError: when they depend on what the program computes.
     """
+    if isinstance(value, Sizes):
+        return list(np.asarray(value).reshape(-1))
     return [int(v) for v in np.asarray(value).reshape(-1)]

@@ -17,7 +17,9 @@ import numpy as np
 
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
+from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.graph.nodes import (
+    CHECKSUM,
     RESOURCE,
     Function,
     Type,
@@ -142,6 +144,7 @@ def _add_resource(function: Any, name: str, aval: Any) -> str:
 def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) -> list[str]:
     """Adds the op that runs StableHLO; gives its outputs."""
     kept = exported.module_kept_var_idx
+    content = bytes(exported.mlir_module_serialized)
     outs = [a.shape for a in exported.out_avals]
     add_node(
         function.node_def,
@@ -149,7 +152,7 @@ def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) 
         "XlaCallModule",
         [inputs[i] for i in kept],
         version=exported.calling_convention_version,
-        module=bytes(exported.mlir_module_serialized),
+        module=content,
         Tin=types([datatype(exported.in_avals[i].dtype) for i in kept]),
         Tout=types([datatype(a.dtype) for a in exported.out_avals]),
         Sout=shapes(outs),
@@ -159,6 +162,7 @@ def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) 
         has_token_input_output=False,
         disabled_checks=strings([]),
         use_shardy_partitioner=False,
+        **{CHECKSUM: crc32c(content)},
         _output_shapes=shapes(outs),
     )
     return [f"{name}:output:{i}" for i in range(len(outs))]
@@ -286,10 +290,17 @@ def is_trainable(program: Program) -> bool:
 
 
 def add_call(
-    where: Any, name: str, function: Any, inputs: Sequence[str], outs: Sequence[Any]
+    where: Any,
+    name: str,
+    function: Any,
+    inputs: Sequence[str],
+    outs: Sequence[Any],
+    differentiable: bool = False,
 ) -> str:
     """Adds a node that calls a function."""
     signature = function.signature
+    # TensorFlow puts the gradient of the function that it makes there.
+    more = {"_gradient_op_type": b"PartitionedCall-1"} if differentiable else {}
     return add_node(
         where,
         name,
@@ -302,11 +313,12 @@ def add_call(
         config=b"",
         executor_type=b"",
         _output_shapes=shapes([a.shape for a in outs]),
+        **more,
     )
 
 
-def add_wrapper(library: Any, name: str, of: Written) -> Written:
-    """Adds a function that calls another one."""
+def add_wrapper(library: Any, name: str, of: Written, differentiable: bool = False) -> Written:
+    """Adds a function that calls another one, with that one's gradient if it is to be differentiable."""
     function = library.function.add()
     inner = of.definition
     function.signature.CopyFrom(inner.signature)
@@ -314,7 +326,7 @@ def add_wrapper(library: Any, name: str, of: Written) -> Written:
     del function.signature.control_output[:]
     function.attr["_input_shapes"].CopyFrom(inner.attr["_input_shapes"])
     names = [a.name for a in inner.signature.input_arg]
-    call = add_call(function.node_def, "call", inner, names, of.outs)
+    call = add_call(function.node_def, "call", inner, names, of.outs, differentiable)
     del function.signature.output_arg[:]
     _add_results(function, [f"{call}:output:{i}" for i in range(len(of.outs))], of.outs)
     function.signature.control_output.append(call)

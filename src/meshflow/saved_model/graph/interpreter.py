@@ -16,15 +16,16 @@ import numpy as np
 
 from meshflow.core.runtime import errors
 from meshflow.saved_model.graph import control
-from meshflow.saved_model.graph.attributes import Node, numbers, reference
+from meshflow.saved_model.graph.attributes import Node, Sizes, as_sizes, numbers, reference
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
 from meshflow.saved_model.graph.ops.lists import LISTS
+from meshflow.saved_model.graph.ops.modules import MODULES
 from meshflow.saved_model.graph.ops.networks import NETWORKS
 from meshflow.saved_model.graph.ops.text import TEXT, Table
 
 __all__ = ["GraphFunction", "HostNeeded", "Library", "RandomNeeded", "Run", "Stored", "known_ops"]
 
-_PURE: dict[str, Callable[..., Any]] = {**ARRAYS, **NETWORKS, **LISTS}
+_PURE: dict[str, Callable[..., Any]] = {**ARRAYS, **NETWORKS, **LISTS, **MODULES}
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Names of outputs, in their order, of ops that have several.
 _OUTPUTS = {
@@ -236,7 +237,14 @@ class Run:
         if self._only is not None and op not in self._only:
             raise errors.UnimplementedError(f"node {node.name}: op {op} does not fill a table.")
         if op in _PURE:
-            return _PURE[op](node, *inputs)
+            value = _PURE[op](node, *inputs)
+            if any(isinstance(v, Sizes) for v in inputs):
+                return (
+                    [_sizes_again(v) for v in value]
+                    if isinstance(value, list)
+                    else _sizes_again(value)
+                )
+            return value
         if op == "Const":
             return node["value"]
         if op in _CALLS:
@@ -334,6 +342,13 @@ _STATE: dict[str, Callable[..., Any]] = {
 }
 
 
+def _sizes_again(value: Any) -> Any:
+    """What an op made of sizes, which NumPy gives as an array of objects or the object itself."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value
+    return as_sizes(value, np.int32) if not isinstance(value, jax.Array) else value
+
+
 def known_ops() -> list[str]:
     """Names of all ops that can be run."""
     return sorted({*_PURE, *_CALLS, *control.CONTROL, *_STATE, *TEXT, "Const"})
@@ -341,4 +356,6 @@ def known_ops() -> list[str]:
 
 def is_text(value: Any) -> bool:
     """Whether a value exists on the host only."""
-    return isinstance(value, Table) or getattr(value, "dtype", None) == np.dtype(object)
+    return isinstance(value, Table) or (
+        getattr(value, "dtype", None) == np.dtype(object) and not isinstance(value, Sizes)
+    )

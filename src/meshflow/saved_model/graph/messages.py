@@ -9,6 +9,7 @@ from meshflow.environment.messages import DecodeError, Table, declared
 from meshflow.io.messages import TENSORS
 
 __all__ = [
+    "SIGNATURES",
     "AttrValue",
     "DecodeError",
     "FunctionDef",
@@ -202,7 +203,8 @@ _OBJECTS: Table = {
     },
 }
 
-_MODELS: Table = {
+# With `TENSORS`: what a signature takes and returns.
+SIGNATURES: Table = {
     "TensorInfo": {
         "name": (1, "|string"),
         "dtype": (2, "int32"),
@@ -213,6 +215,10 @@ _MODELS: Table = {
         "outputs": (2, "{}TensorInfo"),
         "method_name": (3, "string"),
     },
+}
+
+_MODELS: Table = {
+    **SIGNATURES,
     "AssetFileDef": {"tensor_info": (1, "TensorInfo"), "filename": (2, "string")},
     "SaverDef": {
         "filename_tensor_name": (1, "string"),

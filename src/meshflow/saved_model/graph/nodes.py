@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.values.dtypes import as_dtype
 
 __all__ = [
+    "CHECKSUM",
     "RESOURCE",
     "STRING",
     "add_node",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 STRING, RESOURCE = 7, 20
+# Of a program, among the attributes of the node that has it: what reads programs does not look for damage.
+CHECKSUM = "_module_crc32c"
 
 
 def datatype(dtype: Any) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.saved_model.graph.nodes import STRING, Type, add_node, constant, strings
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.saved_model.graph.nodes import STRING, Type, add_node, constant, datatype, strings
+from meshflow.saved_model.text import TEXT_FUNCTIONS
 
 __all__ = ["add_steps"]
 
@@ -51,6 +53,12 @@ def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
             value = f"{parts}:values:0"
         elif name == "look":
             value = _look_up(nodes, value, *more)
+        elif name == "text":
+            op, output = TEXT_FUNCTIONS[more[0]].op
+            given = {
+                k: v.encode("latin-1") if isinstance(v, str) else v for k, v in more[1].items()
+            }
+            value = nodes.add(op, [value], output, **given)
         else:
             value = _pad(nodes, value, rows, more[0])
     return value
@@ -71,16 +79,24 @@ class _Nodes:
 
     def constant(self, value: Any) -> str:
         array = np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
-        kind = STRING if array.dtype.hasobject else _INT64
+        kind = STRING if array.dtype.hasobject else datatype(array.dtype)
         return self.add("Const", [], "output", value=constant(array), dtype=Type(kind))
 
 
-def _look_up(nodes: _Nodes, value: str, words: list[str], numbers: list[int], others: int) -> str:
+def _look_up(
+    nodes: _Nodes,
+    value: str,
+    words: list[str],
+    numbers: list[Any],
+    others: Any,
+    dtype: str = "int64",
+) -> str:
     """A table that is filled where it is used; filled once, it stays as it is."""
+    kind, held = Type(datatype(dtype)), as_dtype(dtype).as_numpy_dtype
     keys = np.empty(len(words), object)
     keys[:] = [w.encode("latin-1") for w in words]
-    same = zlib.crc32(repr((words, numbers)).encode())
-    kinds = {"key_dtype": Type(STRING), "value_dtype": Type(_INT64)}
+    same = zlib.crc32(repr((words, numbers, dtype)).encode())
+    kinds = {"key_dtype": Type(STRING), "value_dtype": kind}
     table = nodes.add(
         "HashTableV2",
         [],
@@ -92,17 +108,17 @@ def _look_up(nodes: _Nodes, value: str, words: list[str], numbers: list[int], ot
     )
     filled = nodes.add(
         "InitializeTableV2",
-        [table, nodes.constant(keys), nodes.constant(np.array(numbers, np.int64))],
+        [table, nodes.constant(keys), nodes.constant(np.array(numbers, held))],
         "",
         Tkey=Type(STRING),
-        Tval=Type(_INT64),
+        Tval=kind,
     )
     return nodes.add(
         "LookupTableFindV2",
-        [table, value, nodes.constant(np.int64(others)), "^" + filled.split(":")[0]],
+        [table, value, nodes.constant(held(others)), "^" + filled.split(":")[0]],
         "values",
         Tin=Type(STRING),
-        Tout=Type(_INT64),
+        Tout=kind,
     )
 
 

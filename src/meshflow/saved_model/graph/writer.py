@@ -32,6 +32,7 @@ _log = logging.getLogger("meshflow")
 _VERSION, _PRODUCER = "2.21.0", 2286
 _PREDICT = "tensorflow/serving/predict"
 _INIT = "__saved_model_init_op"
+_KERAS, _KERAS_CALL = "keras_api", "call_and_return_conditional_losses"
 _KINDS = {"list": "trackable_list_wrapper", "dict": "trackable_dict_wrapper"}
 
 
@@ -65,6 +66,8 @@ class GraphWriter:
         self._objects = self._meta.object_graph_def
         self._count = 0
         self._places: dict[int, int] = {}
+        # Functions of the root by name: their parameters, with each program and what was written of it.
+        self._of_root: dict[str, tuple[list[Any], list[tuple[Program, Written]]]] = {}
         self._kinds = [node["kind"] for node in nodes]
         for number, (node, item) in enumerate(zip(nodes, objects, strict=True)):
             proto = self._objects.nodes.add()
@@ -123,22 +126,49 @@ class GraphWriter:
           parameters: names and defaults of its parameters.
           programs: what it does for each signature.
         """
-        names = []
+        written = []
         for program in programs:
             if not _writable(f"function {name}", program):
                 continue
             try:
-                names.append(self._add_program(program, self._gradients).name)
+                written.append((program, self._add_program(program, self._gradients)))
             except Unsaved as error:
                 _leave_out(f"function {name}", error)
-        if not names:
+        if not written:
             return
+        self._put_function(owner, name, parameters, programs, [w for _, w in written])
+        if owner == 0:
+            self._of_root[name] = parameters, written
+
+    def _put_function(
+        self,
+        owner: int,
+        name: str,
+        parameters: list[Any],
+        programs: Sequence[Program],
+        written: Sequence[Written],
+    ) -> None:
         proto = self._function_object(owner, name).function
-        proto.concrete_functions.extend(names)
+        proto.concrete_functions.extend(w.name for w in written)
         keywords = sorted(
             {k for p in programs for k in p.arguments[1]} - {p[0] for p in parameters}
         )
         argument_spec(proto.function_spec, parameters, keywords)
+
+    def add_keras_call(self) -> None:
+        """Adds the call of the root as tf.keras looks for it where it does not know a model's class: with its losses."""
+        parameters, written = self._of_root.get("__call__", ([], []))
+        made = []
+        for program, inner in written:
+            outer = functions.add_wrapper(
+                self._graph.library, self._name("call_with_losses"), inner, differentiable=True
+            )
+            self._describe(outer, program.arguments, (program.returned, []))
+            made.append(outer)
+        if made:
+            place = self._new_object(0, _KERAS)
+            programs = [program for program, _ in written]
+            self._put_function(place, _KERAS_CALL, parameters, programs, made)
 
     def _function_object(self, owner: int, name: str) -> Any:
         for child in self._objects.nodes[owner].children:

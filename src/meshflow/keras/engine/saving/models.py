@@ -14,7 +14,13 @@ from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.keras.engine.layer.helpers import as_tuples
-from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
+from meshflow.keras.engine.saving import (
+    building,
+    hdf5,
+    keras3,
+    optimizer_state,
+    tensorflow_metadata,
+)
 from meshflow.keras.engine.saving.archives import h5py
 from meshflow.keras.engine.saving.configuration import (
     KERAS_VERSION,
@@ -117,6 +123,10 @@ def _write_folder(
                 model, options.get("signatures"), files, options.get("options")
             )
             what.arrays, what.manifest = arrays | what.arrays, manifest | what.manifest
+            if what.graph is not None:
+                what.files[tensorflow_metadata.FILE] = tensorflow_metadata.written(
+                    what.objects, what.nodes, meta
+                )
         except ImportError as error:
             if not meta["model_config"]:
                 raise

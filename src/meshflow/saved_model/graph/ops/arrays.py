@@ -12,18 +12,18 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.saved_model.graph.attributes import Node, is_known, numbers
+from meshflow.saved_model.graph.attributes import Node, Sizes, as_sizes, is_known, numbers, traced
 
 __all__ = ["ARRAYS"]
 
 
-def _by(known: Callable[..., Any] | None, traced: Callable[..., Any]) -> Callable[..., Any]:
+def _by(known: Callable[..., Any] | None, computed: Callable[..., Any]) -> Callable[..., Any]:
     """An elementwise op: NumPy's for known arrays, JAX's for others."""
 
     def run(node: Node, *values: Any) -> Any:
         if known is not None and is_known(*values):
             return np.asarray(known(*values))
-        return traced(*values)
+        return computed(*map(traced, values))
 
     return run
 
@@ -137,6 +137,8 @@ def _select(node: Node, condition: Any, x: Any, y: Any) -> Any:
 
 def _cast(node: Node, x: Any) -> Any:
     dtype = node.dtype("DstT")
+    if isinstance(x, Sizes):
+        return x if dtype.kind in "iu" else traced(x).astype(dtype)
     if is_known(x):
         return np.asarray(x).astype(dtype)
     if dtype.kind == "b":
@@ -144,12 +146,12 @@ def _cast(node: Node, x: Any) -> Any:
     return x.astype(dtype)
 
 
-def _reduced(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+def _reduced(known: Callable[..., Any], computed: Callable[..., Any]) -> Callable[..., Any]:
     def run(node: Node, x: Any, axes: Any) -> Any:
         axis = tuple(numbers(axes))
         if is_known(x):
             return np.asarray(known(x, axis=axis, keepdims=node["keep_dims"])).astype(x.dtype)
-        return traced(x, axis=axis, keepdims=node["keep_dims"]).astype(x.dtype)
+        return computed(x, axis=axis, keepdims=node["keep_dims"]).astype(x.dtype)
 
     return run
 
@@ -174,8 +176,13 @@ def _cumulated(run_on: Callable[..., Any], start: int) -> Callable[..., Any]:
     return run
 
 
+def _library(x: Any, sizes: Any) -> Any:
+    """What makes an array of known numbers, unless a size of the result is a symbol."""
+    return np if is_known(x) and not isinstance(sizes, Sizes) else jnp
+
+
 def _shape(node: Node, x: Any) -> Any:
-    return np.array(np.shape(x), node.dtype("out_type"))
+    return as_sizes(np.shape(x), node.dtype("out_type"))
 
 
 def _strided(node: Node, x: Any, begin: Any, end: Any, strides: Any) -> Any:
@@ -224,7 +231,9 @@ def _sliced(node: Node, x: Any, begin: Any, size: Any) -> Any:
 
 def _joined(join: str) -> Callable[..., Any]:
     def run(values: Any, axis: int) -> Any:
-        return getattr(np if is_known(*values) else jnp, join)(values, axis)
+        if is_known(*values):
+            return getattr(np, join)(values, axis)
+        return getattr(jnp, join)([traced(v) for v in values], axis)
 
     return run
 
@@ -294,7 +303,7 @@ def _unpacked(node: Node, x: Any) -> Any:
 
 
 def _filled(node: Node, shape: Any, value: Any) -> Any:
-    return (np if is_known(value) else jnp).full(numbers(shape), value, value.dtype)
+    return _library(value, shape).full(numbers(shape), value, value.dtype)
 
 
 def _padded(node: Node, x: Any, widths: Any, value: Any = None) -> Any:
@@ -326,7 +335,7 @@ def _expanded(node: Node, x: Any, axis: Any) -> Any:
 
 
 def _broadcast_to(node: Node, x: Any, shape: Any) -> Any:
-    return (np if is_known(x) else jnp).broadcast_to(x, numbers(shape))
+    return _library(x, shape).broadcast_to(x, numbers(shape))
 
 
 def _reshaped(node: Node, x: Any, shape: Any) -> Any:
@@ -334,7 +343,7 @@ def _reshaped(node: Node, x: Any, shape: Any) -> Any:
 
 
 def _tiled(node: Node, x: Any, times: Any) -> Any:
-    return (np if is_known(x) else jnp).tile(x, numbers(times))
+    return _library(x, times).tile(x, numbers(times))
 
 
 def _transposed(node: Node, x: Any, order: Any) -> Any:

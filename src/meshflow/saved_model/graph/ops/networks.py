@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -129,8 +130,10 @@ def _normalized(node: Node, x: Any, scale: Any, offset: Any, mean: Any, variance
     new_mean, new_variance = mean, variance
     if node["is_training"]:
         mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
-        count = x.size / x.shape[channels]
-        unbiased = variance * (count / max(count - 1, 1))
+        count = math.prod(x.shape[i] for i in axes)
+        # A symbol, where the batch is one of them, is a number of the program.
+        rest = max(count - 1, 1) if isinstance(count, int) else jnp.asarray(count - 1, jnp.float32)
+        unbiased = variance * (jnp.asarray(count, jnp.float32) / rest)
         factor = node["exponential_avg_factor"]
         old = np.size(new_mean) and factor != 1
         new_mean = new_mean * (1 - factor) + mean * factor if old else mean

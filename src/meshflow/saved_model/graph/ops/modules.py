@@ -1,0 +1,183 @@
+"""`XlaCallModule`: a program of StableHLO as one op, as Meshflow and JAX's exporter for TensorFlow write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from meshflow.core.runtime.errors import DataLossError, UnimplementedError
+from meshflow.environment.jax_internals import (
+    mlir,
+    mlir_func,
+    mlir_hlo,
+    mlir_ir,
+    read_portable_artifact,
+    refine_polymorphic_shapes,
+    write_portable_artifact,
+)
+from meshflow.files.crc32c import crc32c
+from meshflow.saved_model.graph.attributes import Node, numpy_type
+from meshflow.saved_model.graph.nodes import CHECKSUM
+from meshflow.saved_model.programs import refuse_foreign_calls
+
+__all__ = ["MODULES"]
+
+# Names of devices as the op has them. From version 5 on programs say their sizes themselves.
+_PLATFORMS = {"cpu": ("CPU",), "gpu": ("CUDA", "ROCM"), "tpu": ("TPU",)}
+_FIRST_VERSION = 5
+_MAIN, _INNER = "main", "inner_main"
+
+
+def _call_module(node: Node, *inputs: Any) -> list[Any]:
+    arrays = [np.asarray(x) if np.isscalar(x) else x for x in inputs]
+    key = tuple((tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays)
+    if key not in node.kept:
+        node.kept[key] = _sized(node, key)
+    return list(node.kept[key].call(*arrays))
+
+
+def _sized(node: Node, specs: Sequence[Any]) -> Any:
+    """The program for known sizes, as a `jax.export.Exported`."""
+    _check(node)
+    data, kinds = node["module"], [numpy_type(t) for t in node["Tout"] or ()]
+    platforms = [p.decode().upper() for p in node["platforms"]]
+    wanted = _PLATFORMS.get(jax.default_backend(), ())
+    at = next((platforms.index(p) for p in wanted if p in platforms), 0)
+    if platforms and not set(wanted) & set(platforms):
+        raise UnimplementedError(
+            f"node {node.name}: the program is for {platforms}, and this is {jax.default_backend()}."
+        )
+    arguments = [jax.core.ShapedArray(shape, kind) for shape, kind in specs]
+    with mlir.make_ir_context(), mlir_ir.Location.unknown():
+        module = _read(node, data)
+        refuse_foreign_calls(str(module))
+        _give_sizes(node, module, arguments, at if len(platforms) > 1 else None)
+        try:
+            refined = refine_polymorphic_shapes(module)
+        except ValueError:
+            shapes = [a.shape for a in arguments]
+            raise DataLossError(
+                f"node {node.name}: the program cannot be made for arguments of the shapes {shapes}."
+            ) from None
+    with refined.context:
+        main: Any = mlir_ir.SymbolTable(refined.operation)[_MAIN]
+        results = main.type.results
+        shapes = [tuple(mlir_ir.RankedTensorType(t).shape) for t in results]
+        if len(shapes) != len(kinds):
+            raise DataLossError(
+                f"node {node.name}: it says that its program gives {len(kinds)} results, it gives {len(shapes)}."
+            )
+        content = write_portable_artifact(refined)
+    return _exported(node, content, arguments, shapes, kinds)
+
+
+def _check(node: Node) -> None:
+    why = None
+    if node["version"] < _FIRST_VERSION or node["dim_args_spec"]:
+        why = f"its calling convention is version {node['version']}, older than {_FIRST_VERSION}"
+    elif node["function_list"]:
+        why = f"its program calls back into TensorFlow's functions {node['function_list']}"
+    elif node["has_token_input_output"]:
+        why = "its program has effects in an order"
+    if why is not None:
+        raise UnimplementedError(f"node {node.name} of op XlaCallModule cannot be read: {why}.")
+
+
+def _read(node: Node, data: bytes) -> Any:
+    if node[CHECKSUM] not in (None, crc32c(data)):
+        raise DataLossError(
+            f"node {node.name}: its module is damaged: the checksum does not match that of the file."
+        )
+    try:
+        return read_portable_artifact(data)
+    except Exception as error:  # of any kind: the bytes are a file's
+        first = (str(error).splitlines() or [repr(error)])[0]
+        raise DataLossError(f"node {node.name}: its module is no StableHLO: {first}") from None
+
+
+def _give_sizes(node: Node, module: Any, arguments: Sequence[Any], platform: int | None) -> None:
+    """Puts a main function of known sizes around the one that is there."""
+    symbols = mlir_ir.SymbolTable(module.operation)
+    if _MAIN not in symbols:
+        raise DataLossError(f"node {node.name}: its module has no function {_MAIN!r}.")
+    inner: Any = symbols[_MAIN]
+    wanted = list(inner.type.inputs)
+    given = len(arguments) + (platform is not None)
+    if given != len(wanted):
+        raise DataLossError(
+            f"node {node.name}: its program takes {len(wanted)} arguments, it is given {given}."
+        )
+    symbols.set_symbol_name(inner, _INNER)
+    inner.attributes["sym_visibility"] = mlir_ir.StringAttr.get("private")
+    types = [
+        mlir_ir.RankedTensorType.get(a.shape, mlir.dtype_to_ir_type(a.dtype)) for a in arguments
+    ]
+    with mlir_ir.InsertionPoint.at_block_begin(module.body):
+        function = mlir_ir.FunctionType.get(types, list(inner.type.results))
+        outer: Any = mlir_func.FuncOp(_MAIN, function)
+    outer.attributes["sym_visibility"] = mlir_ir.StringAttr.get("public")
+    block = outer.add_entry_block()
+    with mlir_ir.InsertionPoint(block):
+        values = list(block.arguments)
+        if platform is not None:
+            element = mlir_ir.RankedTensorType(wanted[0]).element_type
+            number = np.array(platform, f"int{mlir_ir.IntegerType(element).width}")
+            values.insert(0, mlir.ir_constant(number))
+        passed = [
+            v if v.type == t else mlir_hlo.convert(t, v)
+            for v, t in zip(values, wanted, strict=True)
+        ]
+        call = mlir_func.CallOp(
+            list(inner.type.results), mlir_ir.FlatSymbolRefAttr.get(_INNER), passed
+        )
+        mlir_func.ReturnOp(call.results)
+
+
+def _exported(
+    node: Node,
+    content: bytes,
+    arguments: Sequence[Any],
+    shapes: Sequence[Any],
+    kinds: Sequence[Any],
+) -> Any:
+    outs = tuple(jax.core.ShapedArray(s, k) for s, k in zip(shapes, kinds, strict=True))
+    given, made = (None,) * len(arguments), (None,) * len(outs)
+    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in node.name)
+    return jax.export.Exported(
+        fun_name=name,
+        in_tree=jax.tree.structure((tuple(arguments), {})),
+        in_avals=tuple(arguments),
+        out_tree=jax.tree.structure(outs),
+        out_avals=outs,
+        _has_named_shardings=False,
+        _in_named_shardings=given,
+        _out_named_shardings=made,
+        in_shardings_hlo=given,
+        out_shardings_hlo=made,
+        nr_devices=1,
+        platforms=({"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend()),),
+        ordered_effects=(),
+        unordered_effects=(),
+        disabled_safety_checks=(),
+        mlir_module_serialized=content,
+        calling_convention_version=jax.export.maximum_supported_calling_convention_version,
+        module_kept_var_idx=tuple(range(len(arguments))),
+        uses_global_constants=False,
+        _get_vjp=_no_gradient(node.name),
+    )
+
+
+def _no_gradient(name: str) -> Callable[[Any], Any]:
+    def refuse(_: Any) -> Any:
+        raise UnimplementedError(
+            f"node {name} of op XlaCallModule has no gradient here: what is read from the graph predicts only."
+        )
+
+    return refuse
+
+
+MODULES: dict[str, Callable[..., Any]] = {"XlaCallModule": _call_module}

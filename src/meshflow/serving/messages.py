@@ -1,0 +1,134 @@
+"""The messages of TensorFlow Serving's gRPC services, and arrays in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from meshflow.environment.messages import DecodeError, Table, declared
+from meshflow.io.messages import TENSORS
+from meshflow.io.tensors import make_ndarray, tensor_proto
+from meshflow.saved_model.graph.messages import SIGNATURES
+from meshflow.saved_model.graph.nodes import datatype, put_shape
+from meshflow.serving.protocol import BadRequest, Specs, check_names, check_shape
+
+__all__ = [
+    "DecodeError",
+    "GetModelMetadataRequest",
+    "GetModelMetadataResponse",
+    "GetModelStatusRequest",
+    "GetModelStatusResponse",
+    "PredictRequest",
+    "PredictResponse",
+    "SignatureDefMap",
+    "arrays_of",
+    "describe",
+]
+
+# States of a version by their numbers.
+STATES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
+
+_TABLE: Table = {
+    **TENSORS,
+    **SIGNATURES,
+    "Int64Value": {"value": (1, "int64")},
+    "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
+    "StatusProto": {"error_code": (1, "int32"), "error_message": (2, "string")},
+    "ModelSpec": {
+        "name": (1, "string"),
+        "version": (2, "|Int64Value"),
+        "signature_name": (3, "string"),
+        "version_label": (4, "|string"),
+    },
+    "PredictRequest": {
+        "model_spec": (1, "ModelSpec"),
+        "inputs": (2, "{}TensorProto"),
+        "output_filter": (3, "*string"),
+    },
+    "PredictResponse": {"outputs": (1, "{}TensorProto"), "model_spec": (2, "ModelSpec")},
+    "SignatureDefMap": {"signature_def": (1, "{}SignatureDef")},
+    "GetModelMetadataRequest": {
+        "model_spec": (1, "ModelSpec"),
+        "metadata_field": (2, "*string"),
+    },
+    "GetModelMetadataResponse": {"model_spec": (1, "ModelSpec"), "metadata": (2, "{}Any")},
+    "GetModelStatusRequest": {"model_spec": (1, "ModelSpec")},
+    "ModelVersionStatus": {
+        "version": (1, "int64"),
+        "state": (2, "int32"),
+        "status": (3, "StatusProto"),
+    },
+    "GetModelStatusResponse": {"model_version_status": (1, "*ModelVersionStatus")},
+}
+
+_classes = declared("meshflow/serving.proto", _TABLE)
+PredictRequest = _classes["PredictRequest"]
+PredictResponse = _classes["PredictResponse"]
+GetModelMetadataRequest = _classes["GetModelMetadataRequest"]
+GetModelMetadataResponse = _classes["GetModelMetadataResponse"]
+GetModelStatusRequest = _classes["GetModelStatusRequest"]
+GetModelStatusResponse = _classes["GetModelStatusResponse"]
+SignatureDefMap = _classes["SignatureDefMap"]
+
+
+def arrays_of(inputs: Mapping[str, Any], specs: Specs) -> dict[str, np.ndarray]:
+    """The arrays of a request by the names of inputs.
+
+    Args:
+      inputs: tensors as messages, by name.
+      specs: of the signature's inputs.
+
+    Raises:
+      BadRequest: for what does not fit the specs.
+    """
+    check_names(inputs, specs, "inputs")
+    found = {}
+    for name, spec in specs.items():
+        try:
+            array = make_ndarray(inputs[name])
+        except (ValueError, TypeError) as error:
+            raise BadRequest(f"Failed to process the values of input '{name}': {error}") from None
+        if inputs[name].dtype != datatype(spec.dtype):
+            raise BadRequest(
+                f"Input '{name}' has the dtype number {inputs[name].dtype}, expected {datatype(spec.dtype)} "
+                f"({spec.dtype.name})."
+            )
+        check_shape(name, array, spec)
+        found[name] = array
+    return found
+
+
+def tensors(outputs: Mapping[str, np.ndarray], wanted: Any) -> dict[str, Any]:
+    """Results as messages by name.
+
+    Args:
+      outputs: arrays by name.
+      wanted: names of those that are asked for; none for all.
+
+    Raises:
+      BadRequest: for a name that the signature does not give.
+    """
+    unknown = sorted(set(wanted) - set(outputs))
+    if unknown:
+        raise BadRequest(f"output_filter has {unknown}; the signature gives {sorted(outputs)}.")
+    return {n: tensor_proto(a) for n, a in outputs.items() if not wanted or n in wanted}
+
+
+def describe(signatures: Mapping[str, Any]) -> Any:
+    """What signatures take and return, as a `SignatureDefMap`.
+
+    Args:
+      signatures: with `inputs` and `outputs`, by name.
+    """
+    made = SignatureDefMap()
+    for name, signature in signatures.items():
+        about = made.signature_def[name]
+        about.method_name = "tensorflow/serving/predict"
+        for place, specs in ((about.inputs, signature.inputs), (about.outputs, signature.outputs)):
+            for key, spec in specs.items():
+                info = place[key]
+                info.name, info.dtype = key, datatype(spec.dtype)
+                put_shape(info.tensor_shape, None if spec.shape.rank is None else spec.shape)
+    return made
