@@ -148,7 +148,7 @@ def test_a_forked_process_frees_nothing(wires):
 
 
 def test_memory_that_may_shrink_is_refused(wires):
-    a, b = wires
+    _, b = wires
     shrinks = os.memfd_create("other", os.MFD_ALLOW_SEALING)
     os.ftruncate(shrinks, 1 << 20)
     with pytest.raises(ValueError, match="may shrink"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Closure:
         # When it was first begun, on how many workers it runs now, and how often a worker died with it.
         self.begun = 0.0
         self.runs = self.deaths = 0
+        # Numbers the attempts.
+        self.attempts = itertools.count()
 
     def __lt__(self, other: Closure) -> bool:
         return self.number < other.number

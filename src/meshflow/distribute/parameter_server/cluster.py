@@ -13,7 +13,7 @@ import numpy as np
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.buffers import Buffers
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Wish
+from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.remote_values import ended
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
@@ -165,7 +165,7 @@ class _Beside(ParameterServer):
         super().__init__(number)
         self._copies = defaultdict[int, Buffers](Buffers)
 
-    def exchange(self, push: Push | None, wish: Wish, floor: int = 0) -> Change:
+    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
         """See `ParameterServer.exchange`."""
         with writing:
             change = super().exchange(push, wish, floor)

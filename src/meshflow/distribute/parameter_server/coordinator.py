@@ -334,10 +334,11 @@ class _Serving:
         if self._strategy.options.max_staleness is not None:
             # Not what was pulled for this worker when it finished its last one.
             after = list(self._cluster.clocks)
+        attempt = next(closure.attempts)
         while True:
             call = Call(
                 closure.number, closure.function, closure.args, closure.kwargs, after,
-                self._queue.floor(), self._strategy.states,
+                self._queue.floor(), self._strategy.states, attempt=attempt,
             )  # fmt: skip
             try:
                 return self._cluster.run(self.number, call)

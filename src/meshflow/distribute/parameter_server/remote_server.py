@@ -14,7 +14,7 @@ import numpy as np
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.journal import Journal
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Wish
+from meshflow.distribute.parameter_server.messages import Ballot, Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, connect
 from meshflow.profiler.annotations import Trace
@@ -44,6 +44,7 @@ class ServerService:
             "create": self._create,
             "write": self._server.write,
             "adopt": self._adopt,
+            "stage": self._server.stage,
             "exchange": self._server.exchange,
         }
         self._journal = None
@@ -73,7 +74,7 @@ class ServerService:
                 self._journal.snapshot((self._server.state(), self._constraints, self._optimizers))
         return done
 
-    def _exchange(self, wire: Wire, push: Push | None, wish: Wish, floor: int) -> Change:
+    def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
             if push is None or self._server.knows(push.closure):
                 change = self._server.exchange(push, wish, floor)
@@ -81,7 +82,7 @@ class ServerService:
                 # What is done to the values is written down, and not which of them the worker wants.
                 done = self._noted("exchange", push, Wish(), floor)
                 change = self._server.exchange(None, wish, floor)
-                change.staleness, change.repeated = done.staleness, done.repeated
+                change.staleness, change.refused = done.staleness, done.refused
             for key, value in change.values.items():
                 if not isinstance(value, Rows) and value.nbytes >= _LARGE:
                     # While it is sent the next update can be done in place, without fresh memory.
@@ -162,7 +163,12 @@ class RemoteServer:
         """
         self._call("adopt", key, optimizer)
 
-    def exchange(self, push: Push | None, wish: Wish, floor: int = 0) -> Change:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+        """See `ParameterServer.stage`."""
+        done: int | None = self._call("stage", push, ballot, floor)
+        return done
+
+    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
         """See `ParameterServer.exchange`."""
         change: Change = self._call("exchange", push, wish, floor)
         return change
