@@ -121,17 +121,19 @@ class ClosureQueue:
             self._changed.notify_all()
 
     def finish(
-        self, closure: Closure, value: Any = None, error: BaseException | None = None
-    ) -> bool:
+        self,
+        closure: Closure,
+        value: Any = None,
+        error: BaseException | None = None,
+        note: Callable[[], None] = lambda: None,
+    ) -> None:
         """Notes what came of a closure; after an error all that wait are cancelled.
 
         Args:
           closure: the closure.
           value: its result.
           error: what it raised.
-
-        Returns:
-          Whether it was not known before, from another worker.
+          note: called before anybody hears of the result, unless that was known from another worker.
         """
         with self._changed:
             closure.runs -= 1
@@ -141,11 +143,11 @@ class ClosureQueue:
                 self._error = self._error or error
                 self._cancel(_CANCELLED)
             elif first:
+                note()
                 closure.result._set(value)
                 taken = time.monotonic() - closure.begun
                 self._usual = taken if self._usual is None else 0.9 * self._usual + 0.1 * taken
             self._changed.notify_all()
-            return first
 
     def floor(self) -> int:
         """The smallest number of a closure that is not over."""
