@@ -310,7 +310,7 @@ class ParameterServer:
                     (IndexedSlices(*p) if rows else p, self._held(key))
                     for key, rows, p in zip(keys, by_rows, parts, strict=True)
                 ]
-                self._optimizers[optimizer]._step(pairs)
+                self._optimizers[optimizer]._take(pairs)
 
         return run
 
@@ -324,7 +324,8 @@ class ParameterServer:
             rows = np.asarray(gradient.indices).reshape(-1) if by_rows else None
             slots = optimizer._slots.get(optimizer._var_key(held), {}).values()
             changes.extend((v.key, rows) for v in (held, *slots) if isinstance(v, Held))
-        changes.append((optimizer.iterations.key, None))
+        counts = (optimizer.iterations, optimizer._accumulated_steps)
+        changes.extend((v.key, None) for v in counts if isinstance(v, Held))
         return changes
 
 

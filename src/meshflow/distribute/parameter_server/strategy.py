@@ -242,6 +242,8 @@ class ParameterServerStrategy(Strategy):
                 self._share(optimizer)
             optimizer._check_known(variables)
             optimizer.build(variables)
+            if optimizer._accumulated_steps is not None:
+                self.cluster.spread(optimizer._accumulated_steps)
             self.cluster.adopt(key, optimizer)
             self.states[key] = known | {v.key for v in variables}
 
