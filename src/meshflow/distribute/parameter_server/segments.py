@@ -9,14 +9,20 @@ much as filling them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime import transfers
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 __all__ = ["POSSIBLE", "Incoming", "Outgoing", "Segment"]
 
@@ -29,7 +35,7 @@ _PAGE = mmap.PAGESIZE
 # What the byte behind the data says. A segment that no message needed for so many of them is given up.
 _FREE, _USED, _GIVEN_UP = range(3)
 _UNUSED = 64
-POSSIBLE = sys.platform == "linux" and hasattr(os, "memfd_create")
+POSSIBLE = fcntl is not None and sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 class Segment:
