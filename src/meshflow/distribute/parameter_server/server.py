@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.errors import NotFoundError
+from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.attempts import Attempts
@@ -98,7 +100,7 @@ class ParameterServer:
         self._variables: dict[int, Held] = {}
         self._histories: dict[int, _History] = {}
         self._optimizers: dict[int, Any] = {}
-        self._programs: dict[Any, Function] = {}
+        self._programs: dict[Any, ConcreteFunction] = {}
         self._attempts = Attempts()
         self._order = 0
         # How many bytes the variables have.
@@ -272,11 +274,6 @@ class ParameterServer:
             (s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps
         )
         kind = steps, tuple(push.sets), tuple(push.adds)
-        program = self._programs.get(kind)
-        if program is None:
-            program = self._programs[kind] = Function(
-                self._program(kind), autograph=False, name="parameter_server_step"
-            )
         gradients = [
             [
                 _padded(g, self._held(k)) if type(g) is Rows else g
@@ -284,7 +281,18 @@ class ParameterServer:
             ]
             for s in push.steps
         ]
-        program(gradients, list(push.sets.values()), list(push.adds.values()))
+        operands = [gradients, list(push.sets.values()), list(push.adds.values())]
+        arrays = [
+            transfers.to_device(a) if type(a) is np.ndarray else a for a in nest.flatten(operands)
+        ]
+        # Found without the checks of a call: there is one program for each kind of push.
+        key = kind, tuple((a.shape, a.dtype) for a in arrays)
+        program = self._programs.get(key)
+        if program is None:
+            name = "parameter_server_step"
+            function = Function(self._program(kind), autograph=False, name=name)
+            program = self._programs[key] = function.get_concrete_function(*operands)
+        program.run_arrays(arrays)
         changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
         for step in push.steps:
             changes.extend(self._changes_of(step))
@@ -292,10 +300,12 @@ class ParameterServer:
 
     def _whole(self, step: Step) -> Step:
         held = [self._held(key) for key in step.keys]
-        gradients = [
+        gradients = (
             whole(g, v._shape, v.dtype.dtype) for g, v in zip(step.gradients, held, strict=True)
-        ]
-        return step._replace(gradients=tuple(gradients))
+        )
+        return step._replace(
+            gradients=tuple(_different(g) if type(g) is Rows else g for g in gradients)
+        )
 
     def _program(self, kind: Any) -> Callable[..., None]:
         steps, sets, adds = kind
@@ -329,6 +339,19 @@ class ParameterServer:
         return changes
 
 
+def _different(rows: Rows) -> Rows:
+    """Rows whose numbers differ: those of one number are added up."""
+    numbers = np.asarray(rows.indices)
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    if first.all():
+        return rows
+    values = np.asarray(rows.values).take(order, 0)
+    return Rows(np.add.reduceat(values, np.flatnonzero(first)), ordered[first])
+
+
 def _padded(rows: Rows, held: Held) -> list[Any]:
     """Rows and their numbers, as many as a power of two: a program is compiled for each number of rows.
 
@@ -338,10 +361,10 @@ def _padded(rows: Rows, held: Held) -> list[Any]:
     if not more:
         return [rows.values, rows.indices]
     values, numbers = np.asarray(rows.values), np.asarray(rows.indices)
-    width = [(0, 0)] * (values.ndim - 1)
+    past = held._shape[0] + np.arange(more, dtype=numbers.dtype)
     return [
-        np.pad(values, [(0, more), *width]),
-        np.pad(numbers, (0, more), constant_values=held._shape[0]),
+        np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)),
+        np.concatenate([numbers, past]),
     ]
 
 
