@@ -121,47 +121,40 @@ def test_all_workers_are_killed_at_once(strategy):
     assert coordinator.statistics()["preemptions"] >= 3
 
 
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[1])
+
+
 def test_a_node_of_ray_is_removed():
     ray = pytest.importorskip("ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     nodes = [cluster.add_node(num_cpus=1, resources={"place": 1}) for _ in range(3)]
-    pids = []
+    ray.init(address=cluster.address)
+    strategy = tf.distribute.ParameterServerStrategy(
+        workers=2, servers=2, resources_per_worker={"place": 1}, patience=300.0
+    )
+    removed = []
     try:
-        ray.init(address=cluster.address)
-        strategy = tf.distribute.ParameterServerStrategy(
-            workers=2, servers=2, resources_per_worker={"place": 1}, patience=300.0
-        )
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         step, check = counting(strategy)
-        left = []
 
         def disturb():
-            if not left:
-                [held] = ray.util.state.list_actors(
-                    filters=[
-                        (
-                            "actor_id",
-                            "=",
-                            strategy.cluster._launcher.actors["worker", 0]._actor_id.hex(),
-                        )
-                    ]
-                )
-                node = next(n for n in nodes if n.node_id == held.node_id)
-                pids.append(strategy.cluster.pid("worker", 0))
-                cluster.remove_node(node, allow_graceful=False)
-                left.append(node)
+            if not removed:
+                removed.append(strategy.cluster.pid("worker", 0))
+                raylets = {n.all_processes["raylet"][0].process.pid: n for n in nodes}
+                cluster.remove_node(raylets[parent(removed[0])], allow_graceful=False)
 
         total = trained_for(40, coordinator, step, disturb, 15.0)
         check(total)
         told = coordinator.statistics()
         print(f"{total} closures, {told}")
-        assert left
         assert told["preemptions"] >= 1
-        assert strategy.cluster.pid("worker", 0) not in pids
-        pids += [strategy.cluster.pid(k, n) for k in ("worker", "ps") for n in range(2)]
-        strategy.cluster.stop()
+        pids = [strategy.cluster.pid(k, n) for k in ("worker", "ps") for n in range(2)]
+        assert removed[0] not in pids
     finally:
+        strategy.cluster.stop()
         ray.shutdown()
         cluster.shutdown()
-    assert ended(pids)
+    assert ended([*removed, *pids])
