@@ -163,7 +163,11 @@ class Outgoing:
         for size, segments in self._by_size.items():
             for segment in [s for s in segments if s.last < before]:
                 # One that has not been sent yet has still to be.
-                if segment.is_used or segment.address in self._lent or segment.descriptor:
+                if (
+                    segment.is_used
+                    or segment.address in self._lent
+                    or segment.descriptor is not None
+                ):
                     continue
                 segment.mark(given_up=True)
                 segments.remove(segment)
