@@ -43,6 +43,7 @@ def made(tmp_path_factory):
         "worker": "",
         "programs": {"jit_train_step": table},
         "memory": [[10**9 * n, 10**8 + n, 0] for n in range(5)],
+        "tables": {"Parameter servers": {"closures": 12, "bytes_sent": 3000, "staleness": 0.25}},
         "devices": [{"id": 0, "kind": "Test 1", "platform": "cpu", "peak": 1e12}],
     }
     traces = xspaces.training(3, steps=30, slow=1, cause="input")
@@ -125,6 +126,7 @@ said.verdict = document.querySelector(".verdict h3").textContent;
 said.fits = document.documentElement.scrollWidth <= window.innerWidth;
 said.title = document.title;
 said.memory = document.querySelectorAll("#memory path").length;
+said.tables = [...document.querySelectorAll("#tables section:first-child tr")].map((r) => r.textContent);
 document.body.dataset.said = JSON.stringify(said);
 </script>
 """
@@ -171,6 +173,7 @@ def test_a_page_is_driven(made, tmp_path, width):
     assert said["fits"]
     assert said["title"].endswith("Meshflow profile")
     assert said["memory"] == 3
+    assert said["tables"] == ["closures12", "bytes sent3 kB", "staleness0.25"]
 
 
 MANY_DRIVER = """

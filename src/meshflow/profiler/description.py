@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ _PEAKS = {
 
 # The task of a process that has no TF_CONFIG.
 given_name = ""
+# Tables of numbers that parts of this process tell of themselves, by title: each gives names and values.
+tables: dict[str, Callable[[], Mapping[str, float]]] = {}
 
 
 def worker_name() -> str:
@@ -93,6 +96,7 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
         "mesh": mesh,
         "programs": programs,
         "memory": memory.taken if memory is not None else [],
+        "tables": {title: dict(tell()) for title, tell in tables.items()},
     }
 
 

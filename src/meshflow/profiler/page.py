@@ -79,6 +79,12 @@ def _data(report: Report, folder: str) -> dict[str, Any]:
         "peak": leader.peak if leader else 0,
         "peakOf": str(leader.devices[0].get("kind", "")) if leader else "",
         "traffic": _traffic(report),
+        "tables": [
+            {"title": title, "worker": w.name, "rows": list(numbers.items())}
+            for w in report.workers
+            for title, numbers in w.tables.items()
+            if numbers
+        ],
     }
 
 

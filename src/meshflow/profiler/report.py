@@ -78,6 +78,7 @@ class Worker:
       traffic: its collectives, by kind and mesh dimensions.
       memory: (nanoseconds since 1970, bytes of the process, bytes of its devices).
       devices: what they are, see `describe`.
+      tables: numbers that it told of itself, by title and name.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Worker:
     traffic: list[Traffic] = field(default_factory=list)
     memory: list[tuple[int, int, int]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def peak(self) -> float:
@@ -120,6 +122,7 @@ def read_worker(name: str, trace: Trace, described: dict[str, Any], file: str = 
         traffic,
         [tuple(sample) for sample in described.get("memory", [])],
         described.get("devices", []),
+        described.get("tables", {}),
     )
 
 

@@ -316,4 +316,4 @@ def test_servers_forget_closures_that_are_over():
     coordinator.join()
     assert int(counter) == 200
     coordinator.fetch(coordinator.schedule(step))
-    assert len(strategy.cluster.servers[0]._done) < 10
+    assert len(strategy.cluster.servers[0]._attempts._done) < 10

@@ -1,9 +1,14 @@
 """What a server writes down, and what it makes of it when it begins again."""
 
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from meshflow.distribute.parameter_server.journal import Journal
+from meshflow.distribute.parameter_server.journal import Folder, Journal
 from meshflow.distribute.parameter_server.messages import Push, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
 
@@ -53,12 +58,35 @@ def test_a_snapshot_takes_the_place_of_records(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
 
 
+def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        folder = Folder()
+        Journal(folder.of_server(0))
+        os.write(write, str(folder.path).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    left = Path(os.read(read, 1000).decode())
+    assert left.parent == tmp_path
+    assert left.is_dir()
+    (tmp_path / "meshflow-servers-of-others").mkdir()
+    first = Folder()
+    second = Folder()
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {first.path.name, second.path.name, "meshflow-servers-of-others"}
+    first.close()
+    second.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["meshflow-servers-of-others"]
+
+
 @pytest.mark.parametrize("least", [0, 1 << 30])
 def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     monkeypatch.setattr(Journal, "least", least)
 
     def service():
-        return ServerService(0, str(tmp_path)).methods()
+        return ServerService(0, str(tmp_path)).methods(SimpleNamespace(lend=np.empty))
 
     server = service()
     server["create"](1, np.zeros(4, np.float32), "v", None)

@@ -10,6 +10,9 @@ import meshflow as tf
 from meshflow.distribute.parameter_server.closure_queue import Gate
 from meshflow.distribute.parameter_server.compression import Compressor, whole
 from meshflow.distribute.parameter_server.messages import Push, Rows, Step
+from meshflow.io.protos import Event
+from meshflow.io.records import read_records
+from meshflow.profiler import description
 
 
 def strategy_of(workers=2, servers=1, **options):
@@ -194,6 +197,29 @@ def test_a_line_tells_how_it_goes(capfd):
         "steps/s, 2 workers, 0 queued, staleness 0.0 (at most 0), 0 retries"
         in capfd.readouterr().err
     )
+
+
+def test_curves_and_profiles_tell_the_same(tmp_path):
+    strategy = strategy_of(log_dir=tmp_path)
+    _, step = pushing(strategy)
+    coordinator = coordinated(strategy)
+    for total in (3, 8):
+        for _ in range(total - coordinator.statistics()["closures"]):
+            coordinator.schedule(step, args=([1.0] * 4,))
+        coordinator.join()
+    [path] = tmp_path.iterdir()
+    events = [Event.FromString(record) for record in read_records(path)]
+    points = {
+        (event.step, value.tag): value.simple_value
+        for event in events
+        for value in event.summary.value
+    }
+    assert points[3, "parameter_servers/closures"] == 3
+    assert points[8, "parameter_servers/closures"] == 8
+    assert points[8, "parameter_servers/workers"] == 2
+    told = description.describe()["tables"]["Parameter servers"]
+    assert {f"parameter_servers/{name}" for name in told} == {tag for _, tag in points}
+    assert told["closures"] == 8
 
 
 @pytest.mark.parametrize("options", [{"max_staleness": -1}, {"queue_size": 0}, {"engine": "boats"}])

@@ -10,9 +10,10 @@ import pytest
 from tests.helpers import rounds
 
 import meshflow as tf
+from meshflow.distribute.parameter_server.hosting import placed_on
 
 
-def started(workers=2, servers=1, silence=3.0):
+def started(workers=2, servers=2, silence=3.0):
     strategy = tf.distribute.ParameterServerStrategy(
         engine="processes", workers=workers, servers=servers
     )
@@ -99,10 +100,11 @@ def test_rows_of_tables_are_pulled_as_rows(strategy, coordinator):
     for _ in range(4):
         coordinator.schedule(step, args=(ids,))
         coordinator.join()
-    before = strategy.cluster.servers[0].traffic
+    server = strategy.cluster.servers[table.servers[0]]
+    before = server.traffic
     sums = [coordinator.schedule(step, args=(ids,)) for _ in range(20)]
     last = coordinator.fetch(sums)[-1]
-    assert strategy.cluster.servers[0].traffic[1] - before[1] < 100_000
+    assert server.traffic[1] - before[1] < 100_000
     own = tf.Variable(np.zeros((20000, 16), np.float32))
     rule = tf.keras.optimizers.Adagrad(0.1)
     for _ in range(24):
@@ -191,3 +193,39 @@ def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
     coordinator.join()
     assert int(counter) == 11
     assert pid(strategy, "worker", 1) != stopped
+
+
+def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_path):
+    with strategy.scope():
+        with placed_on([0]):
+            a = tf.Variable(0)
+        with placed_on([1]):
+            b = tf.Variable(0)
+    retries = coordinator.statistics()["retries"]
+    once = str(tmp_path / "killed")
+
+    def step():
+        import gc
+
+        from meshflow.distribute.parameter_server.worker import Worker
+
+        def ask(server, push, wish, floor, first=Worker._ask):
+            found = first(server, push, wish, floor)
+            if push is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        if not os.path.exists(once):
+            open(once, "w").close()
+            Worker._ask = staticmethod(ask)
+            for worker in [o for o in gc.get_objects() if type(o) is Worker]:
+                worker._all = map  # one server after the other
+        a.assign(os.getpid())
+        b.assign(os.getpid())
+        return os.getpid()
+
+    kept = coordinator.fetch(coordinator.schedule(step))
+    assert coordinator.statistics()["retries"] == retries + 1
+    # Both parts are of the worker that died after the first server had done its own.
+    assert int(a) == int(b) != kept
+    assert int(a) != 0

@@ -226,10 +226,46 @@ def test_what_cannot_be_hosted_is_named():
         strategy_of(workers=0)
 
 
-def test_accumulation_is_refused():
+@pytest.mark.parametrize("clipping", [{}, {"clipnorm": 0.5}])
+def test_servers_gather_the_gradients_of_several_steps(clipping):
+    def trained(make, run):
+        dense, table = make(np.ones(3, np.float32)), make(np.ones((6, 2), np.float32))
+        optimizer = tf.keras.optimizers.Adam(0.1, gradient_accumulation_steps=3, **clipping)
+
+        @tf.function
+        def step(x):
+            rows = tf.IndexedSlices(tf.fill([2, 2], x), tf.constant([1, 4]), [6, 2])
+            optimizer.apply_gradients([(tf.fill([3], x), dense), (rows, table)])
+
+        seen = []
+        for i in range(7):
+            run(step, tf.constant(float(i + 1)))
+            seen.append((dense.numpy(), table.numpy()))
+        return seen, int(optimizer.iterations)
+
+    strategy = strategy_of()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    def run(step, x):
+        coordinator.schedule(step, args=(x,))
+        coordinator.join()
+
+    with strategy.scope():
+        hosted, steps = trained(tf.Variable, run)
+    own, own_steps = trained(tf.Variable, lambda step, x: step(x))
+    assert steps == own_steps == 2
+    for (dense, table), (expected, rows) in zip(hosted, own, strict=True):
+        np.testing.assert_allclose(dense, expected, rtol=1e-6)
+        np.testing.assert_allclose(table, rows, rtol=1e-6)
+    np.testing.assert_array_equal(hosted[1][0], np.ones(3))
+    assert hosted[2][0][0] < 1
+
+
+def test_no_server_alone_clips_the_norm_of_all_gradients():
     strategy = strategy_of()
     with strategy.scope():
-        v = tf.Variable(1.0)
-        optimizer = tf.keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
-    with pytest.raises(NotImplementedError, match="gradient_accumulation_steps"):
-        failing(lambda: optimizer.apply_gradients([(tf.constant(1.0), v)]), strategy)
+        variables = [tf.Variable(1.0), tf.Variable(1.0)]
+        optimizer = tf.keras.optimizers.SGD(1.0, gradient_accumulation_steps=2, global_clipnorm=1.0)
+    pairs = [(tf.constant(1.0), v) for v in variables]
+    with pytest.raises(NotImplementedError, match="global_clipnorm"):
+        failing(lambda: optimizer.apply_gradients(pairs), strategy)

@@ -226,7 +226,9 @@ class ConcreteFunction(Signed):
             closed, self._keeper = divided(closed, traced.captures, written, self.name)
         run = self._streams.program(closed) if self._streams else jex_core.jaxpr_as_fun(closed)
         program = _named(closed, run, self.name, traced.count, from_host, to_host)
-        self._compiled = jax.jit(program, donate_argnums=self._donated_at)
+        # JAX takes out operands that nothing reads, and with them the memory for a new value.
+        keep = not _reads(closed.jaxpr, self._donated_at)
+        self._compiled = jax.jit(program, donate_argnums=self._donated_at, keep_unused=keep)
 
     def _rewritten(self) -> jex_core.ClosedJaxpr:
         """The program as the passes in force leave it."""
@@ -354,6 +356,12 @@ def keep_shared(variables: Iterable[Variable]) -> None:
     for variable in variables:
         if sys.getrefcount(variable._value) > 2:
             variable._value = transfers.duplicate(variable._value)
+
+
+def _reads(jaxpr: Any, operands: Sequence[int]) -> bool:
+    """Whether a program reads all of these operands."""
+    read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+    return all(id(jaxpr.invars[i]) in read for i in operands)
 
 
 def in_host_memory(value: Any) -> bool:

@@ -6,7 +6,7 @@ import functools
 import math
 import mmap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,17 @@ _put, _let_go = jax_internals.batched_device_put, jax_internals.collect_garbage
 _ALWAYS = getattr(jax_internals.array_copy_semantics, "ALWAYS_COPY", None)
 _copy = None if _ALWAYS is None else jax_internals.copy_to_devices
 
-__all__ = ["duplicate", "filled_at", "fresh", "is_ours", "joined", "to_device", "transfer"]
+__all__ = [
+    "duplicate",
+    "filled_at",
+    "fresh",
+    "is_ours",
+    "joined",
+    "lent",
+    "let_go",
+    "to_device",
+    "transfer",
+]
 
 # XLA takes memory as it is when it begins at a multiple of this.
 ALIGNMENT = 64
@@ -48,6 +58,16 @@ class _Memory(np.ndarray):
         # At the interpreter's end there may be no globals any more.
         if self.block is not None and _give_back is not None:
             _give_back(self.block)
+
+
+class _Lent(_Memory):
+    """The same in memory of somebody else, who is told when it is over."""
+
+    over: Callable[[], None] | None = None
+
+    def __del__(self) -> None:
+        if self.over is not None:
+            self.over()
 
 
 # Blocks without arrays. Those given back last come first: the processor still has them in its caches.
@@ -159,6 +179,24 @@ def fresh(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return filled_at(shape, np.dtype(dtype))[0]
 
 
+def lent(memory: memoryview, over: Callable[[], None]) -> np.ndarray:
+    """Bytes that somebody else has filled and leaves alone, as an array for device arrays to share.
+
+    Args:
+      memory: the bytes.
+      over: called when nobody has the array any more; `let_go` has device arrays that ended be noticed.
+    """
+    whole = _Lent(len(memory), np.uint8, memory)
+    whole.over = over
+    return np.ndarray(len(memory), np.uint8, whole)
+
+
+def let_go() -> None:
+    """Has device arrays that ended let go of the host memory that they shared."""
+    if _let_go is not None:
+        _let_go()
+
+
 def is_ours(array: np.ndarray) -> bool:
     """Whether nobody changes an array: `fresh` made it or what it is a part of, or a device array has it."""
     base = array.base
@@ -189,7 +227,16 @@ def joined(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
 
 def _is_kept(memory: Any) -> bool:
     kind = type(memory)
-    return kind is _Memory or (kind is memoryview and isinstance(memory.obj, jax.Array))
+    if kind is memoryview:
+        # Of a device array, or what unpickling makes of an array that nobody was to write to.
+        whole = memory.obj
+        return isinstance(whole, jax.Array) or (
+            type(whole) is np.ndarray and type(whole.base) in _OURS
+        )
+    return kind in _OURS
+
+
+_OURS = (_Memory, _Lent)
 
 
 def to_device(array: np.ndarray) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Closure:
         # When it was first begun, on how many workers it runs now, and how often a worker died with it.
         self.begun = 0.0
         self.runs = self.deaths = 0
+        # Numbers the attempts.
+        self.attempts = itertools.count()
 
     def __lt__(self, other: Closure) -> bool:
         return self.number < other.number
@@ -118,17 +121,19 @@ class ClosureQueue:
             self._changed.notify_all()
 
     def finish(
-        self, closure: Closure, value: Any = None, error: BaseException | None = None
-    ) -> bool:
+        self,
+        closure: Closure,
+        value: Any = None,
+        error: BaseException | None = None,
+        note: Callable[[], None] = lambda: None,
+    ) -> None:
         """Notes what came of a closure; after an error all that wait are cancelled.
 
         Args:
           closure: the closure.
           value: its result.
           error: what it raised.
-
-        Returns:
-          Whether it was not known before, from another worker.
+          note: called before anybody hears of the result, unless that was known from another worker.
         """
         with self._changed:
             closure.runs -= 1
@@ -138,11 +143,11 @@ class ClosureQueue:
                 self._error = self._error or error
                 self._cancel(_CANCELLED)
             elif first:
+                note()
                 closure.result._set(value)
                 taken = time.monotonic() - closure.begun
                 self._usual = taken if self._usual is None else 0.9 * self._usual + 0.1 * taken
             self._changed.notify_all()
-            return first
 
     def floor(self) -> int:
         """The smallest number of a closure that is not over."""

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from meshflow.core.runtime.context import writing
+from meshflow.distribute.parameter_server.buffers import Buffers
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
+from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.remote_values import ended
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError"]
+
+# From so many bytes on a value is copied for who asks for it.
+_LARGE = 1 << 20
 
 
 class WorkerLostError(Exception):
@@ -146,6 +155,28 @@ class Cluster:
         self.write(variable, delta, adds=True)
 
 
+class _Beside(ParameterServer):
+    """A server in one process with the workers. They get copies of large values, whose memory is used again.
+
+    A value that somebody else has cannot be updated in place, and the pages of new memory cost more than the copy.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self._copies = defaultdict[int, Buffers](Buffers)
+
+    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
+        """See `ParameterServer.exchange`."""
+        with writing:
+            change = super().exchange(push, wish, floor)
+            for key, value in change.values.items():
+                if not isinstance(value, Rows) and value.nbytes >= _LARGE:
+                    memory = self._copies[key].get(value.nbytes)
+                    change.values[key] = copied = np.ndarray(value.shape, value.dtype, memory)
+                    np.copyto(copied, np.asarray(value))
+        return change
+
+
 class InProcessCluster(Cluster):
     """Servers and workers in this process: workers run in the coordinator's threads. For tests and small models.
 
@@ -156,7 +187,7 @@ class InProcessCluster(Cluster):
 
     def __init__(self, workers: int, servers: int) -> None:
         super().__init__(servers)
-        self.servers = [ParameterServer(number) for number in range(servers)]
+        self.servers = [_Beside(number) for number in range(servers)]
         self.worker_count = workers
         self.workers = []
         # How many of the iterators that have ended each worker has heard of.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import sys
+import functools
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.closure_queue import Closure, ClosureQueue, Gate
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
+from meshflow.distribute.parameter_server.reports import Figures, Report
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError
 
@@ -63,6 +63,10 @@ class ClusterCoordinator:
         self._queue = ClosureQueue(options.queue_size, options.backup_closures)
         self._gate = Gate(options.max_staleness)
         self._figures = Figures()
+        cluster = strategy.cluster
+        self._report = Report(
+            self.statistics, lambda: cluster.stopped, options.report_every, options.log_dir
+        )
         self._serving: list[_Serving] = []
         self._starting = threading.Lock()
         atexit.register(_end, weakref.ref(self))
@@ -113,6 +117,7 @@ class ClusterCoordinator:
             more.
         """
         self._queue.join()
+        self._report.write()
 
     def done(self) -> bool:
         """Whether all closures have come to their end; raises what `join` raises."""
@@ -194,10 +199,7 @@ class ClusterCoordinator:
                 return
             self._strategy.cluster.start(self._strategy)
             self._serve_new()
-            every = self._strategy.options.report_every
-            if every:
-                report = _Report(weakref.ref(self), every)
-                threading.Thread(target=report.run, daemon=True, name="meshflow-report").start()
+            self._report.start()
 
     def _serve_new(self) -> None:
         cluster = self._strategy.cluster
@@ -208,69 +210,6 @@ class ClusterCoordinator:
                 made = _Serving(self._strategy, self._queue, self._gate, self._figures, number)
                 self._serving.append(made)
                 made.thread.start()
-
-
-class Figures:
-    """What has happened so far, in numbers."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun: float | None = None
-        self._closures = self._repeated = self._pushes = self._staleness = self._most = 0
-        self._bytes = [0, 0]
-
-    def add(self, outcome: Outcome) -> None:
-        """Counts a closure."""
-        with self._lock:
-            self._begun = self._begun or time.monotonic()
-            self._closures += 1
-            self._repeated += outcome.repeated
-            self._pushes += len(outcome.staleness)
-            self._staleness += sum(outcome.staleness)
-            self._most = max([self._most, *outcome.staleness])
-            self._bytes = [a + b for a, b in zip(self._bytes, outcome.traffic, strict=True)]
-
-    def so_far(self) -> dict[str, Any]:
-        """The numbers, by name."""
-        with self._lock:
-            taken = time.monotonic() - self._begun if self._begun else 0.0
-            return {
-                "closures": self._closures,
-                "repeated": self._repeated,
-                "staleness": self._staleness / max(self._pushes, 1),
-                "max_staleness": self._most,
-                "bytes_sent": self._bytes[0],
-                "bytes_received": self._bytes[1],
-                "steps_per_second": self._closures / taken if taken else 0.0,
-            }
-
-
-class _Report:
-    """Prints a line now and then.
-
-    Args:
-      coordinator: refers to the coordinator.
-      every: how many seconds between two lines.
-    """
-
-    def __init__(self, coordinator: weakref.ref[ClusterCoordinator], every: float) -> None:
-        self._coordinator, self._every = coordinator, every
-
-    def run(self) -> None:
-        """As long as there is a coordinator."""
-        done = 0
-        while (
-            coordinator := self._coordinator()
-        ) is not None and not coordinator.strategy.cluster.stopped:
-            now = coordinator.statistics()
-            rate, done = (now["closures"] - done) / self._every, now["closures"]
-            print(
-                f"{rate:.1f} steps/s, {now['workers']} workers, {now['queued']} queued, staleness "
-                f"{now['staleness']:.1f} (at most {now['max_staleness']}), {now['retries']} retries",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-            del coordinator
-            time.sleep(self._every)
 
 
 class _Serving:
@@ -310,12 +249,12 @@ class _Serving:
             else:
                 finished = True
                 self._cluster.heard(outcome.clocks)
-                if self._queue.finish(closure, outcome.value):
-                    self._figures.add(outcome)
+                note = functools.partial(self._figures.add, outcome)
+                self._queue.finish(closure, outcome.value, note=note)
             finally:
                 self._gate.leave(self.number, finished)
             # Results are not held until the next closure comes.
-            closure = outcome = None  # type: ignore[assignment]
+            closure = outcome = note = None  # type: ignore[assignment]
 
     def _lost(self, closure: Closure, error: Exception) -> None:
         closure.deaths += 1
@@ -334,10 +273,11 @@ class _Serving:
         if self._strategy.options.max_staleness is not None:
             # Not what was pulled for this worker when it finished its last one.
             after = list(self._cluster.clocks)
+        attempt = next(closure.attempts)
         while True:
             call = Call(
                 closure.number, closure.function, closure.args, closure.kwargs, after,
-                self._queue.floor(), self._strategy.states,
+                self._queue.floor(), self._strategy.states, attempt=attempt,
             )  # fmt: skip
             try:
                 return self._cluster.run(self.number, call)

@@ -47,7 +47,9 @@ def serve(role: Role, secret: str) -> None:
     listener = listening(host, 0, f"{role.kind} {role.number}")
     methods = _methods(role, secret)
     threading.Thread(
-        target=accepting, args=(listener, secret, lambda wire: answer(wire, methods)), daemon=True
+        target=accepting,
+        args=(listener, secret, lambda wire: answer(wire, methods(wire))),
+        daemon=True,
     ).start()
     control.send(
         (
@@ -59,7 +61,7 @@ def serve(role: Role, secret: str) -> None:
         )
     )
     try:
-        answer(control, {"ping": lambda: True, **methods})
+        answer(control, {"ping": lambda: True, **methods(control)})
     finally:
         end(listener)
 
@@ -83,12 +85,14 @@ def served(cluster_spec: Any, job_name: str, task_index: int) -> Serving:
     return Serving(cluster_spec, job_name, task_index, work)
 
 
-def _methods(role: Role, secret: str) -> dict[str, Callable[..., Any]]:
+def _methods(role: Role, secret: str) -> Callable[[Wire], dict[str, Callable[..., Any]]]:
+    """What may be called on a connection."""
     if role.kind == "ps":
-        return ServerService(role.number, role.folder).methods()
+        return ServerService(role.number, role.folder).methods
     where = Directory(role.coordinator, secret)
     servers = [RemoteServer(n, where, secret) for n in range(role.servers)]
-    return WorkerService(role.number, servers).methods()
+    methods = WorkerService(role.number, servers).methods()
+    return lambda wire: methods
 
 
 class Directory:

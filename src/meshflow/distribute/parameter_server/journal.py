@@ -7,6 +7,7 @@ machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -20,9 +21,17 @@ import numpy as np
 
 from meshflow.distribute.parameter_server.wire import dumped
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
+
 __all__ = ["Folder", "Journal"]
 
 _HEAD = struct.Struct("!QQ")
+# Temporary folders, and the file in them that their process has locked.
+_PREFIX, _LOCK = "meshflow-servers-", "lock"
 
 
 class Folder:
@@ -34,7 +43,12 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._temporary = path is None
-        self.path = Path(tempfile.mkdtemp(prefix="meshflow-servers-") if path is None else path)
+        self._lock: Any = None
+        if path is None:
+            _remove_left()
+            self.path, self._lock = _made()
+        else:
+            self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -54,6 +68,28 @@ class Folder:
         """Removes a temporary folder."""
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _made() -> tuple[Path, Any]:
+    """A temporary folder, and a file in it that is locked as long as this process lives."""
+    new = Path(tempfile.mkdtemp(prefix="meshflow-new-"))
+    lock = open(new / _LOCK, "wb")  # noqa: SIM115
+    if fcntl is not None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    # Only now others may look whether it is in use.
+    return new.rename(new.with_name(_PREFIX + new.name.rpartition("-")[2])), lock
+
+
+def _remove_left() -> None:
+    """Removes temporary folders whose processes were killed."""
+    if fcntl is None:
+        return
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), open(path, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 class Journal:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Change", "Largest", "Push", "Rows", "Step", "Wish", "rounded_up"]
+__all__ = ["Ballot", "Change", "Decision", "Largest", "Push", "Rows", "Step", "Wish", "rounded_up"]
+
+# A round, and the number of the attempt: of two, the higher one counts.
+Ballot = tuple[int, int]
 
 
 class Rows(NamedTuple):
@@ -56,6 +59,7 @@ class Push:
       sets: new values by key.
       adds: what is added afterwards, by key.
       steps: what optimizers do after that.
+      attempt: which attempt at the closure it is.
     """
 
     closure: int
@@ -63,6 +67,21 @@ class Push:
     sets: dict[int, Any] = field(default_factory=dict)
     adds: dict[int, Any] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    attempt: int = 0
+
+
+class Decision(NamedTuple):
+    """Has a server do what an attempt has staged; see `attempts`.
+
+    Attributes:
+      closure: the closure's number.
+      attempt: the attempt.
+      ballot: under which ballot it was decided.
+    """
+
+    closure: int
+    attempt: int
+    ballot: Ballot
 
 
 class Wish(NamedTuple):
@@ -88,12 +107,14 @@ class Change:
       values: new values by key, an array or the `Rows` that changed.
       staleness: how many changes of others came between the closure's values and its push.
       repeated: whether the push had been done before.
+      refused: the round of a higher ballot, when the push was not done because of it.
     """
 
     clock: int
     values: dict[int, Any]
     staleness: int = 0
     repeated: bool = False
+    refused: int | None = None
 
 
 def rounded_up(rows: int) -> int:

@@ -14,13 +14,13 @@ import numpy as np
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.journal import Journal
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Wish
+from meshflow.distribute.parameter_server.messages import Ballot, Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.server import ParameterServer
-from meshflow.distribute.parameter_server.wire import Caller, Lost, connect
+from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, connect
 from meshflow.profiler.annotations import Trace
 
 # From so many bytes on a value is copied before it is sent.
-_LARGE = 1 << 20
+_LARGE = 1 << 16
 
 __all__ = ["RemoteServer", "ServerService"]
 
@@ -40,12 +40,11 @@ class ServerService:
         # What came as pickles, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
-        # By thread, and so by connection, copies of large values.
-        self._copies = threading.local()
         self._calls: dict[str, Callable[..., Any]] = {
             "create": self._create,
             "write": self._server.write,
             "adopt": self._adopt,
+            "stage": self._server.stage,
             "exchange": self._server.exchange,
         }
         self._journal = None
@@ -53,10 +52,15 @@ class ServerService:
             self._journal = Journal(folder)
             self._recover(self._journal)
 
-    def methods(self) -> dict[str, Callable[..., Any]]:
-        """What may be called."""
+    def methods(self, wire: Wire) -> dict[str, Callable[..., Any]]:
+        """What may be called.
+
+        Args:
+          wire: the connection of who calls.
+        """
         noted = {name: functools.partial(self._noted, name) for name in self._calls}
-        return {**noted, "read": self._server.read, "exchange": self._exchange}
+        exchange = functools.partial(self._exchange, wire)
+        return {**noted, "read": self._server.read, "exchange": exchange}
 
     def _noted(self, method: str, *args: Any) -> Any:
         """Does what changes something, after it was written down."""
@@ -70,7 +74,7 @@ class ServerService:
                 self._journal.snapshot((self._server.state(), self._constraints, self._optimizers))
         return done
 
-    def _exchange(self, push: Push | None, wish: Wish, floor: int) -> Change:
+    def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
             if push is None or self._server.knows(push.closure):
                 change = self._server.exchange(push, wish, floor)
@@ -78,23 +82,13 @@ class ServerService:
                 # What is done to the values is written down, and not which of them the worker wants.
                 done = self._noted("exchange", push, Wish(), floor)
                 change = self._server.exchange(None, wish, floor)
-                change.staleness, change.repeated = done.staleness, done.repeated
+                change.staleness, change.refused = done.staleness, done.refused
             for key, value in change.values.items():
-                change.values[key] = self._copied(key, value)
+                if not isinstance(value, Rows) and value.nbytes >= _LARGE:
+                    # While it is sent the next update can be done in place, without fresh memory.
+                    change.values[key] = copied = wire.lend(value.shape, value.dtype)
+                    np.copyto(copied, np.asarray(value))
         return change
-
-    def _copied(self, key: int, value: Any) -> Any:
-        """A large value in memory of the connection that asks, which is used again.
-
-        While it is sent the next update can then be done in place, without fresh memory.
-        """
-        if isinstance(value, Rows) or value.nbytes < _LARGE:
-            return value
-        own: dict[Any, np.ndarray] = self._copies.__dict__
-        if key not in own:
-            own[key] = np.empty(value.shape, value.dtype)
-        np.copyto(own[key], np.asarray(value))
-        return own[key]
 
     def _recover(self, journal: Journal) -> None:
         records = journal.recover()
@@ -169,7 +163,12 @@ class RemoteServer:
         """
         self._call("adopt", key, optimizer)
 
-    def exchange(self, push: Push | None, wish: Wish, floor: int = 0) -> Change:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+        """See `ParameterServer.stage`."""
+        done: int | None = self._call("stage", push, ballot, floor)
+        return done
+
+    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
         """See `ParameterServer.exchange`."""
         change: Change = self._call("exchange", push, wish, floor)
         return change

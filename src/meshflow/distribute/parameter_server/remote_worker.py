@@ -34,6 +34,7 @@ class Request:
       states: see `Call`; None when it has not changed.
       ended: see `Call`.
       heard: how many have ended with these.
+      attempt: see `Call`.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Request:
     states: Mapping[int, set[int]] | None = None
     ended: Sequence[int] = ()
     heard: int = 0
+    attempt: int = 0
 
 
 class RemoteWorker:
@@ -135,7 +137,7 @@ class Book:
         """
         number, function = self._functions.of(call.function)
         data = dumps((call.args, call.kwargs), strategy, "the arguments")
-        request = Request(call.number, number, data, call.after, call.floor)
+        request = Request(call.number, number, data, call.after, call.floor, attempt=call.attempt)
         with self._lock:
             if number not in self._sent[-FUNCTIONS // 2 :]:
                 request.functions[number] = function

@@ -9,16 +9,31 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.errors import NotFoundError
+from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parameter_server.attempts import Attempts
 from meshflow.distribute.parameter_server.compression import whole
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish, rounded_up
+from meshflow.distribute.parameter_server.messages import (
+    Ballot,
+    Change,
+    Decision,
+    Push,
+    Rows,
+    Step,
+    Wish,
+    rounded_up,
+)
 
 __all__ = ["Held", "ParameterServer"]
+
+# The rows of so many changes are sent as they come.
+_FEW = 3
 
 
 class Held(Variable):
@@ -64,7 +79,12 @@ class _History:
         if self.whole > clock:
             return None
         changed = [rows for at, rows in self._changes if at > clock]
-        return np.unique(np.concatenate(changed)) if changed else np.zeros(0, np.int64)
+        if not changed:
+            return np.zeros(0, np.int64)
+        # Sorting costs more than to send the few rows twice that a few others have in common.
+        return (
+            np.concatenate(changed) if len(changed) <= _FEW else np.unique(np.concatenate(changed))
+        )
 
 
 class ParameterServer:
@@ -80,10 +100,11 @@ class ParameterServer:
         self._variables: dict[int, Held] = {}
         self._histories: dict[int, _History] = {}
         self._optimizers: dict[int, Any] = {}
-        self._programs: dict[Any, Function] = {}
-        # Closures done, as long as the coordinator has not said that they are over.
-        self._done: set[int] = set()
-        self._floor = self._order = 0
+        self._programs: dict[Any, ConcreteFunction] = {}
+        self._attempts = Attempts()
+        self._order = 0
+        # How many bytes the variables have.
+        self.size = 0
         # The clocks of the latest pushes, by which staleness is counted.
         self._pushed: deque[int] = deque(maxlen=1024)
 
@@ -102,6 +123,8 @@ class ParameterServer:
             array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
             held = Held(Tensor(array), trainable=False, name=name, constraint=constraint)
             held.key = key
+            before = self._variables.get(key)
+            self.size += held._value.nbytes - (0 if before is None else before._value.nbytes)
             self._variables[key] = held
             self._histories[key] = _History(np.shape(value)[0] if np.ndim(value) else 0)
             self._note([(key, None)])
@@ -133,16 +156,11 @@ class ParameterServer:
             self._note([(key, None)])
             return self.clock
 
-    @property
-    def size(self) -> int:
-        """How many bytes the variables have."""
-        return sum(v._value.nbytes for v in self._variables.values())
-
     def state(self) -> Any:
         """All that this server knows, besides optimizers' rules and constraints."""
         with writing:
             values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
-            return values, self.clock, set(self._done), self._floor, self._order
+            return values, self.clock, self._attempts.state(), self._order
 
     def restore(self, state: Any, constraints: Mapping[int, Any]) -> None:
         """Takes over what `state` gave.
@@ -151,17 +169,18 @@ class ParameterServer:
           state: the state.
           constraints: constraints by variable.
         """
-        values, clock, done, floor, order = state
+        values, clock, attempts, order = state
         for key, (value, name) in values.items():
             self.create(key, value, name, constraints.get(key))
-        self.clock, self._done, self._floor, self._order = clock, done, floor, order
+        self.clock, self._order = clock, order
+        self._attempts.restore(attempts)
         for history in self._histories.values():
             history.note(clock, None)
 
     def knows(self, closure: int) -> bool:
         """Whether a closure's push was done before."""
         with writing:
-            return closure in self._done or closure < self._floor
+            return self._attempts.done(closure) is not None
 
     def _held(self, key: int) -> Held:
         held = self._variables.get(key)
@@ -195,27 +214,48 @@ class ParameterServer:
 
     # ---- closures --------------------------------------------------------------------------
 
-    def exchange(self, push: Push | None, wish: Wish, floor: int = 0) -> Change:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+        """Keeps what a closure pushes until a `Decision` comes; see `attempts`.
+
+        Args:
+          push: what the closure wrote.
+          ballot: the attempt's ballot.
+          floor: closures with smaller numbers are over.
+
+        Returns:
+          The attempt that was done before, if one was.
+        """
+        with writing:
+            self._attempts.raise_floor(floor)
+            return self._attempts.stage(push, ballot)
+
+    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
         """Does what a closure pushes, unless it was done before, and gives the values that changed.
 
         Args:
-          push: what the closure wrote; None only to pull.
+          push: what the closure wrote, or which of what was staged is done; None only to pull.
           wish: the values wanted.
           floor: closures with smaller numbers are over, and will not be pushed by anybody.
         """
         with writing:
-            repeated, staleness = False, 0
-            if floor > self._floor:
-                self._floor = floor
-                self._done = {c for c in self._done if c >= floor}
+            repeated, staleness, refused = False, 0, None
+            self._attempts.raise_floor(floor)
             if push is not None:
                 repeated = self.knows(push.closure)
-                if not repeated:
-                    staleness = sum(1 for at in self._pushed if at > push.clock)
-                    self._apply(push)
-                    self._pushed.append(self.clock)
-                    self._done.add(push.closure)
-            return Change(self.clock, self._changed(wish), staleness, repeated)
+                refused = None if repeated else self._attempts.refused(push)
+                if not repeated and refused is None:
+                    staleness = self._do(self._attempts.decided(push))
+                    self._attempts.finish(push.closure, push.attempt)
+            return Change(self.clock, self._changed(wish), staleness, repeated, refused)
+
+    def _do(self, push: Push | None) -> int:
+        """Does a push; its staleness."""
+        if push is None or not (push.sets or push.adds or push.steps):
+            return 0
+        staleness = sum(1 for at in self._pushed if at > push.clock)
+        self._apply(push)
+        self._pushed.append(self.clock)
+        return staleness
 
     def _changed(self, wish: Wish) -> dict[int, Any]:
         values: dict[int, Any] = {key: self._held(key)._value for key in wish.unknown}
@@ -224,7 +264,7 @@ class ParameterServer:
             if history.latest <= wish.clock:
                 continue
             rows, value = history.since(wish.clock), self._held(key)._value
-            values[key] = value if rows is None else Rows(np.asarray(value)[rows], rows)
+            values[key] = value if rows is None else Rows(np.asarray(value).take(rows, 0), rows)
         return values
 
     def _apply(self, push: Push) -> None:
@@ -234,11 +274,6 @@ class ParameterServer:
             (s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps
         )
         kind = steps, tuple(push.sets), tuple(push.adds)
-        program = self._programs.get(kind)
-        if program is None:
-            program = self._programs[kind] = Function(
-                self._program(kind), autograph=False, name="parameter_server_step"
-            )
         gradients = [
             [
                 _padded(g, self._held(k)) if type(g) is Rows else g
@@ -246,7 +281,18 @@ class ParameterServer:
             ]
             for s in push.steps
         ]
-        program(gradients, list(push.sets.values()), list(push.adds.values()))
+        operands = [gradients, list(push.sets.values()), list(push.adds.values())]
+        arrays = [
+            transfers.to_device(a) if type(a) is np.ndarray else a for a in nest.flatten(operands)
+        ]
+        # Found without the checks of a call: there is one program for each kind of push.
+        key = kind, tuple((a.shape, a.dtype) for a in arrays)
+        program = self._programs.get(key)
+        if program is None:
+            name = "parameter_server_step"
+            function = Function(self._program(kind), autograph=False, name=name)
+            program = self._programs[key] = function.get_concrete_function(*operands)
+        program.run_arrays(arrays)
         changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
         for step in push.steps:
             changes.extend(self._changes_of(step))
@@ -254,10 +300,12 @@ class ParameterServer:
 
     def _whole(self, step: Step) -> Step:
         held = [self._held(key) for key in step.keys]
-        gradients = [
+        gradients = (
             whole(g, v._shape, v.dtype.dtype) for g, v in zip(step.gradients, held, strict=True)
-        ]
-        return step._replace(gradients=tuple(gradients))
+        )
+        return step._replace(
+            gradients=tuple(_different(g) if type(g) is Rows else g for g in gradients)
+        )
 
     def _program(self, kind: Any) -> Callable[..., None]:
         steps, sets, adds = kind
@@ -272,7 +320,7 @@ class ParameterServer:
                     (IndexedSlices(*p) if rows else p, self._held(key))
                     for key, rows, p in zip(keys, by_rows, parts, strict=True)
                 ]
-                self._optimizers[optimizer]._step(pairs)
+                self._optimizers[optimizer]._take(pairs)
 
         return run
 
@@ -286,8 +334,22 @@ class ParameterServer:
             rows = np.asarray(gradient.indices).reshape(-1) if by_rows else None
             slots = optimizer._slots.get(optimizer._var_key(held), {}).values()
             changes.extend((v.key, rows) for v in (held, *slots) if isinstance(v, Held))
-        changes.append((optimizer.iterations.key, None))
+        counts = (optimizer.iterations, optimizer._accumulated_steps)
+        changes.extend((v.key, None) for v in counts if isinstance(v, Held))
         return changes
+
+
+def _different(rows: Rows) -> Rows:
+    """Rows whose numbers differ: those of one number are added up."""
+    numbers = np.asarray(rows.indices)
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    if first.all():
+        return rows
+    values = np.asarray(rows.values).take(order, 0)
+    return Rows(np.add.reduceat(values, np.flatnonzero(first)), ordered[first])
 
 
 def _padded(rows: Rows, held: Held) -> list[Any]:
@@ -296,11 +358,13 @@ def _padded(rows: Rows, held: Held) -> list[Any]:
     Those added are past the variable's end, where updates do nothing.
     """
     more = rounded_up(len(rows.indices)) - len(rows.indices)
+    if not more:
+        return [rows.values, rows.indices]
     values, numbers = np.asarray(rows.values), np.asarray(rows.indices)
-    width = [(0, 0)] * (values.ndim - 1)
+    past = held._shape[0] + np.arange(more, dtype=numbers.dtype)
     return [
-        np.pad(values, [(0, more), *width]),
-        np.pad(numbers, (0, more), constant_values=held._shape[0]),
+        np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)),
+        np.concatenate([numbers, past]),
     ]
 
 

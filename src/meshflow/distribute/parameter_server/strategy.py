@@ -39,6 +39,7 @@ class Options(NamedTuple):
     backup_closures: bool = False
     compression: str | float | None = None
     report_every: float | None = None
+    log_dir: str | None = None
 
 
 class ParameterServerStrategy(Strategy):
@@ -67,6 +68,7 @@ class ParameterServerStrategy(Strategy):
       compression: what gradients are sent as: None as they are, "bfloat16", or a share such as 0.01 of the elements that
         are largest, of dense ones; what is left out is added to the worker's next gradient.
       report_every: every so many seconds a line says how fast it goes, to stderr; None for none.
+      log_dir: where what the line says, and the bytes, are written as curves for TensorBoard; None for nowhere.
 
     Raises:
       ValueError: for an unknown engine, or less than one worker or server.
@@ -108,6 +110,7 @@ class ParameterServerStrategy(Strategy):
         backup_closures: bool = False,
         compression: str | float | None = None,
         report_every: float | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if workers < 1 or servers < 1:
             raise InvalidValueError(
@@ -126,8 +129,9 @@ class ParameterServerStrategy(Strategy):
                 f"ParameterServerStrategy: queue_size must be at least 1, got {queue_size}."
             )
         self.options = Options(
-            max_staleness, queue_size, backup_closures, checked(compression), report_every
-        )
+            max_staleness, queue_size, backup_closures, checked(compression), report_every,
+            None if log_dir is None else os.fspath(log_dir),
+        )  # fmt: skip
         self._start([jax.local_devices()[0]])
         self._resolver = cluster_resolver
         self._variable_partitioner = variable_partitioner
@@ -238,6 +242,8 @@ class ParameterServerStrategy(Strategy):
                 self._share(optimizer)
             optimizer._check_known(variables)
             optimizer.build(variables)
+            if optimizer._accumulated_steps is not None:
+                self.cluster.spread(optimizer._accumulated_steps)
             self.cluster.adopt(key, optimizer)
             self.states[key] = known | {v.key for v in variables}
 

@@ -1,7 +1,8 @@
 """Calls between the processes of a job: pickles that only who knows the job's secret can write, arrays beside them.
 
 A connection begins with the greeting of `distribute.channel`, which gives it a key of its own. Whatever is unpickled was
-signed with that key and counted. The bytes of arrays are not signed: they hold numbers, nothing that runs.
+signed with that key and counted. The bytes of arrays are not signed: they hold numbers, nothing that runs. Between
+processes of one machine large arrays go by memory that both have.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import contextlib
 import hashlib
 import hmac
 import io
+import math
+import os
 import pickle
 import socket
 import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -27,16 +30,18 @@ from meshflow.core.runtime.annotations import WAITING, region
 from meshflow.core.runtime.errors import UnknownError
 from meshflow.distribute.addresses import is_loopback, parse
 from meshflow.distribute.channel import Channel, Mistrusted
+from meshflow.distribute.parameter_server import segments
+from meshflow.distribute.parameter_server.buffers import Buffers
 
 __all__ = ["Caller", "Lost", "Wire", "answer", "connect", "dump_error"]
 
 _HEAD = struct.Struct("!QI")
+# Of an array: its bytes, and the number of its segment, or 0 when it follows the message; most descriptors of a message.
+_PLACE, _NEW, _DESCRIPTORS = struct.Struct("!QI"), 1 << 31, 253
 _SIGNED = hashlib.sha256().digest_size
 # Longest pickle, without arrays, and most arrays, of a message.
 _LONGEST, _MOST = 1 << 31, 1 << 20
 _GREETING = 20.0
-# A connection keeps so many buffers of at least so many bytes; what the list and the loop over it count as references.
-_BUFFERS, _LARGE, _ONLY_HERE = 4, 1 << 20, 3
 # Linux has names for sockets that are no files, and go with the process.
 _LOCAL, _NAME = sys.platform == "linux", "\0meshflow-%d"
 
@@ -91,7 +96,22 @@ class Wire:
         self._key, self._ways = channel.key, channel.ways
         self._counts = [0, 0]
         self.sent = self.received = 0
-        self._kept: list[np.ndarray] = []
+        # Where large arrays are received, and where those are written that are to be sent.
+        self._kept, self._written = Buffers(), Buffers()
+        shares = segments.POSSIBLE and self.socket.family == socket.AF_UNIX
+        self._outgoing = segments.Outgoing() if shares else None
+        self._incoming = segments.Incoming() if shares else None
+
+    def lend(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Memory for an array of the next message, where it need not be copied again.
+
+        Args:
+          shape: its shape.
+          dtype: its dtype, of fixed size.
+        """
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        memory = self._outgoing.lend(size) if self._outgoing is not None else None
+        return np.ndarray(shape, dtype, self._written.get(size) if memory is None else memory)
 
     def send(self, message: Any) -> None:
         """Sends a message.
@@ -103,18 +123,42 @@ class Wire:
           Lost: when the other side is gone.
         """
         body, arrays = dumped(message)
-        lengths = struct.pack(f"!{len(arrays)}Q", *(a.nbytes for a in arrays))
-        head = _HEAD.pack(len(body), len(arrays)) + lengths
-        signature = self._signature(0, head, body)
+        new, places, inline = self._placed(arrays)
+        head = _HEAD.pack(len(body), len(arrays))
+        signature = self._signature(0, head + places, body)
+        start = b"".join([head, signature, places, body])
         try:
-            self.socket.sendall(
-                b"".join([_HEAD.pack(len(body), len(arrays)), signature, lengths, body])
-            )
-            for array in arrays:
+            if new:
+                done = socket.send_fds(self.socket, [start], [s.descriptor for s in new])
+                start = start[done:]
+            self.socket.sendall(start)
+            for array in inline:
                 self.socket.sendall(array)
         except OSError as error:
             raise Lost(str(error)) from error
-        self.sent += len(head) + _SIGNED + len(body) + sum(a.nbytes for a in arrays)
+        finally:
+            for segment in new:
+                segment.close()
+            if self._outgoing is not None:
+                self._outgoing.sent()
+        self.sent += len(head) + _SIGNED + len(places) + len(body) + sum(a.nbytes for a in arrays)
+
+    def _placed(self, arrays: list[memoryview]) -> tuple[list[Any], bytes, list[memoryview]]:
+        """Segments that the other side does not know, where each array is, and those that follow the message."""
+        if self._outgoing is None:
+            return [], b"".join(_PLACE.pack(a.nbytes, 0) for a in arrays), arrays
+        new, places, inline = [], [], []
+        for array in arrays:
+            found = self._outgoing.of(array)
+            if found is None:
+                inline.append(array)
+                places.append(_PLACE.pack(array.nbytes, 0))
+                continue
+            is_new = found.descriptor is not None
+            if is_new:
+                new.append(found)
+            places.append(_PLACE.pack(array.nbytes, found.number | is_new * _NEW))
+        return new, b"".join(places), inline
 
     def receive(self) -> Any:
         """The next message.
@@ -122,26 +166,68 @@ class Wire:
         Raises:
           Lost: when the other side is gone, or does not know the secret.
         """
-        head = self._read(bytearray(_HEAD.size + _SIGNED))
+        transfers.let_go()
+        if self._incoming is not None:
+            self._incoming.arrived()
+        descriptors: list[int] = []
+        try:
+            return self._received(descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _received(self, descriptors: list[int]) -> Any:
+        head = self._head(descriptors)
         length, count = _HEAD.unpack_from(head)
         if length > _LONGEST or count > _MOST:
             raise Lost("a message is longer than any that is sent")
-        lengths = self._read(bytearray(8 * count))
+        places = self._read(bytearray(_PLACE.size * count))
         body = self._read(bytearray(length))
         signature = bytes(head[_HEAD.size :])
         if not hmac.compare_digest(
-            signature, self._signature(1, head[: _HEAD.size] + lengths, body)
+            signature, self._signature(1, head[: _HEAD.size] + places, body)
         ):
             raise Lost("a message was not signed by a process of the job")
-        arrays = [self._read(self._buffer(size)) for size in struct.unpack(f"!{count}Q", lengths)]
-        self.received += _HEAD.size + _SIGNED + 8 * count + length + sum(a.nbytes for a in arrays)
+        new = iter(descriptors)
+        arrays = [self._array(size, place, new) for size, place in _PLACE.iter_unpack(places)]
+        self.received += len(head) + len(places) + length + sum(a.nbytes for a in arrays)
         return pickle.loads(body, buffers=arrays)
+
+    def _array(self, size: int, place: int, new: Iterator[int]) -> np.ndarray:
+        """The bytes of an array."""
+        if not place:
+            return self._read(self._kept.get(size))
+        descriptor = next(new, None) if place & _NEW else None
+        if self._incoming is None or (place & _NEW and descriptor is None):
+            raise Lost("a segment of memory did not arrive")
+        try:
+            return self._incoming.take(place & ~_NEW, size, descriptor)
+        except (OSError, ValueError) as error:
+            raise Lost(str(error)) from error
 
     def close(self) -> None:
         """Ends the connection, also for who waits for a message."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+    def _head(self, descriptors: list[int]) -> Any:
+        """The first part of a message, with which descriptors of segments come."""
+        head = bytearray(_HEAD.size + _SIGNED)
+        if self._incoming is None:
+            return self._read(head)
+        try:
+            first, found, _, _ = socket.recv_fds(
+                self.socket, len(head), _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError as error:
+            raise Lost(str(error)) from error
+        descriptors.extend(found)
+        if not first:
+            raise Lost("the other side has left")
+        head[: len(first)] = first
+        self._read(memoryview(head)[len(first) :])
+        return head
 
     def _read(self, buffer: Any) -> Any:
         view = memoryview(buffer).cast("B")
@@ -156,18 +242,6 @@ class Wire:
                 raise
             raise Lost(str(error)) from error
         return buffer
-
-    def _buffer(self, size: int) -> np.ndarray:
-        """Memory for an array. Fresh pages cost more than filling them: what nobody has any more is used again."""
-        if size < _LARGE:
-            return transfers.fresh((size,), np.uint8)
-        for kept in self._kept:
-            if kept.nbytes == size and sys.getrefcount(kept) == _ONLY_HERE:
-                return kept
-        made = transfers.fresh((size,), np.uint8)
-        self._kept.append(made)
-        del self._kept[:-_BUFFERS]
-        return made
 
     def _signature(self, way: int, head: Any, body: Any) -> bytes:
         count, self._counts[way] = self._counts[way], self._counts[way] + 1

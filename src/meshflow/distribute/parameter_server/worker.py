@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime import transfers
@@ -30,7 +30,16 @@ from meshflow.distribute.parameter_server.hosting import (
     Outboxes,
     gradient_boxes,
 )
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish, rounded_up
+from meshflow.distribute.parameter_server.messages import (
+    Ballot,
+    Change,
+    Decision,
+    Push,
+    Rows,
+    Step,
+    Wish,
+    rounded_up,
+)
 from meshflow.distribute.replica import entered
 from meshflow.profiler.annotations import Trace
 
@@ -65,6 +74,7 @@ class Call:
       floor: closures with smaller numbers are over.
       states: by optimizer, the variables that it has slots of.
       ended: iterators that are needed no more.
+      attempt: how often the closure was given to a worker before.
     """
 
     number: int
@@ -75,6 +85,7 @@ class Call:
     floor: int = 0
     states: Mapping[int, set[int]] = field(default_factory=dict)
     ended: Sequence[int] = ()
+    attempt: int = 0
 
 
 @dataclass
@@ -144,22 +155,23 @@ class Worker:
             for key in call.ended:
                 self.resources.pop(key, None)
             if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
-                self._exchange([None] * len(self.servers), call.floor)
+                with self._exchanging:
+                    self._ask_all([None] * len(self.servers), call.floor)
             clocks, running = self._settled(), Running(self, call)
             with entered(self._strategy), _entered(running):
                 args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
                 value = nest.map_structure(_on_host, call.function(*args, **kwargs))
-            pushes = running.pushes(call.number, clocks)
+            pushes = running.pushes(call, clocks)
             self._compress(pushes)
             # What the closure saw may be changed in place from here on.
             running.values.clear()
-        changes = self._exchange(pushes, call.floor)
+        changes, repeated = self._push(call, pushes)
         sent = [push is not None for push in pushes]
         del pushes
         running.spare()
         stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
         clocks = [c.clock for c in changes]
-        return Outcome(value, clocks, stale, any(c.repeated for c in changes), self._traffic())
+        return Outcome(value, clocks, stale, repeated, self._traffic())
 
     def _traffic(self) -> tuple[int, int]:
         """Bytes sent to servers and received from them since the last call."""
@@ -188,21 +200,54 @@ class Worker:
             self._known[number].add(variable.key)
         return found
 
-    def _exchange(self, pushes: Sequence[Push | None], floor: int) -> list[Change]:
+    def _push(self, call: Call, pushes: Sequence[Push | None]) -> tuple[list[Change], bool]:
+        """Has servers do what a closure wrote, all of one attempt; their answers, and whether it was done before.
+
+        One message goes to each server, and two where several have something to do, or there were other attempts.
+        """
         with self._exchanging, region(COMMUNICATION, "exchange"):
-            wishes = [
-                Wish(clock, tuple(keys))
-                for clock, keys in zip(self._clocks, self._known, strict=True)
-            ]
-            changes = list(
-                self._all(self._ask, self.servers, pushes, wishes, [floor] * len(pushes))
-            )
-            self._clocks = [change.clock for change in changes]
-            self._arrived.append(changes)
+            ballot, chosen = (0, call.attempt), call.attempt
+            staged = call.attempt > 0 or len([p for p in pushes if p is not None]) > 1
+            while True:
+                messages: Sequence[Push | Decision | None] = pushes
+                if staged:
+                    chosen, messages = self._staged(call, pushes, ballot)
+                changes = self._ask_all(messages, call.floor)
+                refused = [c.refused for c in changes if c.refused is not None]
+                if not refused:
+                    return changes, chosen != call.attempt or any(c.repeated for c in changes)
+                staged, ballot = True, (max(refused) + 1, call.attempt)
+
+    def _staged(
+        self, call: Call, pushes: Sequence[Push | None], ballot: Ballot
+    ) -> tuple[int, list[Decision | None]]:
+        """The attempt that is to be done, and what tells servers so."""
+        if ballot > (0, 0):
+            # Other attempts may have something for other servers.
+            pushes = [p or Push(call.number, attempt=call.attempt) for p in pushes]
+        done = list(self._all(self._stage, self.servers, pushes, repeat((ballot, call.floor))))
+        chosen = next((d for d in done if d is not None), call.attempt)
+        decision = Decision(call.number, chosen, ballot)
+        return chosen, [None if p is None else decision for p in pushes]
+
+    @staticmethod
+    def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> int | None:
+        if push is None:
+            return None
+        done: int | None = _outside(server.stage, push, *rest)
+        return done
+
+    def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
+        wishes = [
+            Wish(clock, tuple(keys)) for clock, keys in zip(self._clocks, self._known, strict=True)
+        ]
+        changes = list(self._all(self._ask, self.servers, pushes, wishes, repeat(floor)))
+        self._clocks = [change.clock for change in changes]
+        self._arrived.append(changes)
         return changes
 
     @staticmethod
-    def _ask(server: Any, push: Push | None, wish: Wish, floor: int) -> Change:
+    def _ask(server: Any, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
         change: Change = _outside(server.exchange, push, wish, floor)
         return change
 
@@ -267,10 +312,10 @@ class Running:
         found = self.outboxes.get(id(box))
         if found is None and box.spared:
             spare = self._worker.spares.get((box._shape, box.dtype), [])
-            value = spare.pop() if spare else jnp.zeros(box._shape, box.dtype.dtype)
+            value = spare.pop() if spare else _zeros(box)
             found = self.outboxes[id(box)] = box, value
             del value
-        return jnp.zeros(box._shape, box.dtype.dtype) if found is None else found[1]
+        return _zeros(box) if found is None else found[1]
 
     def spare(self) -> None:
         """Gives back the memory of gradients, after they were sent."""
@@ -304,14 +349,14 @@ class Running:
 
     # ---- what is sent ----------------------------------------------------------------------
 
-    def pushes(self, number: int, clocks: Sequence[int]) -> list[Push | None]:
+    def pushes(self, call: Call, clocks: Sequence[int]) -> list[Push | None]:
         """The message for each server; None where there is nothing to do.
 
         Args:
-          number: the closure's number.
+          call: the closure.
           clocks: each server's clock of the values used.
         """
-        pushes = [Push(number, clock) for clock in clocks]
+        pushes = [Push(call.number, clock, attempt=call.attempt) for clock in clocks]
         written = {id(box.owner): box.owner for box, _ in self.outboxes.values()}
         for owner in written.values():
             if isinstance(owner, Outboxes):
@@ -349,6 +394,10 @@ class Running:
             ]
             keys, gradients = tuple(k for k, _ in own), tuple(g for _, g in own)
             push.steps.append(Step(boxes.optimizer, keys, gradients))
+
+
+def _zeros(box: Outbox) -> Any:
+    return transfers.transfer(np.zeros(box._shape, box.dtype.dtype), copy=False)
 
 
 def _gradient(parts: list[Any], shape: tuple[int, ...]) -> Any:

@@ -82,7 +82,7 @@ class WorkerService:
             self._iterators.pop(key, None)
         return Call(
             request.number, function, args, kwargs, request.after, request.floor, self._states,
-            request.ended,
+            request.ended, request.attempt,
         )  # fmt: skip
 
     def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:

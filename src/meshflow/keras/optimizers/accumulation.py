@@ -54,7 +54,8 @@ class GradientAccumulation(State):
             update([(mean, var) for mean, (_, var) in zip(averages, pairs, strict=True)])
             # Those without a gradient in this step end their round as well.
             for slots in self._slots.values():
-                if SLOT in slots:
+                # Another parameter server may have it.
+                if isinstance(slots.get(SLOT), Variable):
                     slots[SLOT].assign(array.zeros_like(slots[SLOT].value()))
             held.assign(np.int64(0))
 

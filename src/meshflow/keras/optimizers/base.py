@@ -25,6 +25,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replica import sum_over_replicas
+from meshflow.keras.optimizers import rows
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
@@ -331,12 +332,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 pairs = self._aggregate_gradients(pairs)
             if closure is not None:
                 # Parameter servers hold the variables, and take the step.
-                if self.gradient_accumulation_steps:
-                    raise NotImplementedError(
-                        f"Optimizer {self._name}: gradient_accumulation_steps is not available with parameter "
-                        "servers, whose workers do not wait for each other. Use larger batches."
-                    )
-                closure.push(self, list(self._transform_gradients(pairs)))
+                closure.push(self, self._for_servers(pairs))
                 return self.iterations
             with alone():
                 if self.gradient_accumulation_steps:
@@ -344,6 +340,27 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 else:
                     self._run_update(pairs)
         return self.iterations
+
+    def _for_servers(self, pairs: list[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
+        """Gradients as parameter servers are given them; those that gather several steps transform them then."""
+        if not self.gradient_accumulation_steps:
+            return list(self._transform_gradients(pairs))
+        servers = {number for _, v in pairs for number in getattr(v, "servers", ())}
+        if len(servers) > 1 and (self.global_clipnorm or self.gradient_transformers):
+            raise NotImplementedError(
+                f"Optimizer {self._name}: gradient_accumulation_steps together with global_clipnorm or "
+                "gradient_transformers needs one parameter server, as none of several has all gradients. Use servers=1, "
+                "or clipnorm or clipvalue."
+            )
+        return pairs
+
+    def _take(self, pairs: list[tuple[Any, Variable]]) -> None:
+        """What a parameter server does with what `_for_servers` gave for its variables, no row given twice."""
+        with rows.without_repeats():
+            if self.gradient_accumulation_steps:
+                self._accumulate(pairs, self._run_update)
+            else:
+                self._step(pairs)
 
     def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
         """One update of variables by their gradients, which are summed over replicas."""
@@ -354,7 +371,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             self._pace._advance()
 
     def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """The part of `apply_gradients` that changes variables; what parameter servers do."""
+        """The part of `apply_gradients` that changes variables."""
         self._apply(pairs)
         self.iterations.assign_add(1)
         if self.use_ema:

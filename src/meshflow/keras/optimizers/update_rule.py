@@ -124,7 +124,8 @@ class RuleOptimizer(Optimizer):
         return [self.get_slot(var, name) for name in self._slot_names_of(var)]
 
     def _changed_by_rows(self, var: Variable) -> list[Variable]:
-        others = self.weight_decay or self.use_ema or self.gradient_transformers
+        all_rows = self.weight_decay, self.use_ema, self.gradient_accumulation_steps
+        others = any(all_rows) or self.gradient_transformers
         rows_only = self._by_rows in ("rows", "sum") and not (others or var.constraint)
         own = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
         return [var, *self._slots_of(var)] if rows_only and not own else []

@@ -236,6 +236,12 @@ function traffic() {
   $("traffic").append(el("thead", {}, el("tr", {}, ...heads.map((h, n) => el("th", { scope: "col", class: n === 1 ? "left" : null }, h)))), el("tbody", {}, ...rows));
 }
 
+function tables() {
+  $("tables").replaceChildren(...D.tables.map((t) => el("section", {}, el("h2", {}, `${t.title}, as ${t.worker || "this process"} tells`),
+    el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, ...t.rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row", class: "left" }, name.replaceAll("_", " ")),
+      el("td", {}, name.startsWith("bytes") ? amount(value, "B") : Number.isInteger(value) ? value.toLocaleString("en") : digits(value))))))))));
+}
+
 // ---- memory, traces -------------------------------------------------------------------------------
 
 function memory() {
@@ -282,7 +288,7 @@ function draw() { legend(); meanStep(); drawSteps(); if (R) chosen(); }
 if (D.format !== 1) {
   document.querySelector("main").replaceChildren(el("p", { class: "problem" }, `This page is of another version of Meshflow (${D.version}): write it again with meshflow profile view.`));
 } else {
-  head(); steps(); operations(); traffic(); memory(); traces(); draw();
+  head(); steps(); operations(); traffic(); tables(); memory(); traces(); draw();
   const asked = /^#step=(\d+)$/.exec(location.hash);
   choose(asked ? Number(asked[1]) : (R > 2 ? 1 : 0));
   $("filter").addEventListener("input", operations);

@@ -1,0 +1,90 @@
+"""Several attempts at one closure: servers do one and the same of them, whenever a worker dies."""
+
+import numpy as np
+import pytest
+
+from meshflow.distribute.parameter_server.attempts import OVER
+from meshflow.distribute.parameter_server.messages import Decision, Push, Wish
+from meshflow.distribute.parameter_server.remote_server import ServerService
+from meshflow.distribute.parameter_server.server import ParameterServer
+
+CLOSURE = 7
+
+
+@pytest.fixture
+def servers():
+    made = [ParameterServer(n) for n in range(2)]
+    for server in made:
+        server.create(1, np.zeros(2, np.float32), "v")
+    return made
+
+
+def push(attempt, value):
+    return Push(CLOSURE, adds={1: np.full(2, value, np.float32)}, attempt=attempt)
+
+
+def values(servers):
+    return [float(np.asarray(s.read((1,))[1][1])[0]) for s in servers]
+
+
+def decide(server, attempt, ballot):
+    return server.exchange(Decision(CLOSURE, attempt, ballot), Wish())
+
+
+def test_what_one_server_has_done_the_other_does_too(servers):
+    assert [s.stage(push(0, 1.0), (0, 0)) for s in servers] == [None, None]
+    decide(servers[0], 0, (0, 0))
+    # The worker dies here. Another one has other numbers, and hears that they come too late.
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [0, None]
+    repeated = [decide(s, 0, (0, 1)).repeated for s in servers]
+    assert repeated == [True, False]
+    assert values(servers) == [1.0, 1.0]
+    assert all(not s._attempts._staged for s in servers)
+
+
+def test_who_comes_back_too_late_is_refused(servers):
+    for server in servers:
+        server.stage(push(0, 1.0), (0, 0))
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [None, None]
+    late = [decide(s, 0, (0, 0)) for s in servers]
+    assert [c.refused for c in late] == [0, 0]
+    assert values(servers) == [0.0, 0.0]
+    for server in servers:
+        assert decide(server, 1, (0, 1)).refused is None
+    assert values(servers) == [10.0, 10.0]
+    # With a ballot of the next round the first one hears what was done.
+    assert servers[0].stage(push(0, 1.0), (1, 0)) == 1
+    assert values(servers) == [10.0, 10.0]
+
+
+def test_a_push_to_one_server_is_refused_too(servers):
+    assert servers[0].stage(push(1, 10.0), (0, 1)) is None
+    assert servers[0].exchange(push(0, 1.0), Wish()).refused == 0
+    decide(servers[0], 1, (0, 1))
+    assert servers[0].exchange(push(0, 1.0), Wish()).repeated
+    assert values(servers) == [10.0, 0.0]
+
+
+def test_servers_without_a_part_note_what_was_done(servers):
+    servers[0].exchange(push(0, 1.0), Wish())
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [0, None]
+    for server in servers:
+        decide(server, 0, (0, 1))
+    assert values(servers) == [1.0, 0.0]
+    assert servers[1].stage(push(2, 100.0), (0, 2)) == 0
+    assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == OVER
+
+
+def test_a_server_that_comes_back_knows_what_was_staged(tmp_path):
+    class Plain:
+        lend = staticmethod(np.empty)
+
+    def service():
+        return ServerService(0, str(tmp_path)).methods(Plain)
+
+    server = service()
+    server["create"](1, np.zeros(2, np.float32), "v", None)
+    server["stage"](push(0, 3.0), (0, 0), 0)
+    server = service()
+    server["exchange"](Decision(CLOSURE, 0, (0, 0)), Wish(), 0)
+    np.testing.assert_array_equal(service()["read"]((1,))[1][1], [3.0, 3.0])
