@@ -16,6 +16,7 @@ from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.divided_products import divided_product, projections
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.helpers import as_tuples
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.attention_in_parts import attention_in_parts
 from meshflow.keras.layers.core import weight_config
@@ -138,6 +139,7 @@ class MultiHeadAttention(Layer):
             initializers.get(kernel_initializer),
             initializers.get(bias_initializer),
         )
+        self._query_shape = self._key_shape = self._value_shape = None
         for key, value in own.items():
             setattr(
                 self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
@@ -169,6 +171,7 @@ class MultiHeadAttention(Layer):
 
     def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self.num_heads, self.key_dim, self.value_dim
+        self._query_shape, self._key_shape, self._value_shape = query, key, value
         self._query_dense = self._projection("query", "btd,dnh->btnh", (query[-1], n, h), (n, h))
         self._key_dense = self._projection("key", "bsd,dnh->bsnh", (key[-1], n, h), (n, h))
         self._value_dense = self._projection("value", "bsd,dnh->bsnh", (value[-1], n, v), (n, v))
@@ -308,6 +311,9 @@ class MultiHeadAttention(Layer):
             "output_shape": self._size,
             "attention_axes": self.attention_axes,
             **weight_config(self, "kernel", "bias"),
+            "query_shape": as_tuples(self._query_shape),
+            "key_shape": as_tuples(self._key_shape),
+            "value_shape": as_tuples(self._value_shape),
         }
 
 

@@ -250,7 +250,7 @@ class SeparableConv(Conv):
             padding,
             data_format,
             dilation_rate,
-            1,
+            kwargs.pop("groups", 1),  # Keras' configurations have it
             activation,
             use_bias,
             **kwargs,

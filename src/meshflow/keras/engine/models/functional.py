@@ -11,6 +11,8 @@ from meshflow.core.values.tensor import is_tensor
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.operation import Operation
+from meshflow.keras.engine.saving.keras3_configuration import OPERATION
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 
 
@@ -57,6 +59,9 @@ class Functional(Model):
         if not config.get("trainable", True):
             model.trainable = False
         return model
+
+
+registry.LAYERS.add(**{OPERATION: Operation})
 
 
 def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
@@ -183,6 +188,10 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
                 return as_dtype(value["dtype"])
             if "constant" in value:
                 return constant(value["constant"], dtype=value["of"])
+            if "slice" in value:
+                return slice(*(decode(v) for v in value["slice"]))
+            if "ellipsis" in value:
+                return Ellipsis
         return value
 
     while waiting:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import registry
-from meshflow.keras.optimizers import legacy
+from meshflow.keras.engine.saving.keras3_configuration import for_all_versions, from_keras_3
+from meshflow.keras.optimizers import experimental, legacy
 from meshflow.version import KERAS_VERSION
 
 _NESTED = ("Functional", "Model", "Sequential")
@@ -58,7 +59,7 @@ def model_config(model: Any) -> dict[str, Any]:
     """
     config = {
         "class_name": type(model).__name__,
-        "config": to_keras(json.loads(to_json(model.get_config()))),
+        "config": to_keras(for_all_versions(json.loads(to_json(model.get_config())))),
     }
     name = registry.get_registered_name(type(model))
     return config | ({"registered_name": name} if name != type(model).__name__ else {})
@@ -206,15 +207,30 @@ def training_config(model: Any) -> dict[str, Any] | None:
         return None
 
 
-def compile_config(training: dict[str, Any]) -> dict[str, Any]:
+def is_new(optimizer: Any) -> bool:
+    """Whether an optimizer computes as Keras 2.11 and later do, which do not know `decay`.
+
+    Args:
+      optimizer: the optimizer.
+    """
+    cls = type(optimizer)
+    known = getattr(experimental, cls.__name__, None) is cls
+    return known and not optimizer.get_config().get("decay")
+
+
+def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any]:
     """A `training_config` in the form of `.keras` files, which name the module of each class.
 
     Args:
       training: what `training_config` gave.
+      new: whether the optimizer is written as one of Keras 2.11 and later.
     """
     config = dict(training)
     optimizer = config.pop("optimizer_config")
-    old = optimizer["class_name"] in legacy.__all__
+    old = optimizer["class_name"] in legacy.__all__ and not new
+    if new:
+        settings = {k: v for k, v in optimizer["config"].items() if k != "decay"}
+        optimizer = {**optimizer, "config": settings}
     config["optimizer"] = _with_module(optimizer, f"keras.optimizers{'.legacy' if old else ''}")
     for key, module in (
         ("loss", "losses"),
@@ -244,6 +260,7 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
       custom_objects: classes and functions by name.
     """
     losses, metrics = registry.FAMILIES["loss function"], registry.FAMILIES["metric function"]
+    config = from_keras_3(config)
 
     def decode(value: Any, family: registry.Family) -> Any:
         if isinstance(value, dict) and "class_name" in value:
@@ -260,13 +277,19 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
             return value if found is None else family.get(found)
         return [decode(v, family) for v in value] if isinstance(value, list) else value
 
-    optimizer = config.get("optimizer_config", config.get("optimizer"))
+    # Keras 3 forgets the optimizer of a model that it has saved as .h5 before.
+    optimizer = config.get("optimizer_config", config.get("optimizer", "rmsprop"))
     if isinstance(optimizer, dict):
         # Keras 2.11 and later call their own optimizers "Custom>Adam".
         name = optimizer["class_name"].removeprefix("Custom>")
         known = name in registry.OPTIMIZERS.table
-        optimizer = {**optimizer, "class_name": name if known else optimizer["class_name"]}
-        optimizer = registry.OPTIMIZERS.deserialize(optimizer, custom_objects)
+        named = {**optimizer, "class_name": name if known else optimizer["class_name"]}
+        newer = _newer_class(optimizer, name)
+        optimizer = (
+            registry.OPTIMIZERS.deserialize(named, custom_objects)
+            if newer is None
+            else newer.from_config(optimizer["config"])
+        )
     kept = ("loss_weights", "steps_per_execution", "run_eagerly")
     model.compile(
         optimizer,
@@ -275,6 +298,19 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
         weighted_metrics=decode(_unwrapped(config.get("weighted_metrics"), model), metrics),
         **{key: config.get(key) for key in kept},
     )
+
+
+def _newer_class(optimizer: dict[str, Any], name: str) -> Any:
+    """The class of Keras 2.11 and later where one of these versions wrote the configuration, or None."""
+    config = optimizer.get("config")
+    written = (
+        optimizer.get("module") == "keras.optimizers"
+        or optimizer["class_name"].startswith("Custom>")
+        or (isinstance(config, dict) and "use_ema" in config)
+    )
+    own = optimizer.get("registered_name") in (None, name, optimizer["class_name"])
+    found = name in experimental.__all__ and registry.get_registered_object(name) is None
+    return getattr(experimental, name) if written and own and found else None
 
 
 def _unwrapped(value: Any, model: Any) -> Any:
