@@ -35,10 +35,10 @@ FORMS = {
 }
 
 sys.path.insert(0, str(REFERENCE))
-import exchange_cases as cases
-import exchange_files as files
+import exchange_cases as cases  # noqa: E402
+import exchange_files as files  # noqa: E402
 
-import meshflow as tf
+import meshflow as tf  # noqa: E402
 
 
 def run(program, task, folder):
@@ -52,10 +52,10 @@ def run(program, task, folder):
     return done.stdout
 
 
-def attempt(measure):
+def attempt(measure, *args):
     """A difference, or the error that came instead, as text."""
     try:
-        return measure()
+        return measure(*args)
     except Exception as error:  # the table says which
         return f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
 
@@ -84,7 +84,9 @@ def litert(model, kind):
     """The largest difference in LiteRT, for all rows and for one."""
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     call = tf.lite.Interpreter(model_content=content).get_signature_runner("serving_default")
-    return _deployed(model, kind, sorted(call.get_input_details()), lambda given: list(call(**given).values()))
+    return _deployed(
+        model, kind, sorted(call.get_input_details()), lambda given: list(call(**given).values())
+    )
 
 
 def onnx(model, kind):
@@ -93,7 +95,9 @@ def onnx(model, kind):
 
     with tempfile.TemporaryDirectory() as folder:
         model.export(f"{folder}/model.onnx", format="onnx")
-        session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            f"{folder}/model.onnx", providers=["CPUExecutionProvider"]
+        )
     names = [given.name for given in session.get_inputs()]
     return _deployed(model, kind, names, lambda given: session.run(None, given))
 
@@ -108,14 +112,19 @@ def _deployed(model, kind, names, call):
         found = call({name: x[:rows] for name, x in data.items()})
         for y in found:
             worst = max(
-                worst, min(float(np.abs(y - w[:rows]).max()) for w in wanted if w.shape[1:] == y.shape[1:])
+                worst,
+                min(
+                    float(np.abs(y - w[:rows]).max()) for w in wanted if w.shape[1:] == y.shape[1:]
+                ),
             )
     return worst
 
 
 def stored_by(folder, kind):
     """The formats in which a model lies in a folder."""
-    there = lambda form: files.place(folder, kind, form) + (".index" if form == "checkpoint" else "")
+    there = lambda form: (
+        files.place(folder, kind, form) + (".index" if form == "checkpoint" else "")
+    )
     return [form for form in files.FORMATS if os.path.exists(there(form))]
 
 
@@ -127,15 +136,14 @@ def measured(folder):
         place.mkdir(parents=True)
         run(program, "write", place)
         found["in"][program] = {
-            kind: {form: attempt(lambda: read_here(place, kind, form)) for form in stored_by(place, kind)}  # noqa: B023
+            kind: {form: attempt(read_here, place, kind, form) for form in stored_by(place, kind)}
             for kind in cases.KINDS
         }
     here.mkdir()
     models = {kind: cases.made(tf, kind) for kind in cases.KINDS}
     for runtime in (litert, onnx):
         found["deployed"][runtime.__name__] = {
-            kind: attempt(lambda: runtime(model, kind))  # noqa: B023
-            for kind, model in models.items()
+            kind: attempt(runtime, model, kind) for kind, model in models.items()
         }
     not_written = files.write_all(tf, here)
     if not_written:
@@ -143,7 +151,10 @@ def measured(folder):
     for program in PEERS:
         run(program, "read", here)
         found["out"][program] = {
-            kind: {form: attempt(lambda: read_there(here, program, kind, form)) for form in stored_by(here, kind)}  # noqa: B023
+            kind: {
+                form: attempt(read_there, here, program, kind, form)
+                for form in stored_by(here, kind)
+            }
             for kind in cases.KINDS
         }
     return found
@@ -152,22 +163,42 @@ def measured(folder):
 def table(numbers):
     """The numbers as the tables of the page."""
     lines = []
-    for direction, title in (("in", "Written by {}, read here"), ("out", "Written here, read by {}")):
+    for direction, title in (
+        ("in", "Written by {}, read here"),
+        ("out", "Written here, read by {}"),
+    ):
         for program in PEERS:
             rows = numbers[direction][program]
             lines += ["", title.format(TITLES[program]) + ":", ""]
-            lines += [f"| model | {' | '.join(FORMS.values())} |", "| --- " * (len(FORMS) + 1) + "|"]
-            lines += [f"| {k} | {' | '.join(_cell(rows[k].get(f)) for f in FORMS)} |" for k in cases.KINDS]
-    lines += ["", "Converted here, run by:", "", "| model | LiteRT | ONNX Runtime |", "| --- | --- | --- |"]
+            lines += [
+                f"| model | {' | '.join(FORMS.values())} |",
+                "| --- " * (len(FORMS) + 1) + "|",
+            ]
+            lines += [
+                f"| {k} | {' | '.join(_cell(rows[k].get(f)) for f in FORMS)} |" for k in cases.KINDS
+            ]
+    lines += [
+        "",
+        "Converted here, run by:",
+        "",
+        "| model | LiteRT | ONNX Runtime |",
+        "| --- | --- | --- |",
+    ]
     both = numbers["deployed"]
-    lines += [f"| {k} | {_cell(both['litert'][k])} | {_cell(both['onnx'][k])} |" for k in cases.KINDS]
+    lines += [
+        f"| {k} | {_cell(both['litert'][k])} | {_cell(both['onnx'][k])} |" for k in cases.KINDS
+    ]
     return "\n".join(lines[1:]) + "\n"
 
 
 def _cell(value):
     if value is None:
         return "-"
-    return "no" if isinstance(value, str) else f"{value:.0e}".replace("e-0", "e-").replace("0e+00", "0")
+    return (
+        "no"
+        if isinstance(value, str)
+        else f"{value:.0e}".replace("e-0", "e-").replace("0e+00", "0")
+    )
 
 
 def main():

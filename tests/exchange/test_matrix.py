@@ -11,7 +11,9 @@ import pytest
 import meshflow as tf
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-spec = importlib.util.spec_from_file_location("exchange_matrix", ROOT / "docs" / "exchange_matrix.py")
+spec = importlib.util.spec_from_file_location(
+    "exchange_matrix", ROOT / "docs" / "exchange_matrix.py"
+)
 matrix = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(matrix)
 NUMBERS = json.loads(matrix.NUMBERS.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -143,8 +144,8 @@ def _listed_call(call: Any) -> Any:
     """A call as a list of tensors with arguments, or None when it is not of that kind."""
     if not isinstance(call, dict):
         return call
-    args, kwargs = call["args"], call["kwargs"]
-    if len(args) != 1 or any(isinstance(v, (dict, list)) for v in kwargs.values()):
+    args, kwargs = call["args"], {k: _listed_argument(v) for k, v in call["kwargs"].items()}
+    if len(args) != 1 or any(isinstance(v, dict) for v in kwargs.values()):
         return None
     tensors: list[Any] = args[0].get("list", [args[0]]) if isinstance(args[0], dict) else [None]
     if not tensors or not all(isinstance(t, dict) and "keras_tensor" in t for t in tensors):
@@ -152,6 +153,13 @@ def _listed_call(call: Any) -> Any:
     if "list" in args[0] and len(tensors) == 1:
         return None
     return [[*t["keras_tensor"], kwargs] for t in tensors]
+
+
+def _listed_argument(value: Any) -> Any:
+    """An argument that is a tensor as its place; others stay as they are."""
+    if isinstance(value, dict) and set(value) == {"keras_tensor"}:
+        return value["keras_tensor"]
+    return value
 
 
 def _places(config: dict[str, Any]) -> Iterator[list[Any]]:
@@ -267,7 +275,12 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
             # tf-keras also names the function that the class wraps.
             config = value.get("config")
             if isinstance(config, dict) and value["class_name"] in family.table:
-                value = {**value, "config": {k: v for k, v in config.items() if k != "fn"}}
+                settings = {k: v for k, v in config.items() if k != "fn"}
+                if "fn" in inspect.signature(family.table[value["class_name"]]).parameters:
+                    settings["fn"] = decode(config.get("fn"), family)
+                    if isinstance(settings["fn"], str):
+                        settings["fn"] = family.get(settings["fn"], custom_objects)
+                value = {**value, "config": settings}
             return family.deserialize(value, custom_objects)
         if isinstance(value, dict):
             return {k: decode(v, family) for k, v in value.items()}
