@@ -195,7 +195,7 @@ def outputs(tf, model, kind):
     """What a model gives, as arrays of float32."""
     found = model(given(tf, kind), training=False)
     if isinstance(found, dict):  # of a signature
-        found = list(found.values())
+        found = sorted(found.values(), key=lambda y: -y.shape[-1])
     found = found if isinstance(found, (list, tuple)) else [found]
     return [np.asarray(tf.cast(y, "float32")) for y in found]
 

@@ -6,13 +6,13 @@ after its class, numbered when the class appears again. Versions differ in which
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.helpers import snake_case
 
 __all__ = ["EARLIER", "KERAS_2", "KERAS_3", "Style", "walk"]
 
@@ -37,6 +37,12 @@ class Style(NamedTuple):
     order: Callable[[Any, list[str]], list[str]]
     counts_seen: bool
     is_keras_3: bool = False
+
+
+def snake_case(name: str) -> str:
+    """`ConvLSTM1D` -> `conv_lstm1d`: files of Keras spell classes otherwise than it names layers."""
+    spaced = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()
 
 
 def _layers_first(value: Any, names: list[str]) -> list[str]:

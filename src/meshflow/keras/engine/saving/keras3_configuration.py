@@ -19,6 +19,9 @@ __all__ = ["OPERATION", "for_all_versions", "from_keras_3"]
 OPERATION = "Keras3Operation"
 _OPS_MODULE = "keras.src.ops."
 _TENSOR = "__keras_tensor__"
+_TAKE_WORDS = ("TextVectorization", "StringLookup", "IntegerLookup")
+# What only Keras 3 can set, as it is when nobody did.
+_USUAL = {"oov_method": "floormod"}
 
 
 def from_keras_3(config: Any) -> Any:
@@ -88,6 +91,8 @@ def _is_operation(entry: dict[str, Any], name: Any, module: Any) -> bool:
     if module is not None:
         return isinstance(module, str) and module.startswith(_OPS_MODULE)
     settings = entry.get("config")
+    if name in registry.LAYERS.table and set(settings or ()) - {"name", "dtype"}:
+        return False  # some layers do not say whether they are trained
     plain = isinstance(settings, dict) and not {"trainable", "layers"} & set(settings)
     return (
         plain
@@ -113,11 +118,11 @@ def _known_only(name: Any, config: Any) -> dict[str, Any]:
     if name == "InputLayer" and "batch_shape" in config:
         config["batch_input_shape"] = config.pop("batch_shape")
         config.pop("optional", None)
-    if name == "TextVectorization":
-        config.pop("dtype", None)  # Keras 3 says what it computes with, not what it takes
+    if name in _TAKE_WORDS and isinstance(config.get("dtype"), dict):
+        config.pop("dtype")  # Keras 3 says what they compute with, not what they take
     accepted = set().union(*map(_parameters, _classes(name)))
     if accepted:
-        off = [k for k, v in config.items() if v is None or v is False]
+        off = [k for k, v in config.items() if v is None or v is False or _USUAL.get(k) == v]
         config = {k: v for k, v in config.items() if k in accepted or k not in off}
     return {"config": config}
 
