@@ -139,7 +139,8 @@ class MultiHeadAttention(Layer):
             initializers.get(kernel_initializer),
             initializers.get(bias_initializer),
         )
-        self._query_shape = self._key_shape = self._value_shape = None
+        shape: TensorShape | None = None
+        self._query_shape = self._key_shape = self._value_shape = shape
         for key, value in own.items():
             setattr(
                 self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)

@@ -28,10 +28,9 @@ class Operation:
         self.name = name
         self._arguments = arguments
         public = snake_case(operation)
-        self._function = getattr(ops, public, None) if public in ops.__all__ else None
-        if operation == "GetItem":
-            self._function = _item
-        if not callable(self._function) or isinstance(self._function, type):
+        function: Any = getattr(ops, public, None) if public in ops.__all__ else None
+        self._function = function = _item if operation == "GetItem" else function
+        if not callable(function) or isinstance(function, type):
             raise ValueError(
                 f"The model calls {operation} of keras.src.ops as {name!r}, and there is no keras.ops.{public} here."
             )

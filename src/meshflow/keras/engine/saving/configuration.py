@@ -233,7 +233,8 @@ def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any
       training: what `training_config` gave.
       new: whether the optimizer is written as one of Keras 2.11 and later.
     """
-    config = dict(training)
+    # Keras 3 does not take None for the number of steps.
+    config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
     optimizer = config.pop("optimizer_config")
     old = optimizer["class_name"] in legacy.__all__ and not new
     if new:
