@@ -76,6 +76,14 @@ def test_what_keras_on_tensorflow_refuses_or_gets_wrong():
     np.testing.assert_array_equal(cubes[0, 0, 0, 1], [2, 3, 6, 7, 18, 19, 22, 23])
     picture = random.uniform([1, 12, 12, 3], seed=2)
     np.testing.assert_allclose(ops.image.ssim(picture, picture), [1.0], 1e-6)
+    # A slope stays one where neighbours go nearly the same way; the seed says which.
+    slope = ops.tile(ops.reshape(ops.arange(24.0), [1, 24, 1, 1]), [2, 1, 24, 1])
+    bent = ops.image.elastic_transform(slope, 20.0, 3.0, seed=1)
+    np.testing.assert_array_equal(bent, ops.image.elastic_transform(slope, 20.0, 3.0, seed=1))
+    assert 1.0 < float(ops.max(ops.abs(bent - slope))) < 24.0
+    assert float(ops.mean(ops.abs(ops.diff(bent[:, :, 4:20], 1, 1)))) < 4.0
+    assert not np.array_equal(bent[0], bent[1])
+    np.testing.assert_allclose(ops.image.elastic_transform(slope[0], 0.0), slope[0], atol=1e-5)
 
 
 def test_ops_work_in_graphs_programs_and_gradients():

@@ -213,7 +213,7 @@ def test_what_is_saved_can_be_chosen(tmp_path):
     with zipfile.ZipFile(tmp_path / "m.keras") as archive:
         assert set(archive.namelist()) == {"metadata.json", "config.json", "model.weights.h5"}
         config = json.loads(archive.read("config.json"))
-    assert config["compile_config"]["optimizer"]["module"] == "keras.optimizers.legacy"
+    assert config["compile_config"]["optimizer"]["module"] == "keras.optimizers"
 
 
 def test_many_names_do_not_fit_one_attribute(tmp_path):

@@ -428,3 +428,13 @@ def test_names_in_manifests(tmp_path, name):
     (tmp_path / "m" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(tf.errors.DataLossError, match="damaged"):
         tf.saved_model.load(str(tmp_path / "m"))
+
+
+def test_signatures_are_compiled_for_many_sizes_without_a_warning(folder, caplog):
+    tf.saved_model.save(Adder(), folder)
+    loaded = tf.saved_model.load(folder)
+    signature = loaded.signatures["serving_default"]
+    for rows in range(1, 8):
+        assert signature(x=tf.ones([rows]))
+        assert loaded(tf.ones([rows])).shape == [rows]
+    assert "retracing" not in caplog.text

@@ -59,7 +59,7 @@ class Restoration:
             self.objects.setdefault(position, item)
             self._restore_value(position, item)
             wanted = self.nodes[position]["children"]
-            own = _known_as(item, wanted)
+            own = _known_as(item, wanted, self.nodes)
             if self._skip_slots:
                 wanted = self._without_slots(wanted, item)
             queue.extend((wanted[name], own[name]) for name in wanted if name in own)
@@ -192,7 +192,7 @@ class Restoration:
         return len(self.objects) > 1 or not self.nodes[0]["children"]
 
 
-def _known_as(item: Any, wanted: dict[str, int]) -> dict[str, Any]:
+def _known_as(item: Any, wanted: dict[str, int], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     """What an object owns, also by the names that other versions of TensorFlow and Keras give it."""
     own = dict(children(item))
     if all(name in own for name in wanted):
@@ -204,8 +204,21 @@ def _known_as(item: Any, wanted: dict[str, int]) -> dict[str, Any]:
         own |= {f"_{name}": own[name] for name in KERAS_3_WEIGHTS if name in own}
         layers = {str(number): layer for number, layer in operations(item, own).items()}
         if layers:
+            layers = _numbered_as_stored(layers, wanted, nodes)
             own = {"_operations": layers, "_functional": {"_operations": layers}, **own}
     return own
+
+
+def _numbered_as_stored(
+    layers: dict[str, Any], wanted: dict[str, int], nodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Layers by the numbers that a file has of as many: Keras 3 counts functions between them, too."""
+    if "_operations" not in wanted:
+        return layers
+    stored = [name for name in nodes[wanted["_operations"]]["children"] if name.isdigit()]
+    if len(stored) != len(layers) or set(stored) == set(layers):
+        return layers
+    return dict(zip(sorted(stored, key=int), layers.values(), strict=True))
 
 
 def parts_of(value: np.ndarray, layout: Any, dtype: Any) -> Tensor:

@@ -122,6 +122,8 @@ class Alternative:
 class Choice:
     """Calls the alternative that fits."""
 
+    is_stored_program = True
+
     def __init__(self, name: str, parameters: list[Any], alternatives: list[Alternative]) -> None:
         self.__name__ = name
         self.parameters = parameters
@@ -158,6 +160,19 @@ class Choice:
         yield tuple(full[: max(len(args), len(full) - 1)]), left
 
 
+class _Program:
+    """What a signature compiles, once for each size of its tensors."""
+
+    is_stored_program = True
+
+    def __init__(self, name: str, alternative: Alternative) -> None:
+        self.__name__ = name
+        self._alternative = alternative
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return self._alternative.call(tensors)
+
+
 class Signature(Signed):
     """A signature of a saved object: takes tensors by name and returns a dictionary of them.
 
@@ -170,9 +185,7 @@ class Signature(Signed):
         self.name = name
         self._alternative = alternative
         self.structured_input_signature = ((), alternative.arguments[1])
-        self._run: Callable[..., Any] = function(
-            lambda *tensors: alternative.call(tensors), autograph=False
-        )
+        self._run: Callable[..., Any] = function(_Program(name, alternative), autograph=False)
 
     @property
     def structured_outputs(self) -> dict[str, TensorSpec]:

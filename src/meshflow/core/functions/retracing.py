@@ -23,12 +23,16 @@ class CallHistory:
     Functions made again and again from the same code, as by a decorator inside a loop, share a
     history, as each of them alone is traced only once.
 
+    Args:
+      warns: whether many traces are worth a warning.
+
     Attributes:
       calls: how many calls there have been.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, warns: bool = True) -> None:
         self.calls = 0
+        self._warns = warns
         self._traced: list[int] = []
         self._warnings = 0
 
@@ -38,6 +42,8 @@ class CallHistory:
         Args:
           name: the function's name.
         """
+        if not self._warns:
+            return
         self._traced = [call for call in self._traced if call > self.calls - _CALLS]
         self._traced.append(self.calls)
         if len(self._traced) < _TRACES or self._warnings == _WARNINGS:
@@ -61,8 +67,11 @@ def history_of(function: Callable[..., Any]) -> CallHistory:
     """The history of the code of a Python function.
 
     Args:
-      function: a function, method or other callable.
+      function: a function, method or other callable; one with a true attribute `is_stored_program` only calls
+        programs that were traced before, of which no Python code runs again.
     """
+    if getattr(function, "is_stored_program", False):
+        return CallHistory(warns=False)
     plain = inspect.unwrap(function)
     plain = getattr(plain, "__func__", plain)
     try:

@@ -138,6 +138,8 @@ class MultiHeadAttention(Layer):
             initializers.get(kernel_initializer),
             initializers.get(bias_initializer),
         )
+        names = ("query_shape", "key_shape", "value_shape")
+        self._shapes: dict[str, list[int | None] | None] = dict.fromkeys(names)
         for key, value in own.items():
             setattr(
                 self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
@@ -312,7 +314,7 @@ class MultiHeadAttention(Layer):
             "attention_axes": self.attention_axes,
             **weight_config(self, "kernel", "bias"),
             "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-            **self.__dict__.get("_shapes", {}),
+            **self._shapes,
         }
 
 

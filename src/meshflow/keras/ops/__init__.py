@@ -20,8 +20,12 @@ from meshflow.keras.ops.conversions import *
 from meshflow.keras.ops.conversions import __all__ as _conversions
 from meshflow.keras.ops.creation import *
 from meshflow.keras.ops.creation import __all__ as _creation
+from meshflow.keras.ops.ctc import *
+from meshflow.keras.ops.ctc import __all__ as _ctc
 from meshflow.keras.ops.elementwise import *
 from meshflow.keras.ops.elementwise import __all__ as _elementwise
+from meshflow.keras.ops.joining import *
+from meshflow.keras.ops.joining import __all__ as _joining
 from meshflow.keras.ops.loops import *
 from meshflow.keras.ops.loops import __all__ as _loops
 from meshflow.keras.ops.matrices import *
@@ -50,7 +54,9 @@ __all__ = [
         *_classes,
         *_conversions,
         *_creation,
+        *_ctc,
         *_elementwise,
+        *_joining,
         *_loops,
         *_matrices,
     ),

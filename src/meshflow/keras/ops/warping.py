@@ -18,12 +18,19 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.images import channels_last, checked_images
+from meshflow.keras import random
+from meshflow.keras.ops.images import channels_last, checked_images, gaussian_blur
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
 
-__all__ = ["affine_transform", "map_coordinates", "perspective_transform", "scale_and_translate"]
+__all__ = [
+    "affine_transform",
+    "elastic_transform",
+    "map_coordinates",
+    "perspective_transform",
+    "scale_and_translate",
+]
 
 
 _FILL_MODES = ("constant", "mirror", "nearest", "reflect", "wrap")
@@ -146,6 +153,49 @@ def affine_transform(
         return array_ops.stack(
             [(d * columns + e * rows + f) / scale, (a * columns + b * rows + c) / scale], 1
         )
+
+    return _moved(images, places, interpolation, fill_mode, fill_value, data_format)
+
+
+def elastic_transform(
+    images: TensorLike,
+    alpha: float = 20.0,
+    sigma: float = 5.0,
+    interpolation: str = "bilinear",
+    fill_mode: str = "reflect",
+    fill_value: float = 0.0,
+    seed: Any = None,
+    data_format: str | None = None,
+) -> Tensor:
+    """Images drawn on rubber: each pixel is read a random way off, and neighbours go nearly the same way.
+
+    The ways are normally distributed numbers times `sigma`, smoothed by a bell of that deviation, times `alpha`.
+
+    Args:
+      images: [height, width, channels] or a batch of them (or channels first), whose sizes are known.
+      alpha: how far pixels move.
+      sigma: over how many pixels ways are smoothed.
+      interpolation: 'nearest' or 'bilinear'.
+      fill_mode: what is outside: 'constant', 'nearest', 'wrap', 'mirror' or 'reflect'.
+      fill_value: the element of 'constant'.
+      seed: a whole number, a `SeedGenerator`, or None.
+      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
+
+    Example:
+      >>> from meshflow.keras import ops
+      >>> ops.image.elastic_transform(ops.ones([8, 8, 3]), sigma=2.0).shape
+      TensorShape([8, 8, 3])
+    """
+    size = 6 * int(sigma) | 1
+
+    def places(rows: Any, columns: Any) -> Any:
+        shape = tensor(images).shape.as_list()
+        count = (shape[0] or 1) if len(shape) == 4 else 1
+        # Both ways of all images at once, as two channels.
+        drawn = random.normal([count, *rows.shape, 2], dtype="float32", seed=seed) * sigma
+        ways = alpha * gaussian_blur(drawn, (size, size), (sigma, sigma), "channels_last")
+        down, right = array_ops.unstack(ways, axis=-1)
+        return array_ops.stack([rows + down, columns + right], 1)
 
     return _moved(images, places, interpolation, fill_mode, fill_value, data_format)
 

@@ -21,6 +21,7 @@ from meshflow.keras.engine.saving.configuration import (
     compile_from_config,
     from_keras,
 )
+from meshflow.keras.engine.saving.keras3_configuration import from_keras_3
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
@@ -183,11 +184,12 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Mod
     """
     if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
         raise ValueError("A model's configuration is a dictionary with class_name and config.")
-    try:
-        config = {**config, "config": from_keras(config["config"])}
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
     with registry.custom_object_scope(custom_objects or {}):
+        config = from_keras_3(config)
+        try:
+            config = {**config, "config": from_keras(config["config"])}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
         return registry.LAYERS.deserialize(config, custom_objects)
 
 

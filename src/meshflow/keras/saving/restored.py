@@ -26,7 +26,9 @@ class RestoredModel(Model):
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Calls the saved model's function, or its signature where it has no other one."""
-        function = self.restored.__dict__.get("_call")
+        # What Keras 3 exports has its inputs in order there; in signatures they have names only.
+        own = self.restored.__dict__
+        function = own.get("_call", own.get("serve"))
         if function is not None:
             takes = {name for name, *_ in function.python_function.parameters}
             more = {"training": bool(training)} if "training" in takes else {}

@@ -9,6 +9,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.keras.ops.ctc import dense_paths
 from meshflow.keras.settings import epsilon
 from meshflow.ops import array, math, nn
 
@@ -81,16 +82,16 @@ def ctc_decode(
       array([[ 0,  1, -1]])
     """
     y_pred = convert_to_tensor(y_pred)
-    batch, time = y_pred.shape[0], y_pred.shape[1]
     logits, lengths = _log_probabilities(y_pred), math.cast(input_length, "int32")
     if greedy:
         sequences, scores = nn.ctc_greedy_decoder(logits, lengths)
     else:
         sequences, scores = nn.ctc_beam_search_decoder(logits, lengths, beam_width, top_paths)
-    decoded = [np.full((batch, time), -1, np.int64) for _ in sequences]
-    for labels, sparse in zip(decoded, sequences, strict=True):
-        labels[tuple(sparse.indices.numpy().T)] = sparse.values.numpy()
-        if not greedy:
+    decoded = [
+        dense_paths(labels, y_pred.shape[1]).numpy().astype(np.int64) for labels in sequences
+    ]
+    if not greedy:
+        for labels in decoded:
             _merge_repeated(labels)
     return [convert_to_tensor(labels) for labels in decoded], scores
 

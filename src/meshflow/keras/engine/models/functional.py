@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from meshflow.core.values import nest
@@ -11,6 +12,8 @@ from meshflow.core.values.tensor import is_tensor
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.operation import Operation
+from meshflow.keras.engine.saving.keras3_configuration import OPERATION
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 
 
@@ -57,6 +60,9 @@ class Functional(Model):
         if not config.get("trainable", True):
             model.trainable = False
         return model
+
+
+registry.LAYERS.add(**{OPERATION: Operation})
 
 
 def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
@@ -135,10 +141,26 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
             return {"list" if isinstance(value, list) else "tuple": [encode(v) for v in value]}
         return _plain_constant(value)
 
+    args, kwargs = _named(node)
     return {
-        "args": [encode(a) for a in node.args],
-        "kwargs": {k: encode(v) for k, v in node.kwargs.items()},
+        "args": [encode(a) for a in args],
+        "kwargs": {k: encode(v) for k, v in kwargs.items()},
     }
+
+
+def _named(node: Node) -> tuple[Any, dict[str, Any]]:
+    """A call's arguments, those after the first by their names, as Keras 2's files have them."""
+    args, kwargs, layer = node.args, node.kwargs, node.layer
+    if len(args) < 2 or not isinstance(args[0], KerasTensor):
+        return args, kwargs
+    try:
+        parameters = inspect.signature(getattr(layer, "_function", layer.call)).parameters.values()
+    except (TypeError, ValueError):
+        return args, kwargs
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(names) < len(args):
+        return args, kwargs
+    return args[:1], {**dict(zip(names[1:], args[1:], strict=False)), **kwargs}
 
 
 def _plain_constant(value: Any) -> Any:
@@ -185,6 +207,10 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
                 return as_dtype(value["dtype"])
             if "constant" in value:
                 return constant(value["constant"], dtype=value["of"])
+            if "slice" in value:
+                return slice(*(decode(v) for v in value["slice"]))
+            if "ellipsis" in value:
+                return Ellipsis
         return value
 
     while waiting:

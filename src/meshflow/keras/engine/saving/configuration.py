@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import registry
-from meshflow.keras.optimizers import legacy
+from meshflow.keras.engine.saving.keras3_configuration import for_all_versions, from_keras_3
+from meshflow.keras.optimizers import experimental, legacy
 from meshflow.version import KERAS_VERSION
 
 _NESTED = ("Functional", "Model", "Sequential")
@@ -58,7 +60,7 @@ def model_config(model: Any) -> dict[str, Any]:
     """
     config = {
         "class_name": type(model).__name__,
-        "config": to_keras(json.loads(to_json(model.get_config()))),
+        "config": to_keras(for_all_versions(json.loads(to_json(model.get_config())))),
     }
     name = registry.get_registered_name(type(model))
     return config | ({"registered_name": name} if name != type(model).__name__ else {})
@@ -142,8 +144,8 @@ def _listed_call(call: Any) -> Any:
     """A call as a list of tensors with arguments, or None when it is not of that kind."""
     if not isinstance(call, dict):
         return call
-    args, kwargs = call["args"], call["kwargs"]
-    if len(args) != 1 or any(isinstance(v, (dict, list)) for v in kwargs.values()):
+    args, kwargs = call["args"], {k: _listed_argument(v) for k, v in call["kwargs"].items()}
+    if len(args) != 1 or any(isinstance(v, dict) for v in kwargs.values()):
         return None
     tensors: list[Any] = args[0].get("list", [args[0]]) if isinstance(args[0], dict) else [None]
     if not tensors or not all(isinstance(t, dict) and "keras_tensor" in t for t in tensors):
@@ -151,6 +153,13 @@ def _listed_call(call: Any) -> Any:
     if "list" in args[0] and len(tensors) == 1:
         return None
     return [[*t["keras_tensor"], kwargs] for t in tensors]
+
+
+def _listed_argument(value: Any) -> Any:
+    """An argument that is a tensor as its place; others stay as they are."""
+    if isinstance(value, dict) and set(value) == {"keras_tensor"}:
+        return value["keras_tensor"]
+    return value
 
 
 def _places(config: dict[str, Any]) -> Iterator[list[Any]]:
@@ -206,15 +215,31 @@ def training_config(model: Any) -> dict[str, Any] | None:
         return None
 
 
-def compile_config(training: dict[str, Any]) -> dict[str, Any]:
+def is_new(optimizer: Any) -> bool:
+    """Whether an optimizer computes as Keras 2.11 and later do, which do not know `decay`.
+
+    Args:
+      optimizer: the optimizer.
+    """
+    cls = type(optimizer)
+    known = getattr(experimental, cls.__name__, None) is cls
+    return known and not optimizer.get_config().get("decay")
+
+
+def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any]:
     """A `training_config` in the form of `.keras` files, which name the module of each class.
 
     Args:
       training: what `training_config` gave.
+      new: whether the optimizer is written as one of Keras 2.11 and later.
     """
-    config = dict(training)
+    # Keras 3 does not take None for the number of steps.
+    config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
     optimizer = config.pop("optimizer_config")
-    old = optimizer["class_name"] in legacy.__all__
+    old = optimizer["class_name"] in legacy.__all__ and not new
+    if new:
+        settings = {k: v for k, v in optimizer["config"].items() if k != "decay"}
+        optimizer = {**optimizer, "config": settings}
     config["optimizer"] = _with_module(optimizer, f"keras.optimizers{'.legacy' if old else ''}")
     for key, module in (
         ("loss", "losses"),
@@ -244,13 +269,19 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
       custom_objects: classes and functions by name.
     """
     losses, metrics = registry.FAMILIES["loss function"], registry.FAMILIES["metric function"]
+    config = from_keras_3(config)
 
     def decode(value: Any, family: registry.Family) -> Any:
         if isinstance(value, dict) and "class_name" in value:
             # tf-keras also names the function that the class wraps.
             config = value.get("config")
             if isinstance(config, dict) and value["class_name"] in family.table:
-                value = {**value, "config": {k: v for k, v in config.items() if k != "fn"}}
+                settings = {k: v for k, v in config.items() if k != "fn"}
+                if "fn" in inspect.signature(family.table[value["class_name"]]).parameters:
+                    settings["fn"] = decode(config.get("fn"), family)
+                    if isinstance(settings["fn"], str):
+                        settings["fn"] = family.get(settings["fn"], custom_objects)
+                value = {**value, "config": settings}
             return family.deserialize(value, custom_objects)
         if isinstance(value, dict):
             return {k: decode(v, family) for k, v in value.items()}
@@ -260,13 +291,19 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
             return value if found is None else family.get(found)
         return [decode(v, family) for v in value] if isinstance(value, list) else value
 
-    optimizer = config.get("optimizer_config", config.get("optimizer"))
+    # Keras 3 forgets the optimizer of a model that it has saved as .h5 before.
+    optimizer = config.get("optimizer_config", config.get("optimizer", "rmsprop"))
     if isinstance(optimizer, dict):
         # Keras 2.11 and later call their own optimizers "Custom>Adam".
         name = optimizer["class_name"].removeprefix("Custom>")
         known = name in registry.OPTIMIZERS.table
-        optimizer = {**optimizer, "class_name": name if known else optimizer["class_name"]}
-        optimizer = registry.OPTIMIZERS.deserialize(optimizer, custom_objects)
+        named = {**optimizer, "class_name": name if known else optimizer["class_name"]}
+        newer = _newer_class(optimizer, name)
+        optimizer = (
+            registry.OPTIMIZERS.deserialize(named, custom_objects)
+            if newer is None
+            else newer.from_config(optimizer["config"])
+        )
     kept = ("loss_weights", "steps_per_execution", "run_eagerly")
     model.compile(
         optimizer,
@@ -275,6 +312,19 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
         weighted_metrics=decode(_unwrapped(config.get("weighted_metrics"), model), metrics),
         **{key: config.get(key) for key in kept},
     )
+
+
+def _newer_class(optimizer: dict[str, Any], name: str) -> Any:
+    """The class of Keras 2.11 and later where one of these versions wrote the configuration, or None."""
+    config = optimizer.get("config")
+    written = (
+        optimizer.get("module") == "keras.optimizers"
+        or optimizer["class_name"].startswith("Custom>")
+        or (isinstance(config, dict) and "use_ema" in config)
+    )
+    own = optimizer.get("registered_name") in (None, name, optimizer["class_name"])
+    found = name in experimental.__all__ and registry.get_registered_object(name) is None
+    return getattr(experimental, name) if written and own and found else None
 
 
 def _unwrapped(value: Any, model: Any) -> Any:

@@ -25,6 +25,7 @@ from meshflow.keras.engine.saving.archives import h5py
 from meshflow.keras.engine.saving.configuration import (
     KERAS_VERSION,
     compile_config,
+    is_new,
     model_config,
     to_json,
     training_config,
@@ -154,11 +155,15 @@ def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> No
 
 
 def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any) -> None:
-    buffer = io.BytesIO()
+    buffer, weights = io.BytesIO(), None
+    if optimizer is not None and hasattr(optimizer, "weights"):
+        trained = len(whole_variables(model.trainable_variables))
+        weights = optimizer_state.by_variable(optimizer, trained) if is_new(optimizer) else None
     with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
         if optimizer is not None and hasattr(optimizer, "weights"):
-            keras3.write_optimizer(optimizer, file)
+            state = optimizer_state.state_of(optimizer) if weights is None else weights
+            keras3.write_optimizer(state, file, by_variable=weights is not None)
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
@@ -167,7 +172,7 @@ def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer:
         if meta["input_specs"] is not None:
             config["build_config"]["input_specs"] = meta["input_specs"]
     if meta["training_config"]:
-        config["compile_config"] = compile_config(meta["training_config"])
+        config["compile_config"] = compile_config(meta["training_config"], new=weights is not None)
     about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
     with zipfile.ZipFile(part, "w") as archive:
         archive.writestr("metadata.json", json.dumps(about))

@@ -11,6 +11,7 @@ from meshflow.core.variables.sharded_variable import whole_variables
 
 # Keras 2.11 and later go through the slots of each variable, except these, which go slot by slot.
 _SLOT_BY_SLOT = ("RMSprop",)
+_BY_VARIABLE = ("Adam", "AdamW", "Adamax", "Adadelta", "Lion", "SGD")
 
 
 def state_of(optimizer: Any) -> list[Any]:
@@ -38,7 +39,8 @@ def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], valu
     if len(values) == len(without_scale):
         own = without_scale
     values = [np.asarray(v) for v in values]
-    if (names and names[0].startswith("iteration")) or not any(names):
+    # Keras 3 writes the optimizer's name before it.
+    if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
         # Keras 2.11 and later may keep the learning rate second.
         if len(values) == len(own) + 1 and values[1].shape == ():
             values = [values[0], *values[2:]]
@@ -50,6 +52,23 @@ def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], valu
     for variable, value in zip(own, values, strict=True):
         variable.assign(value.astype(variable.dtype.dtype))
     return True
+
+
+def by_variable(optimizer: Any, variables: int) -> list[Any] | None:
+    """What files hold of an optimizer as Keras 2.11 and later order it: the slots of each variable in turn.
+
+    Args:
+      optimizer: the optimizer.
+      variables: how many variables it trains.
+
+    Returns:
+      Its weights, or None for an optimizer that those versions keep otherwise.
+    """
+    own = state_of(optimizer)
+    slots, kind = own[1:], type(optimizer).__name__
+    if kind not in _BY_VARIABLE or not variables or len(slots) not in (variables, 2 * variables):
+        return None
+    return own[:1] + [slot for i in range(variables) for slot in slots[i::variables]]
 
 
 def _slot_by_slot(values: list[Any], variables: int, optimizer: Any) -> list[Any]:

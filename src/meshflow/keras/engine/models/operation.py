@@ -1,0 +1,49 @@
+"""Calls of `keras.ops` in models that Keras 3 saved, where a function in a graph is an object with settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras import ops
+from meshflow.keras.engine.layer.helpers import snake_case
+
+__all__ = ["Operation"]
+
+
+class Operation:
+    """A function of `keras.ops` with some of its arguments; it stands for a layer while a graph is made.
+
+    Args:
+      name: what the graph calls it.
+      operation: Keras 3's name of the class, such as 'NotEqual'.
+      arguments: arguments besides the tensors.
+
+    Raises:
+      ValueError: for a function that `keras.ops` does not have.
+    """
+
+    _inbound_nodes = ()
+
+    def __init__(self, name: str, operation: str, arguments: dict[str, Any]) -> None:
+        self.name = name
+        self._arguments = arguments
+        public = snake_case(operation)
+        function: Any = getattr(ops, public, None) if public in ops.__all__ else None
+        self._function = function = _item if operation == "GetItem" else function
+        if not callable(function) or isinstance(function, type):
+            raise ValueError(
+                f"The model calls {operation} of keras.src.ops as {name!r}, and there is no keras.ops.{public} here."
+            )
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Operation:
+        """The call with a configuration."""
+        return cls(config["name"], config["operation"], config["arguments"])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        return self._function(*args, **{**kwargs, **self._arguments})
+
+
+def _item(x: Any, key: Any) -> Any:
+    return x[tuple(key) if isinstance(key, list) else key]

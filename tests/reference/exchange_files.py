@@ -1,0 +1,172 @@
+"""Writes models into files of every format and reads them again, in TensorFlow as in Meshflow.
+
+In TensorFlow: `python exchange_files.py write FOLDER`, and `python exchange_files.py read FOLDER`, which reads what lies
+there and puts what it found into `KIND.FORMAT.PROGRAM.npz`. TF_USE_LEGACY_KERAS=1 chooses tf-keras instead of Keras 3.
+"""
+
+import os
+import pathlib
+import sys
+
+import exchange_cases as cases
+import numpy as np
+
+# Keras 3 forgets the optimizer when it writes .h5, which is last therefore.
+FORMATS = ("checkpoint", "saved_model", "keras", "weights", "h5")
+NAMES = {
+    "checkpoint": "{}.ckpt",
+    "saved_model": "{}_saved",
+    "h5": "{}.h5",
+    "keras": "{}.keras",
+    "weights": "{}.weights.h5",
+}
+# Keras 2 and 3 write no class of one's own into these files; Keras 2 writes weights.
+NOT_WRITTEN = {("subclassed", "h5")}
+
+
+def place(folder, kind, form):
+    """Where a model's file of a format lies."""
+    return str(pathlib.Path(folder) / NAMES[form].format(kind))
+
+
+def program(tf):
+    """Which of the three programs this is."""
+    if "meshflow" in tf.__name__:
+        return "meshflow"
+    return "tf-keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras3"
+
+
+def write(tf, model, folder, kind, form):
+    """Writes a model's file of a format."""
+    path = place(folder, kind, form)
+    if form == "checkpoint":
+        tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
+    elif form == "weights":
+        model.save_weights(path)
+    elif form == "saved_model" and program(tf) == "keras3":
+        model.export(path, verbose=False)
+    elif form == "saved_model":
+        model.save(path, save_format="tf")
+    else:
+        model.save(path)
+
+
+def fresh(tf, kind):
+    """A model that has other numbers than those to be read."""
+    model = cases.made(tf, kind)
+    model.set_weights([v * 0 + 1 if v.dtype.kind == "f" else v for v in model.get_weights()])
+    model.compile(tf.keras.optimizers.Adam(0.5, epsilon=1e-2), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def read(tf, folder, kind, form):
+    """What a stored model gives: `y`, and `after` one more step where the optimizer's state was stored."""
+    path, found = place(folder, kind, form), {}
+    if form == "saved_model":
+        return read_saved_model(tf, path, kind)
+    if form in ("checkpoint", "weights"):
+        model = fresh(tf, kind)
+        if form == "weights":
+            model.load_weights(path)
+        else:
+            checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+            checkpoint.read(path).assert_existing_objects_matched()
+    else:
+        classes = {"Subclassed": cases.subclass(tf.keras.layers, tf.keras)}
+        model = tf.keras.models.load_model(path, custom_objects=classes)
+    for i, y in enumerate(cases.outputs(tf, model, kind)):
+        found[f"y{i}"] = y
+    if form != "weights":
+        cases.step(tf, model, kind)
+        for i, y in enumerate(cases.outputs(tf, model, kind)):
+            found[f"after{i}"] = y
+    return found
+
+
+def read_saved_model(tf, path, kind):
+    """What the signature gives, for several rows and for one, and the layers where they can be made again."""
+    loaded = tf.saved_model.load(path)
+    signature = loaded.signatures["serving_default"]
+    specs = signature.structured_input_signature[1]
+    found = {}
+    for rows, name in ((None, "y"), (1, "one")):
+        named = {}
+        given = cases.given(tf, kind, rows)
+        for i, x in enumerate(given if isinstance(given, list) else [given]):
+            # A signature of one input may call it anything.
+            keys = (
+                [k for k in specs if ("zeta", "alpha")[i] in k] if len(specs) > 1 else list(specs)
+            )
+            named[keys[0]] = x
+        values = [np.asarray(tf.cast(y, "float32")) for y in signature(**named).values()]
+        # Several outputs come in the order of their names: "last" before "side", as they were given.
+        for i, y in enumerate(sorted(values, key=lambda y: -y.shape[-1])):
+            found[f"{name}{i}"] = y
+    if program(tf) == "meshflow":
+        classes = {"Subclassed": cases.subclass(tf.keras.layers, tf.keras)}
+        model = tf.keras.models.load_model(path, custom_objects=classes)
+        for i, y in enumerate(cases.outputs(tf, model, kind)):
+            found[f"layers{i}"] = y
+    return found
+
+
+def expected(tf, model, kind):
+    """What reading is measured against: outputs now, and after one more step, which is made."""
+    found = {f"y{i}": y for i, y in enumerate(cases.outputs(tf, model, kind))}
+    cases.step(tf, model, kind)
+    return found | {f"after{i}": y for i, y in enumerate(cases.outputs(tf, model, kind))}
+
+
+def difference(found, wanted):
+    """The largest difference of what was read to what was written."""
+
+    def base(key):
+        number = key.lstrip("abcdefghijklmnopqrstuvwxyz")
+        return f"{'after' if key.startswith('after') else 'y'}{number}"
+
+    pairs = [(y, wanted[base(key)]) for key, y in found.items()]
+    return max(float(np.abs(a - b[: len(a)]).max()) for a, b in pairs)
+
+
+def write_all(tf, folder, kinds=cases.KINDS):
+    """Every kind in every format, with what it gives; errors as text."""
+    errors = {}
+    for kind in kinds:
+        model = cases.made(tf, kind)
+        for form in FORMATS:
+            if (kind, form) in NOT_WRITTEN:
+                continue
+            try:
+                write(tf, model, folder, kind, form)
+            except Exception as error:  # the table says which
+                errors[kind, form] = f"{type(error).__name__}: {error}"
+        np.savez(f"{folder}/{kind}.npz", **expected(tf, model, kind))
+    return errors
+
+
+def main(task, folder):
+    """A task in TensorFlow."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(0)
+    if task == "write":
+        for (kind, form), error in write_all(tf, folder).items():
+            print(f"{kind} {form} not written: {error}")
+        return
+    for kind in cases.KINDS:
+        for form in FORMATS:
+            if not os.path.exists(
+                place(folder, kind, form) + (".index" if form == "checkpoint" else "")
+            ):
+                continue
+            try:
+                found = read(tf, folder, kind, form)
+            except Exception as error:
+                found = {"error": np.array(f"{type(error).__name__}: {error}"[:2000])}
+            np.savez(f"{folder}/{kind}.{form}.{program(tf)}.npz", **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
