@@ -10,6 +10,7 @@ import jax
 from meshflow.core.runtime import determinism, forks
 from meshflow.core.runtime.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
 from meshflow.kernels import (
+    adam,
     cross_entropy,
     epilogues,
     kernel_and_bias_gradient,
@@ -44,6 +45,7 @@ def configure() -> None:
     cross_entropy.register()
     kernel_and_bias_gradient.register()
     running_sums.register()
+    adam.register()
     determinism.from_environment()
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:
