@@ -83,8 +83,9 @@ class Adam(RuleOptimizer):
     ) -> list[Any]:
         """See `RuleOptimizer.rule`."""
         if not amsgrad:
-            decays = (1 - values["beta_1"], 1 - values["beta_2"])
-            return kernel.updated(var, grad, *slots, *decays, _rate(values), epsilon)
+            mean, square = slots
+            first, second = 1 - values["beta_1"], 1 - values["beta_2"]
+            return kernel.updated(var, grad, mean, square, first, second, _rate(values), epsilon)
         m, v = Adam.averages(grad, slots, values, epsilon)
         largest = jnp.maximum(slots[2], v)
         return [Adam.moved(var, grad, [m, largest], values, epsilon), m, v, largest]
