@@ -206,7 +206,7 @@ def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
     """From the index: extras too, and the source compiled apart."""
     environment = Environment(tmp_path / "venv", installer)
     (file,) = built.glob(kind)
-    environment.install(f"meshflow[cli,keras] @ {file.as_uri()}")
+    environment.install(f"meshflow[all] @ {file.as_uri()}")
     check(environment)
 
 

@@ -158,6 +158,7 @@ def test_sysconfig_says_where_headers_are():
 
 def test_a_jax_user_keeps_float32():
     code = """
+import warnings
 import jax
 import jax.numpy as jnp
 from meshflow import passes
@@ -169,7 +170,16 @@ kinds = [e.outvars[0].aval.dtype.name for e in jax.make_jaxpr(half)(w, x).eqns]
 assert kinds == ["bfloat16"] * 3 + ["float32"], kinds
 assert half(w, x).dtype == "float32" and jnp.ones(3).dtype == "float32"
 assert not jax.config.jax_enable_x64
-assert meshflow.constant(1.0).dtype == meshflow.float32 and jax.config.jax_enable_x64
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert meshflow.constant(1.0).dtype == meshflow.float32 and jax.config.jax_enable_x64
+assert [str(w.message)[:41] for w in caught] == ["Meshflow turns on JAX's 64-bit types in t"], caught
 assert meshflow.constant([1], meshflow.int64).numpy().dtype == "int64"
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_who_has_no_arrays_of_jax_is_not_told_of_64_bits():
+    code = "import meshflow as tf; assert tf.constant(1.0).dtype == tf.float32"
+    command = [sys.executable, "-W", "error", "-c", code]
+    subprocess.run(command, check=True, timeout=120)

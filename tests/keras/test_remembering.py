@@ -244,7 +244,7 @@ def test_a_first_fit_compiles_few_programs(programs):
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
     model.fit(np.zeros((8, 8, 8, 3), "float32"), np.zeros(8, "int32"), batch_size=4, verbose=0)
-    assert 1 <= len(programs) <= 8
+    assert 1 <= len(programs) <= 2
     assert "jit(train_step)" in programs
 
 

@@ -23,8 +23,9 @@ POOLING = "meshflow_pooling"
 GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
 RUNNING_SUMS = "meshflow_running_sums"
+ADAM = "meshflow_adam"
 # Every handler of XLA's foreign function interface, by the name of its symbol.
-HANDLERS = (TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS)
+HANDLERS = (TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM)
 # What the names of our own code begin with.
 OWN = "meshflow"
 # The name of the code that filters in tiles of 2 x 2 places of the result.

@@ -19,6 +19,7 @@ from meshflow.core.functions.scope_names import announce
 from meshflow.core.functions.signatures import describe, heading, match, named_specs
 from meshflow.core.functions.streams import Streams, in_files
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.collection import resting
 from meshflow.core.runtime.context import context, writing
 from meshflow.core.runtime.device_to_host import lost_worker
 from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
@@ -199,6 +200,7 @@ class ConcreteFunction(Signed):
         self._streams = Streams(traced)
         # Compiled when it is first called: variables may have no values yet.
         self._version = -1
+        self._is_lowered = False
 
     @property
     def _any_traced(self) -> Traced:
@@ -207,7 +209,7 @@ class ConcreteFunction(Signed):
     def _compile(self, ordered: bool = True) -> None:
         version = PassPipeline.version
         # Captured variables are looked at, for which some take `writing`: it comes first, as in who holds it already.
-        with writing, _compiling:
+        with writing, _compiling, resting:
             # Another thread may have come first.
             if self._version != version or not ordered:
                 self._make_program(ordered)
@@ -229,6 +231,7 @@ class ConcreteFunction(Signed):
         # JAX takes out operands that nothing reads, and with them the memory for a new value.
         keep = not _reads(closed.jaxpr, self._donated_at)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at, keep_unused=keep)
+        self._is_lowered = False
 
     def _rewritten(self) -> jex_core.ClosedJaxpr:
         """The program as the passes in force leave it."""
@@ -317,8 +320,12 @@ class ConcreteFunction(Signed):
         try:
             if self._calls_python:
                 outputs = self._finish(self._operands(arrays, captured))
-            else:
+            elif self._is_lowered:
                 outputs = self._compiled(*self._operands(arrays, captured))
+            else:
+                with resting:
+                    outputs = self._compiled(*self._operands(arrays, captured))
+                self._is_lowered = True
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import jax
 
 from meshflow.core.runtime import determinism, forks
-from meshflow.core.runtime.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
+from meshflow.core.runtime.devices import (
+    backend_started,
+    emulated_tpus,
+    make_virtual_cpus,
+    size_thread_pool,
+)
 from meshflow.kernels import (
+    adam,
     cross_entropy,
     epilogues,
     kernel_and_bias_gradient,
@@ -44,6 +51,7 @@ def configure() -> None:
     cross_entropy.register()
     kernel_and_bias_gradient.register()
     running_sums.register()
+    adam.register()
     determinism.from_environment()
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:
@@ -58,5 +66,16 @@ def configure() -> None:
 
 
 def allow_64_bits() -> None:
-    """Makes 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules."""
+    """Makes 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules.
+
+    Who has arrays of JAX already is told that JAX makes others from now on.
+    """
+    # JAX defines its options at run time.
+    if not jax.config.jax_enable_x64 and backend_started() and jax.live_arrays():  # type: ignore[attr-defined]
+        warnings.warn(
+            "Meshflow turns on JAX's 64-bit types in this process (jax_enable_x64): arrays that JAX makes without a "
+            "dtype, such as jnp.ones(3), are float64 or int64 from now on. Give their dtype, or turn it on yourself "
+            "before the first array is made.",
+            stacklevel=2,
+        )
     jax.config.update("jax_enable_x64", True)

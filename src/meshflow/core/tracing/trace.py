@@ -30,6 +30,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
+from meshflow.core.runtime.collection import resting
 from meshflow.core.runtime.context import Recorder, Tracing, alone, as_stored, context, fresh_names
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import PassPipeline, rewritten
@@ -419,6 +420,7 @@ def trace(
         try:
             # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
             with (
+                resting,
                 region(TRACING, run.__name__),
                 enter(scope, outer_tapes),
                 fresh_names(),

@@ -113,11 +113,11 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
     if isinstance(value, (list, tuple)) and holds_tensors(value):
         return pack(value, dtype)
     try:
-        array = to_numpy(value, dtype)
+        array = value if _is_ready(value, dtype) else to_numpy(value, dtype)
         if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
             return Tensor(array)
         if context.trace is None:
-            # Nobody else has the array: `to_numpy` made it.
+            # Nobody else changes the array: `to_numpy` made it, or it was made to be filled once.
             return Tensor(transfers.transfer(array, copy=False))
     except (MemoryError, RuntimeError) as error:
         full = exhausted(error, f"a tensor of shape {np.shape(value)}")
@@ -128,6 +128,12 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
     if isinstance(tensor._value, jax.core.Tracer):
         tensor._known_value = Converted(array)
     return tensor
+
+
+def _is_ready(value: Any, dtype: DType | None) -> bool:
+    """Whether a value is a host array that nobody changes, of the dtype that is asked for."""
+    of_dtype = type(value) is np.ndarray and dtype is not None and value.dtype == dtype.dtype
+    return of_dtype and transfers.is_ours(value)
 
 
 def _checked_array(value: Any, dtype: DType | None) -> Tensor:
@@ -186,7 +192,7 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
         if own.is_complex and not (dtype.is_complex or dtype.is_bool):
             array = array.real
         with np.errstate(all="ignore"):
-            return array.astype(dtype.dtype)
+            return array.astype(dtype.dtype, copy=False)
     if not is_array and not has_numpy_scalars(value):
         array = array.astype(_default_dtype(array))
     return array

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import as_dtype
@@ -89,7 +90,7 @@ class Initializer:
         if self._floating and not kind.is_floating:
             raise ValueError(f"Expected floating point type, got {kind}.")
         values = self.values(tuple(int(s) for s in shape))
-        tensor = from_python(np.asarray(values).astype(kind.dtype), kind)
+        tensor = from_python(_converted(np.asarray(values), kind.dtype), kind)
         layout = kwargs.get("layout")
         return tensor if layout is None else layout.constrain(tensor)
 
@@ -120,7 +121,7 @@ class Zeros(Initializer):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Zeros."""
-        return np.zeros(shape)
+        return np.broadcast_to(0.0, shape)
 
 
 class Ones(Initializer):
@@ -134,7 +135,7 @@ class Ones(Initializer):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Ones."""
-        return np.ones(shape)
+        return np.broadcast_to(1.0, shape)
 
 
 class Constant(Initializer):
@@ -178,6 +179,15 @@ class _Random(Initializer):
 
     def _rng(self) -> np.random.Generator:
         return host_generator(self.seed)
+
+
+def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Values of a dtype, where it is of numbers in memory that the tensor may have."""
+    if dtype.kind == "O":
+        return values
+    array = transfers.fresh(values.shape, dtype)
+    array[...] = values
+    return array
 
 
 def _truncated(

@@ -282,4 +282,7 @@ class Metric(WeightValues):
         return copied
 
     def _float(self, value: Any) -> Any:
+        if type(value) in (int, float):
+            # A constant: no program is compiled to cast one number.
+            return convert_to_tensor(float(value), self._dtype)
         return math.cast(convert_to_tensor(value), self._dtype)

@@ -38,7 +38,8 @@ def weighted(values: Any, weights: Any, reduce: Any = math.reduce_mean) -> tuple
     shape = values.shape
     if len(weights.shape) > len(shape):
         return array.broadcast_to(values, weights.shape), weights
-    return values, array.broadcast_to(weights, shape)
+    alike = len(shape) == len(weights.shape) == 0
+    return values, weights if alike else array.broadcast_to(weights, shape)
 
 
 class Reduce(Metric):
@@ -60,14 +61,15 @@ class Reduce(Metric):
           sample_weight: weights that broadcast to the values.
         """
         values = self._float(values)
-        number: Any = float(values.shape.num_elements() or 0)
+        number = self._float(values.shape.num_elements() or 0)
         if sample_weight is not None:
             reduce = math.reduce_mean if self._mean else math.reduce_sum
             values, weights = weighted(values, self._float(sample_weight), reduce)
-            values, number = values * weights, math.reduce_sum(weights)
+            values = values * weights
+            number = math.reduce_sum(weights) if len(weights.shape) else weights
         self.total.assign_add(math.reduce_sum(values))
         if self._mean:
-            self.count.assign_add(math.cast(number, self._dtype))
+            self.count.assign_add(number)
 
     def result(self) -> Any:
         """The sum, or the mean (0 before any value)."""

@@ -9,9 +9,16 @@ import jax.numpy as jnp
 from meshflow.keras import settings
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
+from meshflow.kernels import adam as kernel
 from meshflow.ops import math
 
 __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
+
+
+def _rate(values: dict[str, Any]) -> Any:
+    """The learning rate, with the corrections of averages that began at zero."""
+    b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
+    return values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
 
 
 class Adam(RuleOptimizer):
@@ -75,9 +82,11 @@ class Adam(RuleOptimizer):
         amsgrad: bool = False,
     ) -> list[Any]:
         """See `RuleOptimizer.rule`."""
-        m, v = Adam.averages(grad, slots, values, epsilon)
         if not amsgrad:
-            return [Adam.moved(var, grad, [m, v], values, epsilon), m, v]
+            mean, square = slots
+            first, second = 1 - values["beta_1"], 1 - values["beta_2"]
+            return kernel.updated(var, grad, mean, square, first, second, _rate(values), epsilon)
+        m, v = Adam.averages(grad, slots, values, epsilon)
         largest = jnp.maximum(slots[2], v)
         return [Adam.moved(var, grad, [m, largest], values, epsilon), m, v, largest]
 
@@ -104,9 +113,7 @@ class Adam(RuleOptimizer):
         amsgrad: bool = False,
     ) -> Any:
         """See `RuleOptimizer.moved`; slots m and the mean square to divide by."""
-        b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
-        rate = values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
-        return var - rate * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
+        return var - _rate(values) * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
 
 
 class AdamW(Adam):

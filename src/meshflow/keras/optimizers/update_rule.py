@@ -133,7 +133,9 @@ class RuleOptimizer(Optimizer):
     @classmethod
     def _update_op(cls) -> Op:
         if "_op" not in cls.__dict__:
-            cls._op = Op(f"{cls.__name__}_update", cls._call_rule, differentiable=False)
+            # Variables of one shape share a trace of the rule, whose operations go into the program as they are.
+            rule = jax.jit(cls._call_rule, static_argnums=1, inline=True)
+            cls._op = Op(f"{cls.__name__}_update", rule, differentiable=False)
         return cls._op
 
     @classmethod

@@ -1,0 +1,42 @@
+"""Python's collector of cycles, which rests while programs are traced and lowered.
+
+Tracing makes some hundred thousand objects that live as long as the program. The collector starts again and again
+because of them, and looks at every object of the process each time, for a tenth of the time that a first step takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from types import TracebackType
+
+
+class _Rest:
+    """A `with` block in which the collector does not start by itself; in one that was off before, nothing changes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._was_on = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._open += 1
+            if self._open == 1:
+                self._was_on = gc.isenabled()
+                gc.disable()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0 and self._was_on:
+                gc.enable()
+
+
+# One for all threads: the last that leaves it has the collector go on.
+resting = _Rest()

@@ -1,0 +1,132 @@
+// The XLA FFI handler for Adam's update of a variable and of its two averages, in place: one pass over memory,
+// and nothing to compile for each shape. Products are fused into sums where XLA's code fuses them.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpus.h"
+#include "guard.h"
+#include "worker.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+using meshflow::handled;
+using meshflow::has;
+using meshflow::Level;
+using meshflow::Worker;
+
+constexpr int64_t kLeast = 1 << 20;  // elements that are worth a team of threads
+constexpr int64_t kBlock = 1 << 14;  // that a thread of it takes
+
+struct Settings {
+  float first, second, rate, epsilon;
+};
+
+struct Arrays {
+  float* variable;
+  const float* gradient;
+  float *mean, *square;
+};
+
+__attribute__((target("avx512f"))) void by_512(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
+  const __m512 first = _mm512_set1_ps(s.first), second = _mm512_set1_ps(s.second), rate = _mm512_set1_ps(s.rate),
+               epsilon = _mm512_set1_ps(s.epsilon);
+  for (int64_t i = begin; i < end; i += 16) {
+    const __mmask16 there = end - i >= 16 ? 0xffff : (1 << (end - i)) - 1;
+    const __m512 g = _mm512_maskz_loadu_ps(there, a.gradient + i);
+    __m512 m = _mm512_maskz_loadu_ps(there, a.mean + i), v = _mm512_maskz_loadu_ps(there, a.square + i);
+    m = _mm512_fmadd_ps(_mm512_sub_ps(g, m), first, m);
+    v = _mm512_fmadd_ps(_mm512_fmsub_ps(g, g, v), second, v);
+    const __m512 step = _mm512_div_ps(_mm512_mul_ps(rate, m), _mm512_add_ps(_mm512_sqrt_ps(v), epsilon));
+    const __m512 w = _mm512_sub_ps(_mm512_maskz_loadu_ps(there, a.variable + i), step);
+    _mm512_mask_storeu_ps(a.mean + i, there, m);
+    _mm512_mask_storeu_ps(a.square + i, there, v);
+    _mm512_mask_storeu_ps(a.variable + i, there, w);
+  }
+}
+
+__attribute__((target("avx2,fma"))) void by_256(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
+  const __m256 first = _mm256_set1_ps(s.first), second = _mm256_set1_ps(s.second), rate = _mm256_set1_ps(s.rate),
+               epsilon = _mm256_set1_ps(s.epsilon);
+  const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  for (int64_t i = begin; i < end; i += 8) {
+    const int left = static_cast<int>(std::min<int64_t>(end - i, 8));
+    const __m256i there = _mm256_cmpgt_epi32(_mm256_set1_epi32(left), places);
+    const __m256 g = _mm256_maskload_ps(a.gradient + i, there);
+    __m256 m = _mm256_maskload_ps(a.mean + i, there), v = _mm256_maskload_ps(a.square + i, there);
+    m = _mm256_fmadd_ps(_mm256_sub_ps(g, m), first, m);
+    v = _mm256_fmadd_ps(_mm256_fmsub_ps(g, g, v), second, v);
+    const __m256 step = _mm256_div_ps(_mm256_mul_ps(rate, m), _mm256_add_ps(_mm256_sqrt_ps(v), epsilon));
+    const __m256 w = _mm256_sub_ps(_mm256_maskload_ps(a.variable + i, there), step);
+    _mm256_maskstore_ps(a.mean + i, there, m);
+    _mm256_maskstore_ps(a.square + i, there, v);
+    _mm256_maskstore_ps(a.variable + i, there, w);
+  }
+}
+
+void by_any(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    const float g = a.gradient[i];
+    const float m = a.mean[i] += (g - a.mean[i]) * s.first;
+    const float v = a.square[i] += (g * g - a.square[i]) * s.second;
+    a.variable[i] -= s.rate * m / (std::sqrt(v) + s.epsilon);
+  }
+}
+
+void update(const Arrays& arrays, const Settings& settings, int64_t begin, int64_t end) {
+  static const bool fuses = __builtin_cpu_supports("fma");
+  const auto loop = has(Level::kAvx512) ? by_512 : has(Level::kAvx2) && fuses ? by_256 : by_any;
+  loop(arrays, settings, begin, end);
+}
+
+using Array = ffi::Buffer<ffi::F32>;
+using Number = ffi::BufferR0<ffi::F32>;
+using Result = ffi::Result<Array>;
+
+// XLA gives operands and results the same memory, or copies of it.
+ffi::Error execute(Array variable, Array gradient, Array mean, Array square, Number first, Number second, Number rate,
+                   Result new_variable, Result new_mean, Result new_square, float epsilon) {
+  return handled("meshflow_adam", [&]() -> ffi::Error {
+    const int64_t size = variable.element_count();
+    for (const Array* array : {&gradient, &mean, &square, &*new_variable, &*new_mean, &*new_square})
+      if (static_cast<int64_t>(array->element_count()) != size)
+        return ffi::Error::InvalidArgument("meshflow_adam: the arrays are not of one size");
+    auto in_place = [size](Array from, Array to) {
+      if (from.typed_data() != to.typed_data()) std::copy_n(from.typed_data(), size, to.typed_data());
+      return to.typed_data();
+    };
+    const Arrays arrays{in_place(variable, *new_variable), gradient.typed_data(), in_place(mean, *new_mean),
+                        in_place(square, *new_square)};
+    const Settings settings{*first.typed_data(), *second.typed_data(), *rate.typed_data(), epsilon};
+    if (size < kLeast) {
+      update(arrays, settings, 0, size);
+    } else {
+      Worker::get().run([&] {
+#pragma omp parallel for schedule(static)
+        for (int64_t begin = 0; begin < size; begin += kBlock)
+          update(arrays, settings, begin, std::min(size, begin + kBlock));
+      });
+    }
+    return ffi::Error::Success();
+  });
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_adam, execute,
+                              ffi::Ffi::Bind()
+                                  .Arg<Array>()
+                                  .Arg<Array>()
+                                  .Arg<Array>()
+                                  .Arg<Array>()
+                                  .Arg<Number>()
+                                  .Arg<Number>()
+                                  .Arg<Number>()
+                                  .Ret<Array>()
+                                  .Ret<Array>()
+                                  .Ret<Array>()
+                                  .Attr<float>("epsilon"));
