@@ -95,7 +95,7 @@ class ExportArchive(Module):
         if name in self._endpoints:
             raise ValueError(f"Endpoint name '{name}' is already taken.")
         if input_signature is not None:
-            own = function(fn, input_signature=input_signature)
+            own: Any = function(fn, input_signature=input_signature)
         elif isinstance(fn, Function):
             own = fn
             if not list(calls_of(fn)):

@@ -61,7 +61,7 @@ def _weighed(x: Any, channels: int, name: str) -> Any:
     factors = Reshape((1, 1, x.shape[-1]), name=f"{name}_se_reshape")(factors)
     steps = ((channels, "relu", "reduce"), (x.shape[-1], "sigmoid", "expand"))
     for filters, kind, step in steps:
-        options = {"use_bias": True, "activation": kind}
+        options: dict[str, Any] = {"use_bias": True, "activation": kind}
         factors = _conv(factors, filters, 1, f"{name}_se_{step}", **options)
     return multiply([x, factors], name=f"{name}_se_excite")
 

@@ -16,6 +16,7 @@ __all__: list[str] = []
 if TYPE_CHECKING:
     # The classes for each number of dimensions are made below.
     AveragePooling2D: Any
+    Cropping2D: Any
     GlobalAveragePooling2D: Any
     GlobalMaxPooling2D: Any
     MaxPooling2D: Any

@@ -75,7 +75,9 @@ def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any,
         return model(inputs, training=False)
 
     saved = _divided(model, call)
-    found = {"__call__": [(saved, (specs, training), {}) for training in (False, True)]}
+    found: dict[str, Any] = {
+        "__call__": [(saved, (specs, training), {}) for training in (False, True)]
+    }
     return found | ({"serve": [(_divided(model, serve), (specs,), {})]} if _exported.get() else {})
 
 
@@ -93,7 +95,7 @@ def saved_signatures(model: Any) -> dict[str, Any]:
         names = model.output_names or [f"output_{i}" for i in range(1, len(flat) + 1)]
         return dict(zip(names, flat, strict=True))
 
-    signature = (_divided(model, predict), (specs,), {})
+    signature: Any = (_divided(model, predict), (specs,), {})
     return {
         name: signature for name in ("serving_default", *(["serve"] if _exported.get() else []))
     }
