@@ -37,6 +37,8 @@ collect_ignore_glob = [
     "tests/distribute/parallel/products_on_eight_devices.py",
     "tests/distribute/parallel/proofs_on_eight_devices.py",
     "tests/distribute/parallel/on_many_devices.py",
+    "tests/distribute/parallel/planner/compiled_plans.py",
+    "tests/profiler/training_servers.py",
     "tests/profiler/training_worker.py",
 ]
 

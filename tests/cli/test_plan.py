@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import meshflow as tf
 from meshflow.cli.commands import app
 
 SCRIPT = """
@@ -24,6 +25,12 @@ if "--evaluate" not in sys.argv:
         pass
     print("trained")
 """
+
+
+@pytest.fixture(autouse=True)
+def devices():
+    """The command makes devices for itself where there are none yet; here they are this process's."""
+    assert len(tf.config.list_logical_devices("CPU")) == 4
 
 
 @pytest.fixture

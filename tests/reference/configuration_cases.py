@@ -88,10 +88,8 @@ OTHERS = {
         *("FalsePositives", "MeanSquaredError", "Precision", "Recall", "RootMeanSquaredError"),
         *("Sum", "TopKCategoricalAccuracy", "CategoricalCrossentropy", "CosineSimilarity"),
     ),
-    "optimizers": (
-        *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion"),
-        *("Nadam", "RMSprop", "SGD"),
-    ),
+    "optimizers": (*("Adadelta", "Adafactor", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "SGD"),),
+    "optimizers.experimental": ("Adagrad", "Nadam", "RMSprop"),
     "optimizers.legacy": (
         *("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD"),
     ),

@@ -159,7 +159,12 @@ def models():
         ]
     )
     text = tf.keras.Sequential(
-        [L.Embedding(9, 4, input_length=None), L.Bidirectional(L.LSTM(3)), L.Dense(2)]
+        [
+            tf.keras.Input([None], dtype="int64"),
+            L.Embedding(9, 4),
+            L.Bidirectional(L.LSTM(3)),
+            L.Dense(2),
+        ]
     )
     tokens = tf.keras.Input((6, 8))
     attended = L.LayerNormalization()(tokens + L.MultiHeadAttention(2, 4)(tokens, tokens))

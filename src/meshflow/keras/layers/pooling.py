@@ -172,6 +172,7 @@ def _make(name: str, base: type, rank: int, function: Any, doc: str, *aliases: s
         "UpSampling": tuple(n * 2 for n in before),
         "ZeroPadding": tuple(n + 2 for n in before),
         "Cropping": tuple(n - 2 for n in before),
+        "_ImageCropping": before,
     }.get(base.__name__, ())
     places = ("steps",) if rank == 1 else ("depth", "height", "width")[-rank:]
     given, new = ", ".join(places), ", ".join(f"new_{place}" for place in places)

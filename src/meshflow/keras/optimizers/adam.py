@@ -260,6 +260,7 @@ class Nadam(RuleOptimizer):
     _by_rows = "averages, rows"
     _schedules_allowed = False
     _default_decay = 0.004
+    _since_2_11 = False
 
     def __init__(
         self,

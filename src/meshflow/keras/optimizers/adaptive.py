@@ -44,6 +44,7 @@ class RMSprop(RuleOptimizer):
     """
 
     _list_names = {"momentum": "_momentums"}
+    _since_2_11 = False
     hyper_names = ("rho", "momentum")
     setting_names = ("epsilon", "centered")
 
@@ -57,7 +58,6 @@ class RMSprop(RuleOptimizer):
         name: str = "RMSprop",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("ema_overwrite_frequency", 100)
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:
             raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum}.")
@@ -149,6 +149,7 @@ class Adagrad(RuleOptimizer):
       0.1
     """
 
+    _since_2_11 = False
     slot_names = ("accumulator",)
     setting_names = ("epsilon",)
     _by_rows = "rows"

@@ -75,6 +75,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     _default_learning_rate = 0.001
     _default_decay = 0.0
+    # Whether it computes as TensorFlow's optimizers since 2.11, whose configurations name every setting but `decay`.
+    _since_2_11 = True
     # Whether variables unknown to `build` get slots when they first appear, as in OptimizerV2.
     _allow_new_variables = False
 
@@ -471,7 +473,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         """The configuration: what the constructor takes, as plain Python values."""
         config: dict[str, Any] = {"name": self._name}
         # Constructors of other people's optimizers need not take what has its default.
-        always = not self._allow_new_variables and type(self).__module__.startswith("meshflow.")
+        always = self._since_2_11 and type(self).__module__.startswith("meshflow.")
         clipping = ("clipnorm", "global_clipnorm", "clipvalue")
         for key in ("weight_decay", *clipping):
             if always or getattr(self, key) is not None:

@@ -47,6 +47,8 @@ class RMSprop(adaptive.RMSprop):
       0.2
     """
 
+    _since_2_11 = True
+
     @staticmethod
     def rule(
         var: Any,
@@ -80,6 +82,8 @@ class Adagrad(adaptive.Adagrad):
       0.625
     """
 
+    _since_2_11 = True
+
     @staticmethod
     def rule(
         var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
@@ -108,6 +112,8 @@ class Nadam(adam.Nadam):
       True
     """
 
+    _since_2_11 = True
+    _default_decay = 1.0
     _schedules_allowed = True
 
     def __init__(

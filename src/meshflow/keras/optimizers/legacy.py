@@ -31,6 +31,7 @@ class Optimizer(base.Optimizer):
     """
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class SGD(sgd.SGD):
@@ -47,45 +48,53 @@ class SGD(sgd.SGD):
     """
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class RMSprop(adaptive.RMSprop):
     """`tf.keras.optimizers.RMSprop` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class Adagrad(adaptive.Adagrad):
     """`tf.keras.optimizers.Adagrad` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class Adadelta(adaptive.Adadelta):
     """`tf.keras.optimizers.Adadelta` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class Adam(adam.Adam):
     """`tf.keras.optimizers.Adam` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class Adamax(adam.Adamax):
     """`tf.keras.optimizers.Adamax` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class Nadam(adam.Nadam):
     """`tf.keras.optimizers.Nadam` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False
 
 
 class Ftrl(ftrl.Ftrl):
     """`tf.keras.optimizers.Ftrl` that accepts new variables at any time."""
 
     _allow_new_variables = True
+    _since_2_11 = False

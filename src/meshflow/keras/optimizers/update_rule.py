@@ -185,7 +185,7 @@ class RuleOptimizer(Optimizer):
         """The configuration: what the constructor takes, as plain Python values."""
         config = super().get_config()
         # TensorFlow's optimizers since 2.11 refuse it.
-        if self._allow_new_variables or self._initial_decay != self._default_decay:
+        if not self._since_2_11 or self._initial_decay != self._default_decay:
             config["decay"] = self._initial_decay
         for name in self.hyper_names:
             config[name] = self._serialize_hyperparameter(name)
