@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import functools
+from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import initializers
 from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
-from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.families import NamedNetwork, named_constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D
@@ -132,62 +132,10 @@ def _convnext(
     return model_of(name, inputs, input_tensor, x, weights, file)
 
 
-_DOC = """ConvNeXt {kind}; images have values 0 to 255.
-
-    Args:
-      model_name: name of the model, with which names of layers begin.
-      include_top: whether the classifier is part of the model.
-      include_preprocessing: whether images are scaled in the model.
-{rest}"""
-
-
-class ConvNeXt(Protocol):
-    """Makes a ConvNeXt."""
-
-    def __call__(
-        self,
-        model_name: str = ...,
-        include_top: bool = True,
-        include_preprocessing: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model: ...
-
-
-def _of(kind: str) -> ConvNeXt:
-    usual = f"convnext_{kind.lower()}"
-
-    def make(
-        model_name: str = usual,
-        include_top: bool = True,
-        include_preprocessing: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model:
-        return _convnext(
-            kind,
-            model_name,
-            include_top,
-            include_preprocessing,
-            weights,
-            input_tensor,
-            input_shape,
-            pooling,
-            classes,
-            classifier_activation,
-        )
-
-    make.__name__ = make.__qualname__ = f"ConvNeXt{kind}"
-    make.__doc__ = _DOC.format(kind=kind, rest=arguments_of(224, after="include_top"))
-    return make
+def _of(kind: str) -> NamedNetwork:
+    what = f"ConvNeXt {kind}; images have values 0 to 255."
+    build = functools.partial(_convnext, kind)
+    return named_constructor(f"ConvNeXt{kind}", what, f"convnext_{kind.lower()}", build)
 
 
 ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _of("Tiny"), _of("Small"), _of("Base")

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 from meshflow.keras.engine.models.model import Model
 
 __all__ = [
+    "NamedNetwork",
     "Network",
     "PreprocessingNetwork",
     "arguments_of",
     "constructor",
+    "named_constructor",
     "preprocessing_constructor",
 ]
 
@@ -147,4 +149,68 @@ def preprocessing_constructor(
     make.__name__ = make.__qualname__ = name
     scaling = "include_preprocessing: whether images are scaled in the model.\n\n    Raises:"
     make.__doc__ = _DOC.format(what=what, size=size).replace("\n    Raises:", f"      {scaling}")
+    return make
+
+
+class NamedNetwork(Protocol):
+    """Makes one network of a family whose layers' names begin with the model's."""
+
+    def __call__(
+        self,
+        model_name: str = ...,
+        include_top: bool = True,
+        include_preprocessing: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model: ...
+
+
+_NAMED_DOC = """{what}
+
+    Args:
+      model_name: name of the model, with which names of layers begin.
+      include_top: whether the classifier is part of the model.
+      include_preprocessing: whether images are scaled in the model.
+{rest}"""
+
+
+def named_constructor(name: str, what: str, usual: str, build: Callable[..., Any]) -> NamedNetwork:
+    """As `constructor`, of a network for images of 224x224 that scales them itself, and gives its name to its layers.
+
+    Args:
+      name: the function's name.
+      what: the first line of its description.
+      usual: the default of `model_name`.
+      build: makes the network; called with the same arguments.
+    """
+
+    def make(
+        model_name: str = usual,
+        include_top: bool = True,
+        include_preprocessing: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model:
+        return build(
+            model_name,
+            include_top,
+            include_preprocessing,
+            weights,
+            input_tensor,
+            input_shape,
+            pooling,
+            classes,
+            classifier_activation,
+        )
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = _NAMED_DOC.format(what=what, rest=arguments_of(224, after="include_top"))
     return make

@@ -17,9 +17,10 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.families import constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.applications.inception_v3 import chain, shrunk
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers import concatenate
-from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
+from meshflow.keras.layers.pooling import AveragePooling2D
 
 __all__ = ["InceptionResNetV2", "decode_predictions", "preprocess_input"]
 
@@ -52,21 +53,6 @@ class CustomScaleLayer(Layer):
         return {**super().get_config(), "scale": self.scale}
 
 
-def _chain(x: Any, *steps: tuple[Any, ...]) -> Any:
-    """Convolutions one after the other: (channels, window), or (channels, window, step) without padding."""
-    for filters, window, *step in steps:
-        if step:
-            x = convolution(x, filters, window, None, step[0], padding="valid")
-        else:
-            x = convolution(x, filters, window)
-        x = activation(batch_norm(x, scale=False), "relu")
-    return x
-
-
-def _shrunk(x: Any) -> Any:
-    return MaxPooling2D(3, strides=2)(x)
-
-
 # Of each kind of block: the chains that look at its input.
 _CHAINS: dict[str, tuple[tuple[tuple[Any, ...], ...], ...]] = {
     "block35": (((32, 1),), ((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3))),
@@ -77,7 +63,7 @@ _CHAINS: dict[str, tuple[tuple[tuple[Any, ...], ...], ...]] = {
 
 def _block(x: Any, kind: str, number: int, scale: float, last: bool = False) -> Any:
     name = f"{kind}_{number}"
-    seen = [_chain(x, *steps) for steps in _CHAINS[kind]]
+    seen = [chain(x, *steps) for steps in _CHAINS[kind]]
     found = concatenate(seen, axis=3, name=f"{name}_mixed")
     found = convolution(found, x.shape[-1], 1, f"{name}_conv", use_bias=True)
     x = CustomScaleLayer(scale)([x, found])
@@ -94,27 +80,27 @@ def _inception_resnet(
     classifier_activation: Any,
 ) -> Any:
     inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
-    x = _shrunk(_chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
-    x = _shrunk(_chain(x, (80, 1, 1), (192, 3, 1)))
+    x = shrunk(chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
+    x = shrunk(chain(x, (80, 1, 1), (192, 3, 1)))
     branches = [
-        _chain(x, (96, 1)),
-        _chain(x, (48, 1), (64, 5)),
-        _chain(x, (64, 1), (96, 3), (96, 3)),
+        chain(x, (96, 1)),
+        chain(x, (48, 1), (64, 5)),
+        chain(x, (64, 1), (96, 3), (96, 3)),
     ]
     blurred = AveragePooling2D(3, strides=1, padding="same")(x)
-    x = concatenate([*branches, _chain(blurred, (64, 1))], axis=3, name="mixed_5b")
+    x = concatenate([*branches, chain(blurred, (64, 1))], axis=3, name="mixed_5b")
     for number in range(1, 11):
         x = _block(x, "block35", number, 0.17)
-    branches = [_chain(x, (384, 3, 2)), _chain(x, (256, 1), (256, 3), (384, 3, 2))]
-    x = concatenate([*branches, _shrunk(x)], axis=3, name="mixed_6a")
+    branches = [chain(x, (384, 3, 2)), chain(x, (256, 1), (256, 3), (384, 3, 2))]
+    x = concatenate([*branches, shrunk(x)], axis=3, name="mixed_6a")
     for number in range(1, 21):
         x = _block(x, "block17", number, 0.1)
     branches = [
-        _chain(x, (256, 1), (384, 3, 2)),
-        _chain(x, (256, 1), (288, 3, 2)),
-        _chain(x, (256, 1), (288, 3), (320, 3, 2)),
+        chain(x, (256, 1), (384, 3, 2)),
+        chain(x, (256, 1), (288, 3, 2)),
+        chain(x, (256, 1), (288, 3), (320, 3, 2)),
     ]
-    x = concatenate([*branches, _shrunk(x)], axis=3, name="mixed_7a")
+    x = concatenate([*branches, shrunk(x)], axis=3, name="mixed_7a")
     for number in range(1, 10):
         x = _block(x, "block8", number, 0.2)
     x = _block(x, "block8", 10, 1.0, last=True)

@@ -25,7 +25,7 @@ preprocess_input = preprocessing("tf")
 _SIZES = Sizes(299, 75)
 
 
-def _chain(x: Any, *steps: tuple[Any, ...]) -> Any:
+def chain(x: Any, *steps: tuple[Any, ...]) -> Any:
     """Convolutions one after the other: (channels, window), or (channels, window, step) without padding."""
     for filters, window, *step in steps:
         if step:
@@ -36,7 +36,8 @@ def _chain(x: Any, *steps: tuple[Any, ...]) -> Any:
     return x
 
 
-def _shrunk(x: Any) -> Any:
+def shrunk(x: Any) -> Any:
+    """The largest of windows of 3, every second."""
     return MaxPooling2D(3, strides=2)(x)
 
 
@@ -49,16 +50,16 @@ def _mixed(name: str, *branches: Any) -> Any:
 
 
 def _wide(x: Any, number: int) -> Any:
-    first = _chain(x, (320, 1))
-    fork = _chain(x, (384, 1))
+    first = chain(x, (320, 1))
+    fork = chain(x, (384, 1))
     second = concatenate(
-        [_chain(fork, (384, (1, 3))), _chain(fork, (384, (3, 1)))],
+        [chain(fork, (384, (1, 3))), chain(fork, (384, (3, 1)))],
         axis=3,
         name=f"mixed9_{number - 9}",
     )
-    fork = _chain(x, (448, 1), (384, 3))
-    third = concatenate([_chain(fork, (384, (1, 3))), _chain(fork, (384, (3, 1)))], axis=3)
-    return _mixed(f"mixed{number}", first, second, third, _chain(_blurred(x), (192, 1)))
+    fork = chain(x, (448, 1), (384, 3))
+    third = concatenate([chain(fork, (384, (1, 3))), chain(fork, (384, (3, 1)))], axis=3)
+    return _mixed(f"mixed{number}", first, second, third, chain(_blurred(x), (192, 1)))
 
 
 def _inception(
@@ -71,32 +72,30 @@ def _inception(
     classifier_activation: Any,
 ) -> Any:
     inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
-    x = _shrunk(_chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
-    x = _shrunk(_chain(x, (80, 1, 1), (192, 3, 1)))
+    x = shrunk(chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
+    x = shrunk(chain(x, (80, 1, 1), (192, 3, 1)))
     for number, last in enumerate((32, 64, 64)):
         x = _mixed(
             f"mixed{number}",
-            _chain(x, (64, 1)),
-            _chain(x, (48, 1), (64, 5)),
-            _chain(x, (64, 1), (96, 3), (96, 3)),
-            _chain(_blurred(x), (last, 1)),
+            chain(x, (64, 1)),
+            chain(x, (48, 1), (64, 5)),
+            chain(x, (64, 1), (96, 3), (96, 3)),
+            chain(_blurred(x), (last, 1)),
         )
-    x = _mixed(
-        "mixed3", _chain(x, (384, 3, 2)), _chain(x, (64, 1), (96, 3), (96, 3, 2)), _shrunk(x)
-    )
+    x = _mixed("mixed3", chain(x, (384, 3, 2)), chain(x, (64, 1), (96, 3), (96, 3, 2)), shrunk(x))
     for number, c in enumerate((128, 160, 160, 192), 4):
         x = _mixed(
             f"mixed{number}",
-            _chain(x, (192, 1)),
-            _chain(x, (c, 1), (c, (1, 7)), (192, (7, 1))),
-            _chain(x, (c, 1), (c, (7, 1)), (c, (1, 7)), (c, (7, 1)), (192, (1, 7))),
-            _chain(_blurred(x), (192, 1)),
+            chain(x, (192, 1)),
+            chain(x, (c, 1), (c, (1, 7)), (192, (7, 1))),
+            chain(x, (c, 1), (c, (7, 1)), (c, (1, 7)), (c, (7, 1)), (192, (1, 7))),
+            chain(_blurred(x), (192, 1)),
         )
     x = _mixed(
         "mixed8",
-        _chain(x, (192, 1), (320, 3, 2)),
-        _chain(x, (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3, 2)),
-        _shrunk(x),
+        chain(x, (192, 1), (320, 3, 2)),
+        chain(x, (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3, 2)),
+        shrunk(x),
     )
     x = _wide(_wide(x, 9), 10)
     x = pooled(x, include_top, pooling, classes, classifier_activation)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import functools
+from typing import Any
 
 from meshflow.keras import settings
 from meshflow.keras.applications.common import (
@@ -14,9 +15,8 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.families import NamedNetwork, named_constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D
 
@@ -98,7 +98,9 @@ def _regnet(
     input_shape: Any,
     pooling: str | None,
     classes: int,
+    classifier_activation: Any,
 ) -> Any:
+    del classifier_activation  # as in tf-keras
     depths, widths, group = _VARIANTS[kind]
     inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
     x = inputs
@@ -121,60 +123,10 @@ def _regnet(
     return model_of(name, inputs, input_tensor, x, weights, file)
 
 
-_DOC = """RegNet{kind}; images have values 0 to 255, answers are logits.
-
-    Args:
-      model_name: name of the model, with which names of layers begin.
-      include_top: whether the classifier is part of the model.
-      include_preprocessing: whether images are scaled in the model.
-{rest}"""
-
-
-class RegNet(Protocol):
-    """Makes a RegNet."""
-
-    def __call__(
-        self,
-        model_name: str = ...,
-        include_top: bool = True,
-        include_preprocessing: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model: ...
-
-
-def _of(kind: str) -> RegNet:
-    def make(
-        model_name: str = f"regnet{kind.lower()}",
-        include_top: bool = True,
-        include_preprocessing: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model:
-        del classifier_activation  # as in tf-keras
-        return _regnet(
-            kind,
-            model_name,
-            include_top,
-            include_preprocessing,
-            weights,
-            input_tensor,
-            input_shape,
-            pooling,
-            classes,
-        )
-
-    make.__name__ = make.__qualname__ = f"RegNet{kind}"
-    make.__doc__ = _DOC.format(kind=kind, rest=arguments_of(224, after="include_top"))
-    return make
+def _of(kind: str) -> NamedNetwork:
+    what = f"RegNet{kind}; images have values 0 to 255, answers are logits."
+    build = functools.partial(_regnet, kind)
+    return named_constructor(f"RegNet{kind}", what, f"regnet{kind.lower()}", build)
 
 
 RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_of, ("X002", "X004", "X006", "X008"))
