@@ -62,19 +62,19 @@ class ExportArchive(Module):
         return tuple(found.values())
 
     def track(self, resource: Any) -> None:
-        """Takes a layer, model, table or other thing whose variables or files the endpoints use.
+        """Takes a layer, model or other module whose variables the endpoints use.
 
         Args:
           resource: the thing; layers must be built.
 
         Raises:
-          ValueError: for a layer that is not built, or something without variables or a state.
+          ValueError: for a layer that is not built, or something that is no module.
         """
         if getattr(resource, "built", True) is False:
             raise ValueError(
                 f"The layer {resource.name!r} must be built before it is tracked: call it, or its `build()`."
             )
-        if not isinstance(resource, Module) and not hasattr(resource, "_saved_state"):
+        if not isinstance(resource, Module):
             raise ValueError(
                 "Invalid resource type. Expected an instance of a TensorFlow `Trackable` (such as a Keras `Layer` or "
                 f"`Model`). Received instead an object of type {type(resource)}: {resource!r}"

@@ -97,13 +97,15 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
         made = {layer.name: clone_function(layer) for layer in own}
     if input_tensors is not None:
         given = [_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
-        names = _input_names(model)
-        if len(names) != len(given):
+        # A sequence has one input, also before it is known.
+        inputs: list[Any] = [None] if isinstance(model, Sequential) else nest.flatten(model.inputs)
+        if len(inputs) != len(given):
             raise ValueError(
-                f"clone_model: model {model.name!r} has {len(names)} input(s), got {len(given)} `input_tensors`."
+                f"clone_model: model {model.name!r} has {len(inputs)} input(s), got {len(given)} `input_tensors`."
             )
         if isinstance(model, Sequential):
             return _begun_with(given[0], model, config, made)
+        names = [tensor._keras_history.layer.name for tensor in inputs]
         made |= {name: _Begun(tensor) for name, tensor in zip(names, given, strict=True)}
     with registry.LAYERS.replaced(made):
         return type(model).from_config(config)
@@ -123,12 +125,6 @@ def _symbolic(tensor: Any) -> Any:
         return tensor
     tensor = convert_to_tensor(tensor)
     return Input(batch_shape=tuple(tensor.shape.as_list()), dtype=tensor.dtype)
-
-
-def _input_names(model: Any) -> list[str]:
-    if isinstance(model, Sequential):
-        return ["first"]
-    return [tensor._keras_history.layer.name for tensor in nest.flatten(model.inputs)]
 
 
 def _begun_with(tensor: Any, model: Any, config: Any, made: dict[Any, Any]) -> Model:

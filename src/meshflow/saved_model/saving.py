@@ -170,6 +170,7 @@ class _Writer:
         # What is saved, for TensorFlow: functions with their owners, names and parameters; signatures by name.
         self._functions: list[tuple[int, str, list[Any], list[Program]]] = []
         self._signatures: dict[str, Program] = {}
+        self._entries: dict[int, dict[str, Any]] = {}
         self._made: dict[int, Program] = {}
         self.arrays: dict[str, tuple[str, Any]] = {}
         nodes = [
@@ -404,7 +405,9 @@ class _Writer:
             self._add_signature(name, function)
 
     def _add_signature(self, name: str, function: Any) -> None:
-        entry = self.manifest["signatures"][name] = self._signature(name, function)
+        # A function that has several names is traced once.
+        entry = self._entries.get(id(function)) or self._signature(name, function)
+        self._entries[id(function)] = self.manifest["signatures"][name] = entry
         self._signatures[name] = self._made[id(entry)]
 
     def _default_signatures(self) -> dict[str, Any]:
