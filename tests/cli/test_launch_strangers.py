@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distribute import strangers
+from distribute.cluster import strangers
 from distribute.launching import WORKERS, environment
 
 WAITING = WORKERS / "waiting.py"

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "meshflow"
 DOOR = SOURCE / "environment" / "jax_internals.py"
 # Runs in a process of its own, without Meshflow.
-ALONE = SOURCE / "distribute" / "coordination_service.py"
+ALONE = SOURCE / "distribute" / "cluster" / "coordination_service.py"
 BEHIND = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 
 

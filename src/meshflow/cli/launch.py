@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from meshflow.cli import worker as worker_script
-from meshflow.distribute.addresses import free_port, route_to
-from meshflow.distribute.channel import SECRET
-from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
+from meshflow.distribute.cluster.addresses import free_port, route_to
+from meshflow.distribute.cluster.channel import SECRET
+from meshflow.distribute.cluster.supervision import Failure, Supervisor, virtual_devices
 
 __all__ = ["Job"]
 

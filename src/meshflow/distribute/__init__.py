@@ -2,14 +2,7 @@
 
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable_creation import shapes_only
-from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
-from meshflow.distribute.collectives import ReduceOp
-from meshflow.distribute.cross_device import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    NcclAllReduce,
-    ReductionToOneDevice,
-)
+from meshflow.distribute import cluster_resolver, coordinator, experimental
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
@@ -21,14 +14,22 @@ from meshflow.distribute.local_strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
 )
-from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
+from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
 from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
 from meshflow.distribute.parallel.planner import Hardware, Plan, plan
-from meshflow.distribute.parameter_server import ParameterServerStrategy
-from meshflow.distribute.replica import ReplicaContext
-from meshflow.distribute.server import Server
+from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
+from meshflow.distribute.parameter_server.task import Server
+from meshflow.distribute.replicas.collectives import ReduceOp
+from meshflow.distribute.replicas.context import ReplicaContext
+from meshflow.distribute.replicas.cross_device import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+from meshflow.distribute.replicas.values import DistributedValues
 from meshflow.distribute.strategy import (
     Strategy,
     experimental_set_strategy,
@@ -37,8 +38,7 @@ from meshflow.distribute.strategy import (
     has_strategy,
     in_cross_replica_context,
 )
-from meshflow.distribute.tpu import TPUStrategy
-from meshflow.distribute.values import DistributedValues
+from meshflow.distribute.tpu.strategy import TPUStrategy
 
 __all__ = [
     "CrossDeviceOps",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.distribute import coordinator, partitioners
+from meshflow.distribute import coordinator
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
-from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
+from meshflow.distribute.multi_worker.saving import PreemptionCheckpointHandler, TerminationConfig
+from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
-from meshflow.distribute.parameter_server import ParameterServerStrategy
-from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
-from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
+from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
+from meshflow.distribute.tpu.strategy import TPUStrategy as _TPUStrategy
 
 __all__ = [
     "CentralStorageStrategy",

@@ -15,7 +15,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import Dataset, static_shapes, traced_loop
 from meshflow.data.epoch import OwnedIterator
-from meshflow.distribute.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
+from meshflow.distribute.replicas.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
-from meshflow.distribute.addresses import free_port, parse, with_port
-from meshflow.distribute.channel import SECRET
-from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
+from meshflow.distribute.cluster.addresses import free_port, parse, with_port
+from meshflow.distribute.cluster.channel import SECRET
+from meshflow.distribute.cluster.supervision import Failure, Supervisor, virtual_devices
 from meshflow.environment import extras
 
 __all__ = ["run"]

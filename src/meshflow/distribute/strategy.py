@@ -15,18 +15,21 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
-from meshflow.distribute.collectives import AXIS
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.reductions_and_gathers import ReductionsAndGathers, require_cross_replica
-from meshflow.distribute.replica import ReplicaContext, entered, stacks
-from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
-from meshflow.distribute.spmd_replicas import run_replicas
-from meshflow.distribute.values import PerReplica, map_replicas
+from meshflow.distribute.replicas.collectives import AXIS
+from meshflow.distribute.replicas.context import ReplicaContext, entered, stacks
+from meshflow.distribute.replicas.reductions_and_gathers import (
+    ReductionsAndGathers,
+    require_cross_replica,
+)
+from meshflow.distribute.replicas.spmd import run_replicas
+from meshflow.distribute.replicas.values import PerReplica, map_replicas
+from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, line

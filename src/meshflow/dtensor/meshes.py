@@ -16,7 +16,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
-from meshflow.distribute.coordination import join_cluster
+from meshflow.distribute.cluster.coordination import join_cluster
 from meshflow.environment.jax_internals import distributed
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device

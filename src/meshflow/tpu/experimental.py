@@ -1,6 +1,6 @@
 """`tf.tpu.experimental`: starting TPUs, and which cores replicas take."""
 
-from meshflow.distribute.tpu_system import (
+from meshflow.distribute.tpu.system import (
     DeviceAssignment,
     DeviceOrderMode,
     Topology,

@@ -16,8 +16,8 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
-from meshflow.distribute.cluster_spec import ClusterSpec
-from meshflow.distribute.server import ServerDef
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
+from meshflow.distribute.parameter_server.task import ServerDef
 from meshflow.io import protos
 from meshflow.ops.moving_averages import ExponentialMovingAverage
 from meshflow.train import experimental as experimental

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "parameter_server_job.py"
+SCRIPT = Path(__file__).parent / "scripts" / "parameter_server_job.py"
 
 
 def job(folder, closures):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshflow.core.runtime import transfers
-from meshflow.distribute.channel import Channel
+from meshflow.distribute.cluster.channel import Channel
 from meshflow.distribute.parameter_server import segments
 from meshflow.distribute.parameter_server.wire import Lost, Wire
 

@@ -2,6 +2,6 @@
 
 from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
 from meshflow.distribute.parallel.strategy import MeshStrategy
-from meshflow.distribute.shares import Shares, current_shares
+from meshflow.distribute.replicas.shares import Shares, current_shares
 
 __all__ = ["MeshStrategy", "ParallelOptions", "Pipeline", "Shares", "current_shares"]

@@ -26,7 +26,7 @@ from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.stage_weights import cut_of
 from meshflow.distribute.parallel.stages import Stages, stages_of
 from meshflow.distribute.parallel.tables import schedule_of
-from meshflow.distribute.shares import LocalPart, Shares, Total
+from meshflow.distribute.replicas.shares import LocalPart, Shares, Total
 from meshflow.environment.jax_internals import jex_core
 from meshflow.placement.collectives import in_branches
 

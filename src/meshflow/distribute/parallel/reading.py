@@ -13,7 +13,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel.zero import kept_like
-from meshflow.distribute.shares import Shares
+from meshflow.distribute.replicas.shares import Shares
 
 __all__ = ["manual", "reading_parts"]
 

@@ -29,7 +29,7 @@ from meshflow.distribute.parallel.compress import Exchange
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
-from meshflow.distribute.shares import LocalPart, Shares, in_shares
+from meshflow.distribute.replicas.shares import LocalPart, Shares, in_shares
 from meshflow.passes.stacking import stacked
 
 __all__ = ["region_gradients"]

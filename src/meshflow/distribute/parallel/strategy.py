@@ -24,7 +24,7 @@ from meshflow.distribute.parallel.region import region_gradients
 from meshflow.distribute.parallel.report import StepReport
 from meshflow.distribute.parallel.rules import Rules
 from meshflow.distribute.parallel.zero import split
-from meshflow.distribute.replica_variables import MirroredVariable
+from meshflow.distribute.replicas.variables import MirroredVariable
 from meshflow.distribute.strategy import Strategy, _check_roles
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.file_store import FileStore

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.shares import LocalPart
+from meshflow.distribute.replicas.shares import LocalPart
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of
 
 __all__ = ["Kept", "free_axis", "kept_like", "split"]

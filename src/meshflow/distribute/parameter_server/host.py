@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.distribute.addresses import is_loopback, listening, parse, route_to, with_port
-from meshflow.distribute.channel import own_secret
+from meshflow.distribute.cluster.addresses import is_loopback, listening, parse, route_to, with_port
+from meshflow.distribute.cluster.channel import own_secret
 from meshflow.distribute.parameter_server.remote_server import RemoteServer, ServerService
 from meshflow.distribute.parameter_server.roles import ROLE, Role
 from meshflow.distribute.parameter_server.serving import Serving

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from meshflow.distribute.channel import SECRET
+from meshflow.distribute.cluster.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.roles import HOST, ROLE, role_of
 

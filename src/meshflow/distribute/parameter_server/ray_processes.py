@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.distribute.channel import SECRET
+from meshflow.distribute.cluster.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.roles import HOST, Role, role_of
 from meshflow.distribute.ray import connected

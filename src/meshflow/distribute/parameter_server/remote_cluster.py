@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
-from meshflow.distribute.addresses import listening, with_port
-from meshflow.distribute.channel import new_secret
+from meshflow.distribute.cluster.addresses import listening, with_port
+from meshflow.distribute.cluster.channel import new_secret
 from meshflow.distribute.parameter_server.closures import dumps
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
 from meshflow.distribute.parameter_server.hosting import HostedVariable

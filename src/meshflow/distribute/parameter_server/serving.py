@@ -19,9 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from meshflow.core.runtime.errors import FailedPreconditionError
-from meshflow.distribute.addresses import is_loopback, listening, listening_host, parse, route_to
-from meshflow.distribute.channel import SECRET, own_secret
-from meshflow.distribute.cluster_spec import ClusterSpec
+from meshflow.distribute.cluster.addresses import (
+    is_loopback,
+    listening,
+    listening_host,
+    parse,
+    route_to,
+)
+from meshflow.distribute.cluster.channel import SECRET, own_secret
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, connect, end
 
 __all__ = ["JoinedProcesses", "Serving", "all_here", "job_secret"]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from meshflow.distribute.parameter_server.hosting import placed_on
-from meshflow.distribute.partitioners import create_in_shards
+from meshflow.distribute.parameter_server.partitioners import create_in_shards
 
 __all__ = ["sharded_variable"]
 

@@ -28,8 +28,8 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.annotations import WAITING, region
 from meshflow.core.runtime.errors import UnknownError
-from meshflow.distribute.addresses import is_loopback, parse
-from meshflow.distribute.channel import Channel, Mistrusted
+from meshflow.distribute.cluster.addresses import is_loopback, parse
+from meshflow.distribute.cluster.channel import Channel, Mistrusted
 from meshflow.distribute.parameter_server import segments
 from meshflow.distribute.parameter_server.buffers import Buffers
 

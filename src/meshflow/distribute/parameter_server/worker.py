@@ -40,7 +40,7 @@ from meshflow.distribute.parameter_server.messages import (
     Wish,
     rounded_up,
 )
-from meshflow.distribute.replica import entered
+from meshflow.distribute.replicas.context import entered
 from meshflow.profiler.annotations import Trace
 
 __all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]

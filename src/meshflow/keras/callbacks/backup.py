@@ -13,8 +13,8 @@ import jax
 from meshflow.checkpoint import Checkpoint, PythonState
 from meshflow.checkpoint.containers import is_checkpoint, remove
 from meshflow.core.runtime.errors import FailedPreconditionError
-from meshflow.distribute.host_collectives import all_gathered
-from meshflow.distribute.saving import PREEMPTED, any_worker, write_once
+from meshflow.distribute.multi_worker.host_collectives import all_gathered
+from meshflow.distribute.multi_worker.saving import PREEMPTED, any_worker, write_once
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.keras.engine.training.callbacks import Callback

@@ -11,7 +11,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel import sequence
 from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.sequence import Sequences
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.ops import array, math
 

@@ -15,7 +15,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import dropless, experts
 from meshflow.distribute.parallel.experts import Exchange
 from meshflow.distribute.parallel.routing import Router, Statistics
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec

@@ -11,8 +11,8 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
-from meshflow.distribute.replica import spanning
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.distribute.replica import spanning
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.keras import registry, settings
 from meshflow.ops import array, math
 

@@ -18,7 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import kept_whole
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.distribute.replica import reading_together
+from meshflow.distribute.replicas.context import reading_together
 from meshflow.keras import initializers, registry, settings
 from meshflow.keras.weight_values import WeightValues
 from meshflow.ops import math

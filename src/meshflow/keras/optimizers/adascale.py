@@ -12,7 +12,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.replica import spanning
+from meshflow.distribute.replicas.context import spanning
 from meshflow.keras import registry
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified

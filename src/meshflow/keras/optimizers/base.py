@@ -24,7 +24,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.replica import sum_over_replicas
+from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.keras.optimizers import rows
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients

@@ -26,7 +26,7 @@ from meshflow.distribute.parallel.planner.splits import Splits, splits_of
 from meshflow.distribute.parallel.program import LossProgram
 from meshflow.distribute.parallel.stages import LABEL, Layers, balanced
 from meshflow.distribute.parallel.zero import free_axis
-from meshflow.distribute.shares import Shares, in_shares
+from meshflow.distribute.replicas.shares import Shares, in_shares
 from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["ModelProfile", "Split", "Weight", "profiled"]

@@ -15,7 +15,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.values import nest
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.strategy import MeshStrategy
-from meshflow.distribute.replica import entered
+from meshflow.distribute.replicas.context import entered
 
 __all__ = ["Trial", "adopt", "bare", "tried"]
 

@@ -18,7 +18,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import products
 from meshflow.distribute.parallel.products import Divided
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.placement.layout import dimensions_of
 
 __all__ = ["divided_product", "projections"]

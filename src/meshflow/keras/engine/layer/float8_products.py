@@ -27,7 +27,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.replica import max_over_replicas
+from meshflow.distribute.replicas.context import max_over_replicas
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.mixed_precision import float8
 

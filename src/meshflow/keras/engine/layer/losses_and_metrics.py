@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.layer.tracking import Tracker

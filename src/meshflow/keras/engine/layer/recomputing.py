@@ -10,7 +10,7 @@ from meshflow.core.gradients.recompute import recomputed, recomputed_by, recompu
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
-from meshflow.distribute.shares import Shares, current_shares
+from meshflow.distribute.replicas.shares import Shares, current_shares
 
 __all__ = ["run_call"]
 

@@ -13,8 +13,8 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
-from meshflow.distribute.replica import spanning
-from meshflow.distribute.shares import current_shares
+from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.shares import current_shares
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
 from meshflow.keras.metrics import Mean

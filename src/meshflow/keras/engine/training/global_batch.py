@@ -13,7 +13,7 @@ from typing import Any
 
 from meshflow.core.runtime.context import context
 from meshflow.core.variables.variable_creation import variable_creator_scope
-from meshflow.distribute.replica import ReplicaContext, entered
+from meshflow.distribute.replicas.context import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.placement.batches import BATCH_DIMENSIONS, BatchPlacer

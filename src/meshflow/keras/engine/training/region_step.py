@@ -11,7 +11,7 @@ from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import float32
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import Sending
-from meshflow.distribute.shares import Shares, current_shares
+from meshflow.distribute.replicas.shares import Shares, current_shares
 from meshflow.keras.engine.training.global_batch import strategy_of
 from meshflow.ops import math
 

@@ -26,9 +26,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.collectives import AXIS
-from meshflow.distribute.replica import ReplicaContext, SizeWantedError, entered
-from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.collectives import AXIS
+from meshflow.distribute.replicas.context import ReplicaContext, SizeWantedError, entered
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError, UnavailableError
-from meshflow.distribute import addresses as network
-from meshflow.distribute.channel import SECRET, Channel, Mistrusted
+from meshflow.distribute.cluster import addresses as network
+from meshflow.distribute.cluster.channel import SECRET, Channel, Mistrusted
 
 __all__ = ["TIMEOUT", "Rendezvous", "join_rendezvous"]
 

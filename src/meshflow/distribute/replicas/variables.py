@@ -14,8 +14,8 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
-from meshflow.distribute.collectives import divisible, pmean, psum, stack
-from meshflow.distribute.replica import spanning, stacks
+from meshflow.distribute.replicas.collectives import divisible, pmean, psum, stack
+from meshflow.distribute.replicas.context import spanning, stacks
 from meshflow.ops.array import concat, expand_dims, tile
 from meshflow.ops.math import cast, reduce_mean, reduce_sum
 

@@ -25,9 +25,9 @@ import jax
 
 from meshflow.core.functions.concrete_function import Settings
 from meshflow.core.variables import random
-from meshflow.distribute import addresses as network
-from meshflow.distribute.channel import Channel, own_secret
-from meshflow.distribute.rendezvous import TIMEOUT, Rendezvous, join_rendezvous
+from meshflow.distribute.cluster import addresses as network
+from meshflow.distribute.cluster.channel import Channel, own_secret
+from meshflow.distribute.cluster.rendezvous import TIMEOUT, Rendezvous, join_rendezvous
 from meshflow.environment.jax_internals import distributed, runtime, xla_bridge
 
 __all__ = ["COORDINATOR", "LEAVING", "WATCHDOG", "join_cluster"]

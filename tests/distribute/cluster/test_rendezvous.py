@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from distribute import strangers
-from meshflow.distribute import addresses, host_collectives, rendezvous
-from meshflow.distribute.channel import Channel, Mistrusted, new_secret
-from meshflow.distribute.rendezvous import Rendezvous, join_rendezvous
+from distribute.cluster import strangers
+from meshflow.distribute.cluster import addresses, rendezvous
+from meshflow.distribute.cluster.channel import Channel, Mistrusted, new_secret
+from meshflow.distribute.cluster.rendezvous import Rendezvous, join_rendezvous
+from meshflow.distribute.multi_worker import host_collectives
 
 
 @pytest.fixture(autouse=True)

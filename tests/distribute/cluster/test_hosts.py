@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distribute import strangers
+from distribute.cluster import strangers
 from distribute.launching import WORKERS, environment, finish
 
 SURVIVING = WORKERS / "surviving.py"

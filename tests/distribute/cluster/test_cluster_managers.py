@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.cluster_resolver.managers import expand_hostlist, expand_tasks_per_node
+from meshflow.distribute.cluster.managers import expand_hostlist, expand_tasks_per_node
 
 RESOLVERS = tf.distribute.cluster_resolver
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.cluster_resolver.resolvers import ClusterResolver, SimpleClusterResolver
+from meshflow.distribute.cluster.resolvers import ClusterResolver, SimpleClusterResolver
 from meshflow.environment import extras
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 from meshflow.core.config import config_threading
 from meshflow.core.config.session_config import ConfigProto
 from meshflow.core.runtime.errors import InternalError, InvalidValueError, NotFoundError
-from meshflow.distribute.cluster_spec import ClusterSpec
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.host import served
 
 __all__ = ["Server", "ServerDef"]

@@ -22,7 +22,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import SeedStream, random_key
-from meshflow.distribute.collectives import (
+from meshflow.distribute.replicas.collectives import (
     AXIS,
     ReduceOp,
     divisible,
@@ -35,8 +35,8 @@ from meshflow.distribute.collectives import (
     replica_index,
     stack,
 )
-from meshflow.distribute.shares import current_shares
-from meshflow.distribute.values import Stacked, map_replicas
+from meshflow.distribute.replicas.shares import current_shares
+from meshflow.distribute.replicas.values import Stacked, map_replicas
 from meshflow.ops import array
 
 __all__ = ["ReplicaContext"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from meshflow.distribute import tpu_system
-from meshflow.distribute.cluster_resolver.resolvers import ClusterResolver
-from meshflow.distribute.cluster_spec import ClusterSpec
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
+from meshflow.distribute.cluster.resolvers import ClusterResolver
+from meshflow.distribute.tpu import system as tpu_system
 
 __all__ = ["TPUClusterResolver"]
 

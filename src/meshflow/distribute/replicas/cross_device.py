@@ -12,8 +12,8 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.distribute.collectives import ReduceOp
-from meshflow.distribute.values import PerReplica
+from meshflow.distribute.replicas.collectives import ReduceOp
+from meshflow.distribute.replicas.values import PerReplica
 from meshflow.ops.array import concat
 from meshflow.ops.math import add_n
 

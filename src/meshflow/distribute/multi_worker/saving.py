@@ -17,7 +17,7 @@ from meshflow.checkpoint import Checkpoint, CheckpointManager
 from meshflow.checkpoint.graph import ObjectGraph
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.host_collectives import all_gathered
+from meshflow.distribute.multi_worker.host_collectives import all_gathered
 
 __all__ = ["PreemptionCheckpointHandler", "TerminationConfig", "any_worker", "write_once"]
 

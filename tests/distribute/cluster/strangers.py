@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from meshflow.distribute.channel import Channel, Mistrusted
+from meshflow.distribute.cluster.channel import Channel, Mistrusted
 
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 

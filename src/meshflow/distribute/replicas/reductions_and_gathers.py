@@ -9,10 +9,10 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.distribute.collectives import ReduceOp, divisible, gatherable
-from meshflow.distribute.replica import spanning
-from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
-from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.collectives import ReduceOp, divisible, gatherable
+from meshflow.distribute.replicas.context import spanning
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
 from meshflow.ops.array import concat
 from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshflow.core.config.config import list_logical_devices
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.cluster_spec import ClusterSpec
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 
 __all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
 

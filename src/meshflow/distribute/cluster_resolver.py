@@ -1,18 +1,18 @@
 """`tf.distribute.cluster_resolver`: which processes make up a job, and which of them this is."""
 
-from meshflow.distribute.cluster_resolver.managers import (
+from meshflow.distribute.cluster.managers import (
     GCEClusterResolver,
     KubernetesClusterResolver,
     KubernetesExecutableLocation,
     SlurmClusterResolver,
     UnionResolver,
 )
-from meshflow.distribute.cluster_resolver.resolvers import (
+from meshflow.distribute.cluster.resolvers import (
     ClusterResolver,
     SimpleClusterResolver,
     TFConfigClusterResolver,
 )
-from meshflow.distribute.cluster_resolver.tpu import TPUClusterResolver
+from meshflow.distribute.tpu.resolver import TPUClusterResolver
 
 __all__ = [
     "ClusterResolver",

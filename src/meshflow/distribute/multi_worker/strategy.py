@@ -20,17 +20,17 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import initial_array
-from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
-from meshflow.distribute.collectives import ReduceOp, divisible
-from meshflow.distribute.coordination import COORDINATOR, join_cluster
+from meshflow.distribute.cluster.coordination import COORDINATOR, join_cluster
+from meshflow.distribute.cluster.resolvers import TFConfigClusterResolver
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
-from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
+from meshflow.distribute.multi_worker.input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.reductions_and_gathers import replica_axes
-from meshflow.distribute.replica_variables import SyncOnReadVariable
+from meshflow.distribute.replicas.collectives import ReduceOp, divisible
+from meshflow.distribute.replicas.reductions_and_gathers import replica_axes
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replicas.variables import SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy
-from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import device_name

@@ -14,9 +14,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.sharding import by_policy
-from meshflow.distribute.host_collectives import all_gathered, broadcast_from_first
 from meshflow.distribute.input import DistributedDataset
-from meshflow.distribute.values import PerReplica, Stacked, map_replicas
+from meshflow.distribute.multi_worker.host_collectives import all_gathered, broadcast_from_first
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas
 from meshflow.placement.layout import put
 
 __all__ = ["WorkerDataset"]

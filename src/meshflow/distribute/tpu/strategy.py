@@ -14,10 +14,10 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.distribute import tpu_system
-from meshflow.distribute.cluster_resolver.tpu import TPUClusterResolver
-from meshflow.distribute.collectives import AXIS
 from meshflow.distribute.local_strategies import MirroredStrategy
+from meshflow.distribute.replicas.collectives import AXIS
+from meshflow.distribute.tpu import system as tpu_system
+from meshflow.distribute.tpu.resolver import TPUClusterResolver
 from meshflow.placement.mesh import Mesh, device_name
 
 __all__ = ["TPUStrategy"]

@@ -14,11 +14,11 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from meshflow.distribute import coordination_service
-from meshflow.distribute.addresses import free_port, listening_host, parse, with_port
-from meshflow.distribute.channel import SECRET, Channel, new_secret
-from meshflow.distribute.coordination import COORDINATOR, LEAVING, WATCHDOG
-from meshflow.distribute.rendezvous import TIMEOUT, Rendezvous
+from meshflow.distribute.cluster import coordination_service
+from meshflow.distribute.cluster.addresses import free_port, listening_host, parse, with_port
+from meshflow.distribute.cluster.channel import SECRET, Channel, new_secret
+from meshflow.distribute.cluster.coordination import COORDINATOR, LEAVING, WATCHDOG
+from meshflow.distribute.cluster.rendezvous import TIMEOUT, Rendezvous
 
 __all__ = ["RESTARTS", "Failure", "Supervisor", "virtual_devices"]
 
