@@ -9,7 +9,8 @@ from meshflow.keras import settings
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.layers import Activation, BatchNormalization, Conv2D, Dense, ReLU
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D, ZeroPadding2D
+from meshflow.keras.layers.borders import ZeroPadding2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
 from meshflow.keras.utils.files import get_file
 from meshflow.keras.utils.graphs import get_source_inputs
 

@@ -13,7 +13,7 @@ from meshflow.keras.applications.imagenet_utils import decode_predictions, prepr
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
 __all__ = [

@@ -17,7 +17,8 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.families import Network, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.layers import Concatenate
-from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D, ZeroPadding2D
+from meshflow.keras.layers.borders import ZeroPadding2D
+from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
 
 __all__ = ["DenseNet121", "DenseNet169", "DenseNet201", "decode_predictions", "preprocess_input"]
 

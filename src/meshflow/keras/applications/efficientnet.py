@@ -18,7 +18,7 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.families import Network, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
 __all__ = [

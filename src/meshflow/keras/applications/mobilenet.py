@@ -17,7 +17,8 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Activation, DepthwiseConv2D, Dropout, Reshape
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D, ZeroPadding2D
+from meshflow.keras.layers.borders import ZeroPadding2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNet", "decode_predictions", "preprocess_input"]
 

@@ -19,7 +19,7 @@ from meshflow.keras.applications.imagenet_utils import decode_predictions, prepr
 from meshflow.keras.applications.mobilenet import trained_size
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNetV2", "decode_predictions", "preprocess_input"]
 

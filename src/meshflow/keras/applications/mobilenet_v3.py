@@ -28,7 +28,7 @@ from meshflow.keras.layers import (
     ReLU,
     Rescaling,
 )
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNetV3Large", "MobileNetV3Small", "decode_predictions", "preprocess_input"]
 

@@ -22,13 +22,9 @@ from meshflow.keras.applications.families import arguments_of
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Dense, SeparableConv2D, add, concatenate
-from meshflow.keras.layers.pooling import (
-    AveragePooling2D,
-    Cropping2D,
-    GlobalAveragePooling2D,
-    MaxPooling2D,
-    ZeroPadding2D,
-)
+from meshflow.keras.layers.borders import Cropping2D, ZeroPadding2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
 
 __all__ = ["NASNetLarge", "NASNetMobile", "decode_predictions", "preprocess_input"]
 

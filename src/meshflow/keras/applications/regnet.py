@@ -18,7 +18,7 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.families import NamedNetwork, named_constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 preprocess_input = preprocessing(None)
 # Of each variant: blocks of the four stages, their channels, channels of a group.

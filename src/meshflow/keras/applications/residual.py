@@ -16,7 +16,8 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.families import Network, constructor
 from meshflow.keras.layers import Add
-from meshflow.keras.layers.pooling import MaxPooling2D, ZeroPadding2D
+from meshflow.keras.layers.borders import ZeroPadding2D
+from meshflow.keras.layers.pooling import MaxPooling2D
 
 __all__ = ["ResNet50", "ResNet50V2", "ResNet101", "ResNet101V2", "ResNet152", "ResNet152V2"]
 

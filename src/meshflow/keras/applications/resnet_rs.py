@@ -19,7 +19,9 @@ from meshflow.keras.applications.families import arguments_of
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Dense, Dropout, Rescaling, Reshape, add, multiply
-from meshflow.keras.layers.pooling import AveragePooling2D, GlobalAveragePooling2D, ZeroPadding2D
+from meshflow.keras.layers.borders import ZeroPadding2D
+from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.pooling import AveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
 preprocess_input = preprocessing(None)

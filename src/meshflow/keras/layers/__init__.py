@@ -14,6 +14,7 @@ from meshflow.keras.layers import experimental
 from meshflow.keras.layers.activation import *
 from meshflow.keras.layers.attention import *
 from meshflow.keras.layers.bidirectional import *
+from meshflow.keras.layers.borders import *
 from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.convolutional_recurrent import *
 from meshflow.keras.layers.core import *
@@ -21,6 +22,7 @@ from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.embedding import *
 from meshflow.keras.layers.experts import *
 from meshflow.keras.layers.gated_cells import *
+from meshflow.keras.layers.global_pooling import *
 from meshflow.keras.layers.jax_layers import *
 from meshflow.keras.layers.lambda_layer import *
 from meshflow.keras.layers.local import *
@@ -38,6 +40,7 @@ from meshflow.keras.layers.separable_convolution import *
 from meshflow.keras.layers.spectral_normalization import *
 from meshflow.keras.layers.stage import *
 from meshflow.keras.layers.transposed_convolution import *
+from meshflow.keras.layers.upsampling import *
 from meshflow.keras.layers.wrappers import *
 
 # What the modules of layers list in their `__all__`, and what is named above.
@@ -106,7 +109,7 @@ def serialize(layer: Any) -> dict[str, Any] | str | None:
     return registry.serialize(layer)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
+def deserialize(config: Any, custom_objects: Any = None) -> Layer:
     """The layer with a configuration.
 
     Args:

@@ -1,0 +1,279 @@
+"""Layers that add borders and cut them off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshflow.keras.layers.spatial import SpatialLayer, config_of_sequences
+from meshflow.ops import array
+
+__all__ = [
+    "Cropping1D",
+    "Cropping2D",
+    "Cropping3D",
+    "ZeroPadding1D",
+    "ZeroPadding2D",
+    "ZeroPadding3D",
+]
+
+
+def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
+    if isinstance(value, int):
+        return ((value, value),) * rank
+    if not isinstance(value, (tuple, list)):
+        raise ValueError(f"`{name}` should be an int or a tuple. Received: {value!r}.")
+    if rank == 1 and len(value) == 2 and all(isinstance(v, int) for v in value):
+        return (tuple(value),)
+    if len(value) != rank:
+        raise ValueError(f"`{name}` should have {rank} elements. Received: {value}.")
+    pairs = tuple((v, v) if isinstance(v, int) else tuple(v) for v in value)
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"`{name}` should hold integers or pairs of them. Received: {value}.")
+    return pairs
+
+
+class ZeroPadding(SpatialLayer):
+    """Zeros around; see the classes below."""
+
+    def __init__(
+        self, padding: int | Sequence[Any], data_format: str | None, **kwargs: Any
+    ) -> None:
+        super().__init__(data_format, **kwargs)
+        self.padding = _pairs(padding, self.rank, "padding")
+
+    def call(self, inputs: Any) -> Any:
+        """The padded tensor."""
+        edge = [(0, 0)]
+        return array.pad(
+            inputs,
+            [*edge, *(edge if self._first else []), *self.padding, *([] if self._first else edge)],
+        )
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        return self._with_spatial(input_shape, lambda i, s: s + sum(self.padding[i]))
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        config = {**super().get_config(), "padding": self.padding}
+        return config_of_sequences(config, "padding") if self.rank == 1 else config
+
+
+class Cropping(SpatialLayer):
+    """Borders cut off; see the classes below."""
+
+    def __init__(
+        self, cropping: int | Sequence[Any], data_format: str | None, **kwargs: Any
+    ) -> None:
+        super().__init__(data_format, **kwargs)
+        self.cropping = _pairs(cropping, self.rank, "cropping")
+
+    def call(self, inputs: Any) -> Any:
+        """The cropped tensor."""
+        spatial = inputs.shape.as_list()[2:] if self._first else inputs.shape.as_list()[1:-1]
+        if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
+            raise ValueError(
+                "Values in `cropping` argument should be smaller than the corresponding spatial dimension of the "
+                f"input. Received: input_shape={inputs.shape}, cropping={self.cropping}"
+            )
+        cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
+        return inputs[(slice(None), slice(None), *cuts) if self._first else (slice(None), *cuts)]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        return self._with_spatial(input_shape, lambda i, s: s - sum(self.cropping[i]))
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        config = {**super().get_config(), "cropping": self.cropping}
+        return config_of_sequences(config, "cropping") if self.rank == 1 else config
+
+
+class ZeroPadding1D(ZeroPadding):
+    """Zeros around sequences.
+
+    Args:
+      padding: how many: an integer, or a pair (before, after).
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, steps, channels).
+
+    Output shape:
+      (batch, new_steps, channels): a size n becomes before + n + after.
+
+    Raises:
+      ValueError: for a `padding` that is neither.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ZeroPadding1D()(tf.ones([1, 4, 3])).shape
+      TensorShape([1, 6, 3])
+    """
+
+    rank = 1
+
+    def __init__(self, padding: int | Sequence[Any] = 1, **kwargs: Any) -> None:
+        super().__init__(padding, None, **kwargs)
+
+
+class ZeroPadding2D(ZeroPadding):
+    """Zeros around images.
+
+    Args:
+      padding: how many: an integer, or for each dimension an integer or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
+
+    Output shape:
+      (batch, new_height, new_width, channels) in the same order: a size n becomes before + n + after.
+
+    Raises:
+      ValueError: for a `padding` that is neither.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ZeroPadding2D()(tf.ones([1, 4, 6, 3])).shape
+      TensorShape([1, 6, 8, 3])
+    """
+
+    rank = 2
+
+    def __init__(
+        self, padding: int | Sequence[Any] = (1, 1), data_format: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(padding, data_format, **kwargs)
+
+
+class ZeroPadding3D(ZeroPadding):
+    """Zeros around volumes.
+
+    Args:
+      padding: how many: an integer, or for each dimension an integer or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+
+    Output shape:
+      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes before + n + after.
+
+    Raises:
+      ValueError: for a `padding` that is neither.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ZeroPadding3D()(tf.ones([1, 4, 6, 8, 3])).shape
+      TensorShape([1, 6, 8, 10, 3])
+    """
+
+    rank = 3
+
+    def __init__(
+        self,
+        padding: int | Sequence[Any] = (1, 1, 1),
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(padding, data_format, **kwargs)
+
+
+class Cropping1D(Cropping):
+    """Sequences without their borders.
+
+    Args:
+      cropping: how much is cut off: an integer, or a pair (before, after).
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, steps, channels).
+
+    Output shape:
+      (batch, new_steps, channels): a size n becomes n - before - after.
+
+    Raises:
+      ValueError: for a `cropping` that is neither, or that leaves nothing.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Cropping1D()(tf.ones([1, 4, 3])).shape
+      TensorShape([1, 2, 3])
+    """
+
+    rank = 1
+
+    def __init__(self, cropping: int | Sequence[Any] = (1, 1), **kwargs: Any) -> None:
+        super().__init__(cropping, None, **kwargs)
+
+
+class Cropping2D(Cropping):
+    """Images without their borders; by default all of them stays.
+
+    Args:
+      cropping: how much is cut off: an integer, or for each dimension an integer or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
+
+    Output shape:
+      (batch, new_height, new_width, channels) in the same order: a size n becomes n - before - after.
+
+    Raises:
+      ValueError: for a `cropping` that is neither, or that leaves nothing.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Cropping2D()(tf.ones([1, 4, 6, 3])).shape
+      TensorShape([1, 4, 6, 3])
+    """
+
+    rank = 2
+
+    def __init__(
+        self,
+        cropping: int | Sequence[Any] = ((0, 0), (0, 0)),
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(cropping, data_format, **kwargs)
+
+
+class Cropping3D(Cropping):
+    """Volumes without their borders.
+
+    Args:
+      cropping: how much is cut off: an integer, or for each dimension an integer or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+
+    Output shape:
+      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes n - before - after.
+
+    Raises:
+      ValueError: for a `cropping` that is neither, or that leaves nothing.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Cropping3D()(tf.ones([1, 4, 6, 8, 3])).shape
+      TensorShape([1, 2, 4, 6, 3])
+    """
+
+    rank = 3
+
+    def __init__(
+        self,
+        cropping: int | Sequence[Any] = ((1, 1), (1, 1), (1, 1)),
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(cropping, data_format, **kwargs)

@@ -1,0 +1,227 @@
+"""Global pooling layers: one number of all positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.values.shapes import TensorShape
+from meshflow.keras.layers.spatial import SpatialLayer
+from meshflow.ops import array, math
+
+__all__ = [
+    "GlobalAveragePooling1D",
+    "GlobalAveragePooling2D",
+    "GlobalAveragePooling3D",
+    "GlobalAvgPool1D",
+    "GlobalAvgPool2D",
+    "GlobalAvgPool3D",
+    "GlobalMaxPool1D",
+    "GlobalMaxPool2D",
+    "GlobalMaxPool3D",
+    "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D",
+    "GlobalMaxPooling3D",
+]
+
+
+class GlobalPooling(SpatialLayer):
+    """One number of all positions; see the classes below."""
+
+    _reduce: Callable[..., Any]
+
+    def __init__(
+        self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(data_format, **kwargs)
+        self.keepdims = keepdims
+
+    def call(self, inputs: Any) -> Any:
+        """The pooled tensor."""
+        start = 2 if self._first else 1
+        return type(self)._reduce(
+            inputs, axis=list(range(start, start + self.rank)), keepdims=self.keepdims
+        )
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        shape = TensorShape(input_shape).as_list()
+        ones = [1] * self.rank if self.keepdims else []
+        if self._first:
+            return TensorShape([*shape[:2], *ones])
+        return TensorShape([shape[0], *ones, shape[-1]])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "keepdims": self.keepdims}
+
+
+class GlobalMaxPooling1D(GlobalPooling):
+    """Maximum over all steps of sequences.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'.
+      keepdims: whether the dimension of steps stays, with size 1.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, steps, channels), with 'channels_first' (batch, channels, steps).
+
+    Output shape:
+      (batch, channels); with `keepdims` (batch, 1, channels) in the same order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.GlobalMaxPooling1D()(tf.ones([1, 4, 3])).shape
+      TensorShape([1, 3])
+    """
+
+    rank = 1
+    _reduce = staticmethod(math.reduce_max)
+
+
+class GlobalMaxPooling2D(GlobalPooling):
+    """Maximum over all positions of images.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      keepdims: whether the 2 dimensions stay, with size 1.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
+
+    Output shape:
+      (batch, channels); with `keepdims` (batch, 1, 1, channels) in the same order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.GlobalMaxPooling2D()(tf.ones([1, 4, 6, 3])).shape
+      TensorShape([1, 3])
+    """
+
+    rank = 2
+    _reduce = staticmethod(math.reduce_max)
+
+
+class GlobalMaxPooling3D(GlobalPooling):
+    """Maximum over all positions of volumes.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      keepdims: whether the 3 dimensions stay, with size 1.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+
+    Output shape:
+      (batch, channels); with `keepdims` (batch, 1, 1, 1, channels) in the same order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.GlobalMaxPooling3D()(tf.ones([1, 4, 6, 8, 3])).shape
+      TensorShape([1, 3])
+    """
+
+    rank = 3
+    _reduce = staticmethod(math.reduce_max)
+
+
+class GlobalAveragePooling1D(GlobalPooling):
+    """Mean over all steps of sequences, those that are masked left out.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'.
+      keepdims: whether the dimension of steps stays, with size 1.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, steps, channels), with 'channels_first' (batch, channels, steps).
+
+    Output shape:
+      (batch, channels); with `keepdims` (batch, 1, channels) in the same order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.GlobalAveragePooling1D()(tf.ones([1, 4, 3])).shape
+      TensorShape([1, 3])
+    """
+
+    rank = 1
+    _reduce = staticmethod(math.reduce_mean)
+
+    def __init__(
+        self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(data_format, keepdims, **kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs: Any, mask: Any = None) -> Any:
+        """The pooled tensor."""
+        if mask is None:
+            return super().call(inputs)
+        axis, own = (2, 1) if self._first else (1, -1)
+        weights = array.expand_dims(math.cast(mask, inputs.dtype), own)
+        total = math.reduce_sum(inputs * weights, axis=axis, keepdims=self.keepdims)
+        return total / math.reduce_sum(weights, axis=axis, keepdims=self.keepdims)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """None: there are no timesteps any more."""
+        return None
+
+
+class GlobalAveragePooling2D(GlobalPooling):
+    """Mean over all positions of images.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      keepdims: whether the 2 dimensions stay, with size 1.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
+
+    Output shape:
+      (batch, channels); with `keepdims` (batch, 1, 1, channels) in the same order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.GlobalAveragePooling2D()(tf.ones([1, 4, 6, 3])).shape
+      TensorShape([1, 3])
+    """
+
+    rank = 2
+    _reduce = staticmethod(math.reduce_mean)
+
+
+class GlobalAveragePooling3D(GlobalPooling):
+    """Mean over all positions of volumes.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
+      keepdims: whether the 3 dimensions stay, with size 1.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+
+    Output shape:
+      (batch, channels); with `keepdims` (batch, 1, 1, 1, channels) in the same order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.GlobalAveragePooling3D()(tf.ones([1, 4, 6, 8, 3])).shape
+      TensorShape([1, 3])
+    """
+
+    rank = 3
+    _reduce = staticmethod(math.reduce_mean)
+
+
+GlobalMaxPool1D = GlobalMaxPooling1D
+GlobalMaxPool2D = GlobalMaxPooling2D
+GlobalMaxPool3D = GlobalMaxPooling3D
+GlobalAvgPool1D = GlobalAveragePooling1D
+GlobalAvgPool2D = GlobalAveragePooling2D
+GlobalAvgPool3D = GlobalAveragePooling3D
