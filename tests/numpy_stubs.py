@@ -20,6 +20,8 @@ MODULES = {
     "fft": tf.experimental.numpy.fft,
     "linalg": tf.experimental.numpy.linalg,
 }
+# What `jax.numpy` does not annotate, or has not under this name.
+_UNSAID = {"cond", "cross", "fix", "flatten", "isneginf", "isposinf"}
 _PLAIN = re.compile(r"(int|bool|str|float|complex|None)( \| (int|bool|str|float|complex|None))*")
 
 
@@ -72,6 +74,8 @@ def _result_of_jax(name, module):
         function = getattr(jnp, name, None)
     if getattr(function, "nout", 0) == 1:
         return "Array"
+    if name in _UNSAID:
+        return "Array"
     return inspect.signature(function).return_annotation if function is not None else "Any"
 
 
@@ -99,8 +103,15 @@ def _taken(annotation):
 def _given(annotation):
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"\bjax\.(jaxlib\._jax\.)?Array\b|\bArray\b", "Tensor", text)
-    fits = re.fullmatch(r"Tensor|list\[Tensor\]|tuple\[Tensor(, (Tensor|\.\.\.))*\]", text)
+    text = re.sub(r"\b\w+Result\b", lambda name: _tuple_of(name[0]), text)
+    several = r"list\[Tensor\]|tuple\[Tensor(, (Tensor|\.\.\.))*\]"
+    fits = _PLAIN.fullmatch(text) or re.fullmatch(rf"(Tensor|{several})( \| ({several}))?", text)
     return text if fits else "Any"
+
+
+def _tuple_of(name):
+    """One of `jax.numpy.linalg`'s named tuples as a plain one."""
+    return "tuple[Tensor, Tensor, Tensor]" if name == "SVDResult" else "tuple[Tensor, Tensor]"
 
 
 def _import(name, value):

@@ -14,10 +14,12 @@ import meshflow as tf
 SEEN = {
     "tf.keras.layers.Dense": "type[Dense]",
     "tf.keras.layers.Dense(3)": "Dense",
+    "tf.keras.layers.MaxPool2D(3)": "MaxPooling2D",
     "tf.keras.Model(inputs=[], outputs=[])": "Model",
     "tf.keras.Sequential([])": "Sequential",
     "tf.keras.Sequential([]).fit(1)": "History",
     "tf.keras.optimizers.Adam()": "Adam",
+    "tf.keras.optimizers.get('adam')": "Optimizer",
     "tf.keras.losses.Loss": "type[Loss]",
     "tf.data.Dataset.range(3).batch(2)": "Dataset",
     "tf.Variable(1.0) + 1": "Tensor",
@@ -25,6 +27,8 @@ SEEN = {
     "tf.sin": "Elementwise",
     "tf.sin(1.0)": "Tensor",
     "tf.reduce_sum": "Reduction",
+    "tf.linalg.svd([[1.0]])": "tuple[Tensor, Tensor, Tensor]",
+    "tf.cond(True, lambda: 1, lambda: 2)": "int",
     "tf.signal.fft([1.0])": "Tensor",
     "tf.train.Checkpoint": "type[Checkpoint]",
     "tf.distribute.MirroredStrategy": "type[MirroredStrategy]",
@@ -49,7 +53,7 @@ class Owner:
 """
 # Public names of which the signature, or the result, is not known. These numbers may only fall, but for functions
 # whose result is what the functions given to them return.
-MOST = {"nothing is known": 1, "arguments are not": 3, "the result is not": 107}
+MOST = {"nothing is known": 1, "arguments are not": 3, "the result is not": 33}
 
 
 STORED = json.loads((Path(__file__).parent / "reference" / "editors.json").read_text())
@@ -106,7 +110,7 @@ def test_ever_fewer_names_are_unknown(types_of):
     found = {name: types_of[name] for name in names if name in types_of}
     assert len(names) > 2000 and len(found) > 0.97 * len(names)
     unknown = {
-        "nothing is known": [n for n, t in found.items() if t == "Any"],
+        "nothing is known": [n for n, t in found.items() if t in ("Any", "Unknown")],
         "arguments are not": [n for n, t in found.items() if t.startswith("(...)")],
         "the result is not": [
             n for n, t in found.items() if t.endswith("-> Any") and not t.startswith("(...)")

@@ -264,7 +264,7 @@ if TYPE_CHECKING:
         train,
         types,
     )
-    from meshflow.core import autograph
+    from meshflow import autograph
     from meshflow.legacy import compat, feature_column
     from meshflow.data.optional import OptionalSpec
     from meshflow.io.tensors import make_ndarray, make_tensor_proto

@@ -140,7 +140,7 @@ def reduce_sum(
     keepdims: bool | None = None,
     output_is_sparse: bool = False,
     name: str | None = None,
-) -> Any:
+) -> Tensor | SparseTensor:
     """Sums over dimensions.
 
     Args:
@@ -165,7 +165,7 @@ def reduce_max(
     keepdims: bool | None = None,
     output_is_sparse: bool = False,
     name: str | None = None,
-) -> Any:
+) -> Tensor | SparseTensor:
     """Largest stored elements over dimensions; 0 where there is none.
 
     Args:
@@ -280,7 +280,7 @@ def eye(
     )
 
 
-def mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
+def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) -> IndexedSlices:
     """`tf.IndexedSlices` without some of their rows.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
@@ -280,7 +281,7 @@ for _function in _FAMILY.table.values():
     op_names.nameable(_function)
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any) -> Callable[..., Any]:
     """An activation function from a name, function, layer or configuration; None is `linear`.
 
     Raises:
@@ -312,7 +313,9 @@ def serialize(activation: Any, use_legacy_format: bool = False) -> dict[str, Any
     return registry.serialize(activation)
 
 
-def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
+def deserialize(
+    name: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> Callable[..., Any]:
     """The activation with a name or configuration.
 
     Example:

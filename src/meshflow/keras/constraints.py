@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -211,7 +212,7 @@ _FAMILY = registry.family(
 )
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any) -> Callable[..., Any] | None:
     """A constraint from a name, class, object, function or configuration; None is None.
 
     Example:
@@ -233,7 +234,9 @@ def serialize(constraint: Any, use_legacy_format: bool = False) -> dict[str, Any
     return registry.serialize(constraint)
 
 
-def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
+def deserialize(
+    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> Callable[..., Any] | None:
     """The constraint with a configuration.
 
     Example:

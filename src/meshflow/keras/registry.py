@@ -11,11 +11,13 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from meshflow.keras.safe_mode import in_safe_mode
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+
+T = TypeVar("T")
 
 _custom: dict[str, Any] = {}
 _names: dict[Any, str] = {}
@@ -63,7 +65,9 @@ class custom_object_scope:
         _custom.update(self._saved)
 
 
-def register_keras_serializable(package: str = "Custom", name: str | None = None) -> Any:
+def register_keras_serializable(
+    package: str = "Custom", name: str | None = None
+) -> Callable[[T], T]:
     """Decorator that makes a class or function known by name when models are loaded.
 
     Args:

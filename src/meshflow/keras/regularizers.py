@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.keras import registry
@@ -204,7 +205,7 @@ _FAMILY = registry.family(
 )
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any) -> Callable[..., Any] | None:
     """A regularizer from a name, class, object, function or configuration; None is None.
 
     Example:
@@ -228,7 +229,9 @@ def serialize(regularizer: Any, use_legacy_format: bool = False) -> dict[str, An
     return registry.serialize(regularizer)
 
 
-def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
+def deserialize(
+    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> Callable[..., Any] | None:
     """The regularizer with a configuration.
 
     Example:

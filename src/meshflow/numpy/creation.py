@@ -177,7 +177,7 @@ def linspace(
     retstep: bool = False,
     dtype: Any = None,
     axis: int = 0,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Numbers at equal distances between two.
 
     Args:
@@ -288,7 +288,9 @@ def ix_(*args: TensorLike) -> list[Tensor]:
     return [asarray(p) for p in np.ix_(*[np.asarray(asarray(a)) for a in args])]
 
 
-def indices(dimensions: Sequence[int], dtype: Any = int, sparse: bool = False) -> Any:
+def indices(
+    dimensions: Sequence[int], dtype: Any = int, sparse: bool = False
+) -> Tensor | tuple[Tensor, ...]:
     """The positions of every element of a grid, axis by axis; see `numpy.indices`."""
     found: Any = np.indices(tuple(dimensions), as_array_dtype(dtype), sparse)  # type: ignore[call-overload]
     return tuple(asarray(f) for f in found) if sparse else convert.from_python(found, None)

@@ -160,7 +160,7 @@ def _kind(value: Any) -> Any:
     return value if is_number(value) else own_dtype(value)
 
 
-def promote_types(type1: Any, type2: Any) -> Any:
+def promote_types(type1: Any, type2: Any) -> np.dtype[Any] | None:
     """The smallest dtype that two dtypes can be converted to.
 
     Args:

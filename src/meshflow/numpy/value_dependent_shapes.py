@@ -88,7 +88,9 @@ def argwhere(a: TensorLike) -> Tensor:
     return asarray(np.argwhere(_known(a, "argwhere")))
 
 
-def where(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None) -> Any:
+def where(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None
+) -> Tensor | list[Tensor]:
     """Elements of `x` where a condition holds, of `y` elsewhere; alone, where it holds.
 
     Args:
@@ -150,7 +152,7 @@ def unique(
     axis: int | None = None,
     *,
     equal_nan: bool = True,
-) -> Any:
+) -> Tensor | tuple[Tensor, ...]:
     """The different elements, sorted; see `numpy.unique`.
 
     Example:

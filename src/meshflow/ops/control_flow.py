@@ -7,7 +7,7 @@ become XLA control flow; outer tensors and variables may be used, and variables 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +26,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
+
+T = TypeVar("T")
 
 
 class FunctionMerge(Merge):
@@ -50,10 +52,10 @@ class FunctionMerge(Merge):
 
 def cond(
     pred: Any,
-    true_fn: Callable[[], Any] | None = None,
-    false_fn: Callable[[], Any] | None = None,
+    true_fn: Callable[[], T] | None = None,
+    false_fn: Callable[[], T] | None = None,
     name: str | None = None,
-) -> Any:
+) -> T:
     """Runs `true_fn()` if `pred`, else `false_fn()`.
 
     Args:

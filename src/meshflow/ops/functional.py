@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariables
 
 __all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map"]
+
+T = TypeVar("T")
 
 _row = Op("getitem", lambda o, i: o[0][i[0]])
 
@@ -68,7 +70,7 @@ def _empty(spec: Any) -> Any:
 
 
 def map_fn(
-    fn: Callable[..., Any],
+    fn: Callable[..., T],
     elems: Any,
     dtype: Any = None,
     parallel_iterations: int | None = None,
@@ -77,7 +79,7 @@ def map_fn(
     infer_shape: bool = True,
     name: str | None = None,
     fn_output_signature: Any = None,
-) -> Any:
+) -> T:
     """Applies `fn` to each slice of `elems` along the first dimension, one after the other.
 
     `tf.vectorized_map` does the same for all slices at once, and is faster.
@@ -146,7 +148,7 @@ def _dtype_of(signature: Any) -> Any:
 
 
 def scan(
-    fn: Callable[..., Any],
+    fn: Callable[..., T],
     elems: Any,
     initializer: Any = None,
     parallel_iterations: int = 10,
@@ -155,7 +157,7 @@ def scan(
     infer_shape: bool = True,
     reverse: bool = False,
     name: str | None = None,
-) -> Any:
+) -> T:
     """Runs `a = fn(a, element)` over the slices of `elems` and returns every `a`.
 
     Args:
@@ -189,14 +191,14 @@ def scan(
 
 
 def foldl(
-    fn: Callable[..., Any],
+    fn: Callable[..., T],
     elems: Any,
     initializer: Any = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> T:
     """Runs `a = fn(a, element)` from the first slice of `elems` to the last; returns the last `a`.
 
     The result has the shape of what the function gives.
@@ -223,14 +225,14 @@ def foldl(
 
 
 def foldr(
-    fn: Callable[..., Any],
+    fn: Callable[..., T],
     elems: Any,
     initializer: Any = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> T:
     """`foldl` from the last slice to the first.
 
     The result has the shape of what the function gives.
@@ -346,8 +348,8 @@ class _Interpreted(Op):
 
 
 def vectorized_map(
-    fn: Callable[..., Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
-) -> Any:
+    fn: Callable[..., T], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
+) -> T:
     """Applies `fn` to all slices of `elems` along the first dimension at once.
 
     `fn` is traced once and vectorized by `jax.vmap`. A function that assigns variables or calls

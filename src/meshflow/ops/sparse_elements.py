@@ -69,7 +69,7 @@ def _ones(a: SparseTensor) -> SparseTensor:
     return a.with_values(array.ones([a.values.shape[0]], "int32"))
 
 
-def add(a: Any, b: Any, threshold: Any = 0) -> Any:
+def add(a: Any, b: Any, threshold: Any = 0) -> Tensor | SparseTensor:
     """The sum of two tensors of which at least one is sparse.
 
     Args:
@@ -138,7 +138,7 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
     return _merged(_sparse(sp_a, "sp_a"), _sparse(sp_b, "sp_b"), math.minimum)
 
 
-def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
     """Calls a function with the elements of sparse tensors, and puts its results at their places.
 
     Args:

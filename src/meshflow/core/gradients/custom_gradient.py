@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -21,7 +21,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+@overload
+def custom_gradient(f: None = None) -> Callable[[Callable[P, tuple[T, Any]]], Callable[P, T]]: ...
+@overload
+def custom_gradient(f: Callable[P, tuple[T, Any]]) -> Callable[P, T]: ...
 def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
     """Gives a function a gradient of its own.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import settings
 from meshflow.keras.utils.files import get_file
 from meshflow.ops import array, math
@@ -28,7 +29,9 @@ _MODES: dict[str, tuple[float, list[float], list[float]]] = {
 }
 
 
-def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe") -> Any:
+def preprocess_input(
+    x: Any, data_format: str | None = None, mode: str = "caffe"
+) -> Tensor | np.ndarray:
     """Images scaled as a network was trained with.
 
     Args:

@@ -7,6 +7,7 @@ they do not depend on the device or on how the weight will be laid out, and noth
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -519,7 +520,7 @@ _FAMILY = registry.family(
 )
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any) -> Callable[..., Any]:
     """An initializer from a name, class, object, function or configuration.
 
     Raises:
@@ -544,7 +545,9 @@ def serialize(initializer: Any, use_legacy_format: bool = False) -> dict[str, An
     return registry.serialize(initializer)
 
 
-def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
+def deserialize(
+    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> Callable[..., Any]:
     """The initializer with a configuration.
 
     Example:

@@ -100,8 +100,8 @@ class RandomFourierFeatures(Layer):
             )
         size = shape[1]
         self.input_spec = InputSpec(ndim=2, axes={1: size})
-        named = isinstance(self.kernel_initializer, str)
-        kind = self.kernel_initializer.lower() if named else None
+        given = self.kernel_initializer
+        kind = given.lower() if isinstance(given, str) else None
         if self.scale is None:
             self.scale = float(np.sqrt(size / 2.0)) if kind == "gaussian" else 1.0
         self.unscaled_kernel = self.add_weight(

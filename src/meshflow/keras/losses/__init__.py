@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.keras import registry
@@ -167,7 +168,7 @@ __all__ = sorted(
 )
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any) -> Loss | Callable[..., Any] | None:
     """A loss from a name, class, object, function or configuration; None is None.
 
     Raises:
@@ -194,7 +195,9 @@ def serialize(loss: Any, use_legacy_format: bool = False) -> dict[str, Any] | st
     return registry.serialize(loss)
 
 
-def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
+def deserialize(
+    name: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> Loss | Callable[..., Any] | None:
     """The loss with a name or configuration.
 
     Example:

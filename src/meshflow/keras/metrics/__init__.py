@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.tensor import Tensor
@@ -208,7 +209,7 @@ __all__ = sorted(
 )
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any) -> Metric | Callable[..., Any] | None:
     """A metric from a name, class, object, function or configuration.
 
     Raises:
@@ -235,7 +236,9 @@ def serialize(metric: Any, use_legacy_format: bool = False) -> dict[str, Any] | 
     return registry.serialize(metric)
 
 
-def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
+def deserialize(
+    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> Metric | Callable[..., Any] | None:
     """The metric with a configuration.
 
     Example:

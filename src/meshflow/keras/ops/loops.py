@@ -9,7 +9,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,8 @@ __all__ = [
     "vectorized_map",
     "while_loop",
 ]
+
+T = TypeVar("T")
 
 
 def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
@@ -179,7 +181,7 @@ def _wants_upstream(gradient: Any) -> bool:
     return code is not None and code.co_argcount == 0 and "upstream" in code.co_varnames
 
 
-def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+def cond(pred: Any, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
     """What one of two functions returns.
 
     Args:
@@ -195,7 +197,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> 
     return control_flow.cond(pred, true_fn, false_fn)
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
     """What the function chosen by a number returns.
 
     Args:
@@ -247,7 +249,7 @@ def while_loop(
     return last if several else last[0]
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any) -> Any:
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T) -> T:
     """Runs `value = body_fun(i, value)` for i from `lower` to `upper`, which is left out.
 
     Args:
@@ -322,8 +324,8 @@ def scan(
 
 
 def associative_scan(
-    f: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
-) -> Any:
+    f: Callable[[Any, Any], Any], elems: T, reverse: bool = False, axis: int = 0
+) -> T:
     """All beginnings of a chain of an associative function, in a number of steps that grows as a logarithm.
 
     Args:
@@ -366,7 +368,7 @@ def _from_front(x: Any, axis: int) -> Any:
     return array_ops.transpose(x, order)
 
 
-def map(f: Callable[[Any], Any], xs: Any) -> Any:
+def map(f: Callable[[Any], T], xs: Any) -> T:
     """A function of each slice along the first dimension, one after the other.
 
     Args:
@@ -384,7 +386,7 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:
     return functional.map_fn(f, xs, fn_output_signature=kinds)
 
 
-def vectorized_map(function: Callable[[Any], Any], elements: Any) -> Any:
+def vectorized_map(function: Callable[[Any], T], elements: Any) -> T:
     """A function of all slices along the first dimension at once.
 
     Args:

@@ -55,7 +55,7 @@ registry.OPTIMIZERS.table |= registry.name_table(
 )
 
 
-def get(identifier: Any, **kwargs: Any) -> Any:
+def get(identifier: Any, **kwargs: Any) -> Optimizer:
     """An optimizer from a name, class, object, configuration, or optax transformation.
 
     Args:
@@ -110,7 +110,7 @@ def serialize(optimizer: Any, use_legacy_format: bool = False) -> dict[str, Any]
     return registry.serialize(optimizer)
 
 
-def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
+def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Optimizer:
     """The optimizer with a configuration.
 
     Args:

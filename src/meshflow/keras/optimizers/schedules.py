@@ -321,7 +321,7 @@ def serialize(learning_rate_schedule: Any) -> dict[str, Any] | str | None:
     return registry.serialize(learning_rate_schedule)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
+def deserialize(config: Any, custom_objects: Any = None) -> LearningRateSchedule:
     """The schedule with a configuration.
 
     Example:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
@@ -17,6 +18,9 @@ from meshflow.keras import settings
 from meshflow.keras.utils.directories import cropped
 from meshflow.ops.image import resize
 from meshflow.ops.image.opening import pillow as _pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 __all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
 
@@ -41,7 +45,7 @@ def load_img(
     target_size: Any = None,
     interpolation: str = "nearest",
     keep_aspect_ratio: bool = False,
-) -> Any:
+) -> Image:
     """An image file as Pillow's image.
 
     Args:
@@ -129,7 +133,7 @@ def img_to_array(img: Any, data_format: str | None = None, dtype: Any = None) ->
 
 def array_to_img(
     x: Any, data_format: str | None = None, scale: bool = True, dtype: Any = None
-) -> Any:
+) -> Image:
     """An array as Pillow's image.
 
     Args:
@@ -213,7 +217,7 @@ def save_img(
         image.save(file, format=file_format, **kwargs)
 
 
-def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Any:
+def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Tensor | np.ndarray:
     """An image cropped in the middle to an aspect ratio, then resized to it.
 
     Args:

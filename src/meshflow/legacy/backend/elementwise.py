@@ -68,7 +68,7 @@ def cast(x: Any, dtype: Any) -> Tensor:
     return math.cast(x, dtype)
 
 
-def cast_to_floatx(x: Any) -> Any:
+def cast_to_floatx(x: Any) -> Tensor | np.ndarray:
     """`x` as `floatx()`: a tensor for a tensor, a NumPy array for anything else.
 
     Example:

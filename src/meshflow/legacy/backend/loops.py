@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from meshflow.keras.layers.steps import rnn
 from meshflow.ops import functional
 
 __all__ = ["foldl", "foldr", "map_fn", "rnn"]
 
+T = TypeVar("T")
 
-def map_fn(fn: Callable[..., Any], elems: Any, name: str | None = None, dtype: Any = None) -> Any:
+
+def map_fn(fn: Callable[..., T], elems: Any, name: str | None = None, dtype: Any = None) -> T:
     """Applies `fn` to each slice of the first dimension; see `tf.map_fn`.
 
     Example:
@@ -22,9 +24,7 @@ def map_fn(fn: Callable[..., Any], elems: Any, name: str | None = None, dtype: A
     return functional.map_fn(fn, elems, dtype=dtype, name=name)
 
 
-def foldl(
-    fn: Callable[..., Any], elems: Any, initializer: Any = None, name: str | None = None
-) -> Any:
+def foldl(fn: Callable[..., T], elems: Any, initializer: Any = None, name: str | None = None) -> T:
     """Combines the slices of the first dimension from the first on; see `tf.foldl`.
 
     Example:
@@ -35,9 +35,7 @@ def foldl(
     return functional.foldl(fn, elems, initializer, name=name)
 
 
-def foldr(
-    fn: Callable[..., Any], elems: Any, initializer: Any = None, name: str | None = None
-) -> Any:
+def foldr(fn: Callable[..., T], elems: Any, initializer: Any = None, name: str | None = None) -> T:
     """Combines the slices of the first dimension from the last on; see `tf.foldr`.
 
     Example:

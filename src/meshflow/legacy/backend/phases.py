@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import is_tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.ops import array
@@ -15,7 +15,7 @@ from meshflow.ops.control_flow import cond
 __all__ = ["in_test_phase", "in_train_phase", "learning_phase", "switch"]
 
 
-def learning_phase() -> Any:
+def learning_phase() -> int | Tensor:
     """1 in training, else 0: as `set_learning_phase` or the layer call in progress says.
 
     Example:

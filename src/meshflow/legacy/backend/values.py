@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.settings import floatx
 from meshflow.legacy.backend import randomness
 from meshflow.ops import array, printing
@@ -190,7 +191,7 @@ def placeholder(
     sparse: bool = False,
     name: str | None = None,
     ragged: bool = False,
-) -> Any:
+) -> KerasTensor:
     """A symbolic input.
 
     Args:
@@ -270,7 +271,7 @@ def function(
     return call
 
 
-def gradients(loss: Any, variables: Any) -> Any:
+def gradients(loss: Any, variables: Any) -> NoReturn:
     """Not available where operations run at once.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -159,7 +160,7 @@ def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     return jax.lax.stop_gradient(input)
 
 
-def grad_pass_through(f: Any) -> Any:
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
     """A function with the value of `f` and the gradient of the identity.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -216,6 +216,26 @@ def _eigh(alpha: TensorLike, beta: TensorLike) -> Any:
     return tuple(jnp.linalg.eigh(matrix))
 
 
+@overload
+def eigh_tridiagonal(
+    alpha: TensorLike,
+    beta: TensorLike,
+    eigvals_only: Literal[True] = True,
+    select: str = "a",
+    select_range: Any = None,
+    tol: Any = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def eigh_tridiagonal(
+    alpha: TensorLike,
+    beta: TensorLike,
+    eigvals_only: bool = True,
+    select: str = "a",
+    select_range: Any = None,
+    tol: Any = None,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def eigh_tridiagonal(
     alpha: TensorLike,
     beta: TensorLike,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 
@@ -68,6 +68,28 @@ def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
     return s, u, conjugate_transpose(vh)
 
 
+@overload
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: Literal[True] = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    *,
+    compute_uv: Literal[False],
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor, Tensor]: ...
 def svd(
     tensor: TensorLike,
     full_matrices: bool = False,
