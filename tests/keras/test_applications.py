@@ -1,7 +1,9 @@
 """`tf.keras.applications`: layers, weights and numbers of parameters are those of tf-keras."""
 
 import hashlib
+import inspect
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,17 @@ def test_bad_arguments():
         make(weights=None, input_shape=(None, None, 3))
     with pytest.raises(ValueError, match="alpha can be one of"):
         applications.MobileNetV3Small(minimalistic=True, alpha=0.75)
+
+
+def test_constructors_are_functions_with_signatures_of_their_own():
+    make = applications.ConvNeXtTiny
+    assert pickle.loads(pickle.dumps(make)) is make
+    parameters = inspect.signature(make).parameters
+    assert parameters["model_name"].default == "convnext_tiny"
+    with pytest.raises(
+        TypeError, match=r"ConvNeXtTiny: .*'poling'. Its arguments are model_name, "
+    ):
+        make(poling="avg")
 
 
 def test_weights_named_by_the_size_of_images():

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.files import gfile
 from meshflow.keras import settings
+from meshflow.keras.applications.families import Wanted
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.layers import Activation, BatchNormalization, Conv2D, Dense, ReLU
@@ -71,36 +72,34 @@ class Sizes:
         return shape
 
 
-def start(
-    sizes: Sizes, input_shape: Any, input_tensor: Any, include_top: bool, weights: Any, classes: int
-) -> Any:
+def start(sizes: Sizes, wanted: Wanted) -> Any:
     """The symbolic input of a network, after its arguments are checked.
 
     Raises:
       ValueError: for weights that are neither known nor a file, or do not fit the number of classes.
     """
+    weights, top = wanted.weights, wanted.include_top
     if not (weights in ("imagenet", None) or gfile.exists(weights)):
         raise ValueError(
             "The `weights` argument should be either `None` (random initialization), `imagenet` (pre-training on "
             f"ImageNet), or the path to the weights file to be loaded. Received `weights={weights}`"
         )
-    if weights == "imagenet" and include_top and classes != 1000:
+    if weights == "imagenet" and top and wanted.classes != 1000:
         raise ValueError(
             'If using `weights` as `"imagenet"` with `include_top` as true, `classes` should be 1000. '
-            f"Received `classes={classes}`"
+            f"Received `classes={wanted.classes}`"
         )
-    shape = sizes.shape(input_shape, include_top and input_tensor is None, weights)
-    return Input(shape=shape) if input_tensor is None else input_tensor
+    begin = wanted.input_tensor
+    shape = sizes.shape(wanted.input_shape, top and begin is None, weights)
+    return Input(shape=shape) if begin is None else begin
 
 
-def pooled(
-    x: Any, include_top: bool, pooling: str | None, classes: int, classifier_activation: Any
-) -> Any:
+def pooled(x: Any, wanted: Wanted) -> Any:
     """The classifier, or pooled features, or the features."""
-    if include_top:
+    if wanted.include_top:
         x = GlobalAveragePooling2D(name="avg_pool")(x)
-        return Dense(classes, activation=classifier_activation, name="predictions")(x)
-    return pooled_features(x, pooling)
+        return Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
+    return pooled_features(x, wanted.pooling)
 
 
 def pooled_features(x: Any, pooling: str | None, named: bool = True) -> Any:
@@ -111,31 +110,28 @@ def pooled_features(x: Any, pooling: str | None, named: bool = True) -> Any:
     return layer(name=f"{pooling}_pool" if named else None)(x)
 
 
-def model_of(
-    name: str, inputs: Any, input_tensor: Any, outputs: Any, weights: Any, file: str
-) -> Functional:
+def model_of(name: str, inputs: Any, outputs: Any, wanted: Wanted, file: str) -> Functional:
     """The finished model with its weights.
 
     Args:
       name: the model's name.
       inputs: where it begins.
-      input_tensor: the user's tensor, whose own inputs are the model's.
       outputs: where it ends.
-      weights: None, 'imagenet' or a path.
+      wanted: has the user's tensor, whose own inputs are the model's, and which weights are loaded.
       file: URL of ImageNet's weights.
 
     Raises:
       OSError: when weights cannot be downloaded.
     """
     begin = inputs
-    if input_tensor is not None:
-        found = get_source_inputs(input_tensor)
+    if wanted.input_tensor is not None:
+        found = get_source_inputs(wanted.input_tensor)
         begin = found[0] if len(found) == 1 else found
     model = Functional(begin, outputs, name=name)
-    if weights == "imagenet":
+    if wanted.weights == "imagenet":
         model.load_weights(get_file(file.rsplit("/", 1)[-1], file, cache_subdir="models"))
-    elif weights is not None:
-        model.load_weights(weights)
+    elif wanted.weights is not None:
+        model.load_weights(wanted.weights)
     return model
 
 

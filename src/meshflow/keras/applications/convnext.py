@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import initializers
 from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
-from meshflow.keras.applications.families import NamedNetwork, named_constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
@@ -84,22 +84,12 @@ def _block(x: Any, name: str) -> Any:
     return inputs + Activation("linear", name=f"{name}identity")(x)
 
 
-def _convnext(
-    kind: str,
-    name: str,
-    include_top: bool,
-    include_preprocessing: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
+def _convnext(kind: str, wanted: Wanted) -> Model:
+    name = wanted.model_name
     depths, widths = _VARIANTS[kind]
-    inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
+    inputs = start(Sizes(224, 32), wanted)
     x = inputs
-    if include_preprocessing:
+    if wanted.include_preprocessing:
         mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
         x = Normalization(
             mean=[255 * m for m in mean],
@@ -122,20 +112,24 @@ def _convnext(
             x = Sequential(steps, name=f"{down}_block_{stage - 1}")(x)
         for block in range(depth):
             x = _block(x, f"{name}_stage_{stage}_block_{block}")
-    if include_top:
+    if wanted.include_top:
         x = GlobalAveragePooling2D(name=f"{name}_head_gap")(x)
         x = _norm(f"{name}_head_layernorm")(x)
-        x = Dense(classes, activation=classifier_activation, name=f"{name}_head_dense")(x)
+        x = Dense(
+            wanted.classes, activation=wanted.classifier_activation, name=f"{name}_head_dense"
+        )(x)
     else:
-        x = LayerNormalization(epsilon=1e-6)(pooled_features(x, pooling, named=False))
-    file = f"{URL}convnext/convnext_{kind.lower()}{'' if include_top else '_notop'}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+        x = LayerNormalization(epsilon=1e-6)(pooled_features(x, wanted.pooling, named=False))
+    file = f"{URL}convnext/convnext_{kind.lower()}{'' if wanted.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, wanted, file)
 
 
-def _of(kind: str) -> NamedNetwork:
+def _described(kind: str) -> Described:
     what = f"ConvNeXt {kind}; images have values 0 to 255."
-    build = functools.partial(_convnext, kind)
-    return named_constructor(f"ConvNeXt{kind}", what, f"convnext_{kind.lower()}", build)
+    return Described(f"ConvNeXt{kind}", what, 224, f"convnext_{kind.lower()}")
+
+
+_of = family(Signatures.named, _convnext, _described)
 
 
 ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _of("Tiny"), _of("Small"), _of("Base")

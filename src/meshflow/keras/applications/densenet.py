@@ -14,8 +14,9 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import Network, constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Concatenate
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
@@ -32,17 +33,8 @@ def _active(x: Any, name: str, norm: str = "_bn", relu: str = "_relu") -> Any:
     return activation(batch_norm(x, name + norm, epsilon=1.001e-5), "relu", name + relu)
 
 
-def _densenet(
-    layers: int,
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
-    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+def _densenet(layers: int, wanted: Wanted) -> Model:
+    inputs = start(_SIZES, wanted)
     x = convolution(ZeroPadding2D(3)(inputs), 64, 7, "conv1/conv", 2, padding="valid")
     x = ZeroPadding2D(1)(_active(x, "conv1", "/bn", "/relu"))
     x = MaxPooling2D(3, strides=2, name="pool1")(x)
@@ -60,15 +52,18 @@ def _densenet(
             x = convolution(_active(x, name), half, 1, f"{name}_conv", padding="valid")
             x = AveragePooling2D(2, strides=2, name=f"{name}_pool")(x)
     x = _active(x, "", "bn", "relu")
-    x = pooled(x, include_top, pooling, classes, classifier_activation)
-    name, ending = f"densenet{layers}", "" if include_top else "_notop"
+    x = pooled(x, wanted)
+    name, ending = f"densenet{layers}", "" if wanted.include_top else "_notop"
     file = f"{URL}densenet/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+    return model_of(name, inputs, x, wanted, file)
 
 
-def _of(layers: int) -> Network:
+def _described(layers: int) -> Described:
     what = f"DenseNet with {layers} layers that have weights."
-    return constructor(f"DenseNet{layers}", what, 224, lambda *options: _densenet(layers, *options))
+    return Described(f"DenseNet{layers}", what, 224)
+
+
+_of = family(Signatures.plain, _densenet, _described)
 
 
 DenseNet121, DenseNet169, DenseNet201 = _of(121), _of(169), _of(201)

@@ -15,8 +15,9 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import Network, constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
@@ -120,20 +121,11 @@ def _rounded(filters: float) -> int:
     return found + 8 if found < 0.9 * filters else found
 
 
-def _efficientnet(
-    number: int,
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
+def _efficientnet(number: int, wanted: Wanted) -> Model:
     width, depth, size, dropout = _VARIANTS[number]
-    inputs = start(Sizes(size, 32), input_shape, input_tensor, include_top, weights, classes)
+    inputs = start(Sizes(size, 32), wanted)
     x = Normalization(axis=3)(Rescaling(1.0 / 255.0)(inputs))
-    if weights == "imagenet":
+    if wanted.weights == "imagenet":
         # The file holds variances where deviations were meant.
         x = Rescaling([1.0 / math.sqrt(s) for s in (0.229, 0.224, 0.225)])(x)
     x = padded_for_stride(x, 3, "stem_conv_pad")
@@ -155,19 +147,21 @@ def _efficientnet(
             done += 1
     x = convolved(x, _rounded(1280 * width), 1, "top_conv")
     x = activation(batch_norm(x, "top_bn"), "swish", "top_activation")
-    if include_top:
-        x = classified(x, dropout, classes, classifier_activation)
+    if wanted.include_top:
+        x = classified(x, dropout, wanted.classes, wanted.classifier_activation)
     else:
-        x = pooled_features(x, pooling)
+        x = pooled_features(x, wanted.pooling)
     name = f"efficientnetb{number}"
-    file = f"{URL}{name}{'' if include_top else '_notop'}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+    file = f"{URL}{name}{'' if wanted.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, wanted, file)
 
 
-def _of(number: int) -> Network:
-    name, size = f"EfficientNetB{number}", _VARIANTS[number][2]
-    build = lambda *options: _efficientnet(number, *options)
-    return constructor(name, f"EfficientNet B{number}; images have values 0 to 255.", size, build)
+def _described(number: int) -> Described:
+    what = f"EfficientNet B{number}; images have values 0 to 255."
+    return Described(f"EfficientNetB{number}", what, _VARIANTS[number][2])
+
+
+_of = family(Signatures.plain, _efficientnet, _described)
 
 
 EfficientNetB0, EfficientNetB1, EfficientNetB2 = _of(0), _of(1), _of(2)

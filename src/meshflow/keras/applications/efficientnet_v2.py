@@ -15,8 +15,9 @@ from meshflow.keras.applications.common import (
     start,
 )
 from meshflow.keras.applications.efficientnet import KERNEL, added, attended, classified, convolved
-from meshflow.keras.applications.families import PreprocessingNetwork, preprocessing_constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import DepthwiseConv2D, Rescaling
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
@@ -114,20 +115,10 @@ def _scaled(x: Any, kind: str) -> Any:
     return Normalization(mean=_MEAN, variance=_VARIANCE, axis=3)(Rescaling(1.0 / 255.0)(x))
 
 
-def _efficientnet(
-    kind: str,
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-    include_preprocessing: bool,
-) -> Any:
+def _efficientnet(kind: str, wanted: Wanted) -> Model:
     stages, stem, width, depth, size = _VARIANTS[kind]
-    inputs = start(Sizes(size, 32), input_shape, input_tensor, include_top, weights, classes)
-    x = _scaled(inputs, kind) if include_preprocessing else inputs
+    inputs = start(Sizes(size, 32), wanted)
+    x = _scaled(inputs, kind) if wanted.include_preprocessing else inputs
     x = convolved(x, _rounded(stem * width), 3, "stem_conv", 2)
     x = _activated(x, "stem_bn", "stem_activation")
     done, total = 0, sum(repeats for repeats, *_ in stages)
@@ -145,19 +136,21 @@ def _efficientnet(
             done += 1
     x = convolved(x, _rounded(1280 * width), 1, "top_conv")
     x = _activated(x, "top_bn", "top_activation")
-    if include_top:
-        x = classified(x, 0.2, classes, classifier_activation)
+    if wanted.include_top:
+        x = classified(x, 0.2, wanted.classes, wanted.classifier_activation)
     else:
-        x = pooled_features(x, pooling)
+        x = pooled_features(x, wanted.pooling)
     name = f"efficientnetv2-{kind.lower()}"
-    file = f"{URL}efficientnet_v2/{name}{'' if include_top else '_notop'}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+    file = f"{URL}efficientnet_v2/{name}{'' if wanted.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, wanted, file)
 
 
-def _of(kind: str) -> PreprocessingNetwork:
-    build = lambda *options: _efficientnet(kind, *options)
+def _described(kind: str) -> Described:
     what = f"EfficientNet V2 {kind}; images have values 0 to 255."
-    return preprocessing_constructor(f"EfficientNetV2{kind}", what, _VARIANTS[kind][4], build)
+    return Described(f"EfficientNetV2{kind}", what, _VARIANTS[kind][4])
+
+
+_of = family(Signatures.scaling, _efficientnet, _described)
 
 
 EfficientNetV2B0, EfficientNetV2B1, EfficientNetV2B2 = _of("B0"), _of("B1"), _of("B2")

@@ -1,95 +1,40 @@
-"""How constructors of a family, which differ in numbers only, are made."""
+"""How constructors of networks are made: each signature stands once, and one maker does the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from meshflow.keras.engine.models.model import Model
 
-__all__ = [
-    "NamedNetwork",
-    "Network",
-    "PreprocessingNetwork",
-    "arguments_of",
-    "constructor",
-    "named_constructor",
-    "preprocessing_constructor",
-]
+__all__ = ["Described", "Signatures", "Wanted", "constructor", "family"]
+
+P = ParamSpec("P")
+Kind = TypeVar("Kind")
 
 
-class Network(Protocol):
-    """Makes one network of a family; see any of them for the arguments."""
+class Wanted(SimpleNamespace):
+    """The arguments of a constructor by name; a network has those of its signature."""
 
-    def __call__(
-        self,
-        include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model: ...
-
-
-class PreprocessingNetwork(Protocol):
-    """Makes one network of a family that scales images itself."""
-
-    def __call__(
-        self,
-        include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-        include_preprocessing: bool = True,
-    ) -> Model: ...
+    include_top: bool
+    weights: Any
+    input_tensor: Any
+    input_shape: Any
+    pooling: str | None
+    classes: int
+    classifier_activation: Any
+    include_preprocessing: bool
+    model_name: str
 
 
-_DOC = """{what}
+class Signatures(Protocol):
+    """The signatures that constructors of several families have."""
 
-    Args:
-      include_top: whether the classifier is part of the model.
-      weights: None, 'imagenet' (downloaded once), or the path of a file of weights.
-      input_tensor: a symbolic tensor to begin with, instead of an `Input`.
-      input_shape: (height, width, channels); default ({size}, {size}, 3).
-      pooling: without a classifier, 'avg' or 'max' pools the features of all places.
-      classes: how many classes the classifier has.
-      classifier_activation: the classifier's activation; None for logits.
-
-    Raises:
-      ValueError: for shapes, weights or classes that do not go together.
-    """
-
-
-def arguments_of(size: int, after: str, without: str = "") -> str:
-    """What documents the common arguments that come after one, and the errors.
-
-    Args:
-      size: height and width of images by default.
-      after: the argument.
-      without: an argument that is left out.
-    """
-    lines = _DOC.format(what="", size=size).split("\n")
-    begin = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{after}:"))
-    kept = [n for n in lines[begin + 1 :] if not (without and n.strip().startswith(f"{without}:"))]
-    return "\n".join(kept)
-
-
-def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> Network:
-    """The public function that makes a network.
-
-    Args:
-      name: its name.
-      what: the first line of its description.
-      size: height and width of images by default.
-      build: makes the network; called with the same arguments.
-    """
-
-    def make(
+    @staticmethod
+    def plain(
         include_top: bool = True,
         weights: Any = "imagenet",
         input_tensor: Any = None,
@@ -98,34 +43,11 @@ def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> N
         classes: int = 1000,
         classifier_activation: Any = "softmax",
     ) -> Model:
-        return build(
-            include_top,
-            weights,
-            input_tensor,
-            input_shape,
-            pooling,
-            classes,
-            classifier_activation,
-        )
+        """Of most."""
+        ...
 
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = _DOC.format(what=what, size=size)
-    return make
-
-
-def preprocessing_constructor(
-    name: str, what: str, size: int, build: Callable[..., Any]
-) -> PreprocessingNetwork:
-    """As `constructor`, of a network that scales images itself unless told otherwise.
-
-    Args:
-      name: its name.
-      what: the first line of its description.
-      size: height and width of images by default.
-      build: makes the network; called with the same arguments.
-    """
-
-    def make(
+    @staticmethod
+    def scaling(
         include_top: bool = True,
         weights: Any = "imagenet",
         input_tensor: Any = None,
@@ -135,28 +57,11 @@ def preprocessing_constructor(
         classifier_activation: Any = "softmax",
         include_preprocessing: bool = True,
     ) -> Model:
-        return build(
-            include_top,
-            weights,
-            input_tensor,
-            input_shape,
-            pooling,
-            classes,
-            classifier_activation,
-            include_preprocessing,
-        )
+        """Of networks that scale images themselves."""
+        ...
 
-    make.__name__ = make.__qualname__ = name
-    scaling = "include_preprocessing: whether images are scaled in the model.\n\n    Raises:"
-    make.__doc__ = _DOC.format(what=what, size=size).replace("\n    Raises:", f"      {scaling}")
-    return make
-
-
-class NamedNetwork(Protocol):
-    """Makes one network of a family whose layers' names begin with the model's."""
-
-    def __call__(
-        self,
+    @staticmethod
+    def named(
         model_name: str = ...,
         include_top: bool = True,
         include_preprocessing: bool = True,
@@ -166,51 +71,99 @@ class NamedNetwork(Protocol):
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: Any = "softmax",
-    ) -> Model: ...
+    ) -> Model:
+        """Of networks that give their name to their layers."""
+        ...
 
 
-_NAMED_DOC = """{what}
+_ARGUMENTS = {
+    "alpha": "factor of the numbers of channels.",
+    "classes": "how many classes the classifier has.",
+    "classifier_activation": "the classifier's activation; None for logits.",
+    "include_preprocessing": "whether images are scaled in the model.",
+    "include_top": "whether the classifier is part of the model.",
+    "input_shape": "(height, width, channels); default ({size}, {size}, 3).",
+    "input_tensor": "a symbolic tensor to begin with, instead of an `Input`.",
+    "model_name": "name of the model, with which names of layers begin.",
+    "pooling": "without a classifier, 'avg' or 'max' pools the features of all places.",
+    "weights": "None, 'imagenet' (downloaded once), or the path of a file of weights.",
+}
 
-    Args:
-      model_name: name of the model, with which names of layers begin.
-      include_top: whether the classifier is part of the model.
-      include_preprocessing: whether images are scaled in the model.
-{rest}"""
 
+class Described(NamedTuple):
+    """What a constructor says of itself.
 
-def named_constructor(name: str, what: str, usual: str, build: Callable[..., Any]) -> NamedNetwork:
-    """As `constructor`, of a network for images of 224x224 that scales them itself, and gives its name to its layers.
-
-    Args:
-      name: the function's name.
+    Attributes:
+      name: its name.
       what: the first line of its description.
-      usual: the default of `model_name`.
-      build: makes the network; called with the same arguments.
+      size: height and width of images by default.
+      model_name: the default of the argument of this name.
+      arguments: what arguments mean of which only this network knows, or that mean something else.
     """
 
-    def make(
-        model_name: str = usual,
-        include_top: bool = True,
-        include_preprocessing: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model:
-        return build(
-            model_name,
-            include_top,
-            include_preprocessing,
-            weights,
-            input_tensor,
-            input_shape,
-            pooling,
-            classes,
-            classifier_activation,
-        )
+    name: str
+    what: str
+    size: int
+    model_name: str | None = None
+    arguments: Mapping[str, str] = MappingProxyType({})
 
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = _NAMED_DOC.format(what=what, rest=arguments_of(224, after="include_top"))
+
+def constructor(
+    like: Callable[P, Model], build: Callable[[Any], Model], described: Described
+) -> Callable[P, Model]:
+    """The public function that makes a network.
+
+    Args:
+      like: has its signature.
+      build: makes the network of what is `Wanted`.
+      described: its name and documentation.
+    """
+    signature = inspect.signature(like)
+    parameters = dict(signature.parameters)
+    if described.model_name is not None:
+        usual = parameters["model_name"].replace(default=described.model_name)
+        parameters["model_name"] = usual
+        signature = signature.replace(parameters=list(parameters.values()))
+
+    def make(*args: P.args, **kwargs: P.kwargs) -> Model:
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            known = ", ".join(parameters)
+            raise TypeError(f"{described.name}: {error}. Its arguments are {known}.") from None
+        given.apply_defaults()
+        return build(Wanted(**given.arguments))
+
+    make.__name__ = make.__qualname__ = described.name
+    make.__module__ = getattr(build, "func", build).__module__
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    make.__doc__ = _documentation(described, parameters)
     return make
+
+
+def family(
+    like: Callable[P, Model],
+    build: Callable[[Kind, Any], Model],
+    describe: Callable[[Kind], Described],
+) -> Callable[[Kind], Callable[P, Model]]:
+    """The constructors of networks that differ in their kind only: a function from the kind to one of them.
+
+    Args:
+      like: has their signature.
+      build: makes a network of its kind and what is `Wanted`.
+      describe: the name and documentation of a kind's constructor.
+    """
+    return lambda kind: constructor(like, functools.partial(build, kind), describe(kind))
+
+
+def _documentation(described: Described, names: Iterable[str]) -> str:
+    meanings = {**_ARGUMENTS, **described.arguments}
+    size = described.size
+    lines = "".join(f"      {name}: {meanings[name].format(size=size)}\n" for name in names)
+    return f"""{described.what}
+
+    Args:
+{lines}
+    Raises:
+      ValueError: for shapes, weights or classes that do not go together.
+    """

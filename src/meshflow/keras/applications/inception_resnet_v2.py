@@ -15,10 +15,11 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.inception_v3 import chain, shrunk
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import concatenate
 from meshflow.keras.layers.pooling import AveragePooling2D
 
@@ -70,16 +71,8 @@ def _block(x: Any, kind: str, number: int, scale: float, last: bool = False) -> 
     return x if last else activation(x, "relu", f"{name}_ac")
 
 
-def _inception_resnet(
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
-    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+def _inception_resnet(wanted: Wanted) -> Model:
+    inputs = start(_SIZES, wanted)
     x = shrunk(chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
     x = shrunk(chain(x, (80, 1, 1), (192, 3, 1)))
     branches = [
@@ -105,13 +98,13 @@ def _inception_resnet(
         x = _block(x, "block8", number, 0.2)
     x = _block(x, "block8", 10, 1.0, last=True)
     x = batch_norm(convolution(x, 1536, 1, "conv_7b"), "conv_7b_bn", scale=False)
-    x = pooled(
-        activation(x, "relu", "conv_7b_ac"), include_top, pooling, classes, classifier_activation
-    )
-    ending = "" if include_top else "_notop"
+    x = pooled(activation(x, "relu", "conv_7b_ac"), wanted)
+    ending = "" if wanted.include_top else "_notop"
     name = "inception_resnet_v2"
     file = f"{URL}{name}/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+    return model_of(name, inputs, x, wanted, file)
 
 
-InceptionResNetV2 = constructor("InceptionResNetV2", "Inception-ResNet V2.", 299, _inception_resnet)
+InceptionResNetV2 = constructor(
+    Signatures.plain, _inception_resnet, Described("InceptionResNetV2", "Inception-ResNet V2.", 299)
+)

@@ -14,8 +14,9 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import concatenate
 from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
 
@@ -62,16 +63,8 @@ def _wide(x: Any, number: int) -> Any:
     return _mixed(f"mixed{number}", first, second, third, chain(_blurred(x), (192, 1)))
 
 
-def _inception(
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
-    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+def _inception(wanted: Wanted) -> Model:
+    inputs = start(_SIZES, wanted)
     x = shrunk(chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
     x = shrunk(chain(x, (80, 1, 1), (192, 3, 1)))
     for number, last in enumerate((32, 64, 64)):
@@ -98,10 +91,12 @@ def _inception(
         shrunk(x),
     )
     x = _wide(_wide(x, 9), 10)
-    x = pooled(x, include_top, pooling, classes, classifier_activation)
-    ending = "" if include_top else "_notop"
+    x = pooled(x, wanted)
+    ending = "" if wanted.include_top else "_notop"
     file = f"{URL}inception_v3/inception_v3_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of("inception_v3", inputs, input_tensor, x, weights, file)
+    return model_of("inception_v3", inputs, x, wanted, file)
 
 
-InceptionV3 = constructor("InceptionV3", "Inception V3.", 299, _inception)
+InceptionV3 = constructor(
+    Signatures.plain, _inception, Described("InceptionV3", "Inception V3.", 299)
+)

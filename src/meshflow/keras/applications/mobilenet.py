@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.keras.applications.common import (
     URL,
@@ -14,6 +14,7 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
+from meshflow.keras.applications.families import Described, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Activation, DepthwiseConv2D, Dropout, Reshape
@@ -34,43 +35,41 @@ _ALPHAS = {0.25: "2_5", 0.5: "5_0", 0.75: "7_5", 1.0: "1_0"}
 TRAINED = (128, 160, 192, 224)
 
 
-def MobileNet(
-    input_shape: Any = None,
-    alpha: float = 1.0,
-    depth_multiplier: int = 1,
-    dropout: float = 0.001,
-    include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
-    pooling: str | None = None,
-    classes: int = 1000,
-    classifier_activation: Any = "softmax",
-) -> Model:
-    """MobileNet.
+class _Signature(Protocol):
+    @staticmethod
+    def of(
+        input_shape: Any = None,
+        alpha: float = 1.0,
+        depth_multiplier: int = 1,
+        dropout: float = 0.001,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model:
+        """TensorFlow's."""
+        ...
 
-    Args:
-      input_shape: (height, width, channels); default (224, 224, 3).
-      alpha: factor of the numbers of channels.
-      depth_multiplier: output channels per input channel of convolutions by channel.
-      dropout: share dropped before the classifier in training.
-      include_top: whether the classifier is part of the model.
-      weights: None, 'imagenet' (downloaded once), or the path of a file of weights.
-      input_tensor: a symbolic tensor to begin with, instead of an `Input`.
-      pooling: without a classifier, 'avg' or 'max' pools the features of all places.
-      classes: how many classes the classifier has.
-      classifier_activation: the classifier's activation; None for logits.
 
-    Raises:
-      ValueError: for shapes, weights or classes that do not go together.
-    """
-    rows = trained_size(input_shape)
-    if weights == "imagenet" and (depth_multiplier != 1 or alpha not in _ALPHAS):
+class _Wanted(Wanted):
+    alpha: float
+    depth_multiplier: int
+    dropout: float
+
+
+def _mobilenet(wanted: _Wanted) -> Model:
+    rows = trained_size(wanted.input_shape)
+    if wanted.weights == "imagenet" and (
+        wanted.depth_multiplier != 1 or wanted.alpha not in _ALPHAS
+    ):
         raise ValueError(
             "If imagenet weights are being loaded, depth multiplier must be 1 and alpha can be one of `0.25`, `0.50`, "
-            f"`0.75` or `1.0` only. Received: depth_multiplier={depth_multiplier}, alpha={alpha}"
+            f"`0.75` or `1.0` only. Received: depth_multiplier={wanted.depth_multiplier}, alpha={wanted.alpha}"
         )
-    inputs = start(Sizes(rows, 32), input_shape, input_tensor, include_top, weights, classes)
-    x = convolution(inputs, int(32 * alpha), 3, "conv1", 2)
+    inputs = start(Sizes(rows, 32), wanted)
+    x = convolution(inputs, int(32 * wanted.alpha), 3, "conv1", 2)
     x = activation(batch_norm(x, "conv1_bn"), "relu6", "conv1_relu")
     for i, (filters, step) in enumerate(_BLOCKS, 1):
         if step == 2:
@@ -79,25 +78,34 @@ def MobileNet(
             3,
             strides=step,
             padding="same" if step == 1 else "valid",
-            depth_multiplier=depth_multiplier,
+            depth_multiplier=wanted.depth_multiplier,
             use_bias=False,
             name=f"conv_dw_{i}",
         )(x)
         x = activation(batch_norm(x, f"conv_dw_{i}_bn"), "relu6", f"conv_dw_{i}_relu")
-        x = convolution(x, int(filters * alpha), 1, f"conv_pw_{i}")
+        x = convolution(x, int(filters * wanted.alpha), 1, f"conv_pw_{i}")
         x = activation(batch_norm(x, f"conv_pw_{i}_bn"), "relu6", f"conv_pw_{i}_relu")
-    if include_top:
+    if wanted.include_top:
         x = GlobalAveragePooling2D(keepdims=True)(x)
-        x = Dropout(dropout, name="dropout")(x)
-        x = convolution(x, classes, 1, "conv_preds", use_bias=True)
-        x = Reshape((classes,), name="reshape_2")(x)
-        x = Activation(classifier_activation, name="predictions")(x)
+        x = Dropout(wanted.dropout, name="dropout")(x)
+        x = convolution(x, wanted.classes, 1, "conv_preds", use_bias=True)
+        x = Reshape((wanted.classes,), name="reshape_2")(x)
+        x = Activation(wanted.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, pooling)
-    ending = "" if include_top else "_no_top"
-    file = f"{URL}mobilenet/mobilenet_{_ALPHAS.get(alpha)}_{rows}_tf{ending}.h5"
-    size = rows if weights == "imagenet" else inputs.shape[1]
-    return model_of(f"mobilenet_{alpha:0.2f}_{size}", inputs, input_tensor, x, weights, file)
+        x = pooled_features(x, wanted.pooling)
+    ending = "" if wanted.include_top else "_no_top"
+    file = f"{URL}mobilenet/mobilenet_{_ALPHAS.get(wanted.alpha)}_{rows}_tf{ending}.h5"
+    size = rows if wanted.weights == "imagenet" else inputs.shape[1]
+    return model_of(f"mobilenet_{wanted.alpha:0.2f}_{size}", inputs, x, wanted, file)
+
+
+_MEANINGS = {
+    "depth_multiplier": "output channels per input channel of convolutions by channel.",
+    "dropout": "share dropped before the classifier in training.",
+}
+MobileNet = constructor(
+    _Signature.of, _mobilenet, Described("MobileNet", "MobileNet.", 224, arguments=_MEANINGS)
+)
 
 
 def trained_size(input_shape: Any) -> int:

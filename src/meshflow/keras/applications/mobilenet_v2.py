@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.keras.applications.common import (
     URL,
@@ -15,6 +15,7 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
+from meshflow.keras.applications.families import Described, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.mobilenet import trained_size
 from meshflow.keras.engine.models.model import Model
@@ -62,60 +63,55 @@ def _block(x: Any, expansion: int, filters: int, step: int, name: str) -> Any:
     return Add(name=f"{name}add")([inputs, x]) if entering == filters and step == 1 else x
 
 
-def MobileNetV2(
-    input_shape: Any = None,
-    alpha: float = 1.0,
-    include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
-    pooling: str | None = None,
-    classes: int = 1000,
-    classifier_activation: Any = "softmax",
-) -> Model:
-    """MobileNet V2.
+class _Signature(Protocol):
+    @staticmethod
+    def of(
+        input_shape: Any = None,
+        alpha: float = 1.0,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model:
+        """TensorFlow's."""
+        ...
 
-    Args:
-      input_shape: (height, width, channels); default (224, 224, 3).
-      alpha: factor of the numbers of channels.
-      include_top: whether the classifier is part of the model.
-      weights: None, 'imagenet' (downloaded once), or the path of a file of weights.
-      input_tensor: a symbolic tensor to begin with, instead of an `Input`.
-      pooling: without a classifier, 'avg' or 'max' pools the features of all places.
-      classes: how many classes the classifier has.
-      classifier_activation: the classifier's activation; None for logits.
 
-    Raises:
-      ValueError: for shapes, weights or classes that do not go together.
+class _Wanted(Wanted):
+    alpha: float
 
-    Example:
-      >>> import meshflow as tf
-      >>> model = tf.keras.applications.MobileNetV2((32, 32, 3), 0.35, weights=None, classes=5)
-      >>> model.output_shape
-      (None, 5)
-    """
-    rows = 96 if tuple(input_shape or ())[:2] == (96, 96) else trained_size(input_shape)
-    if weights == "imagenet" and alpha not in _ALPHAS:
+
+def _mobilenet(wanted: _Wanted) -> Model:
+    rows = (
+        96 if tuple(wanted.input_shape or ())[:2] == (96, 96) else trained_size(wanted.input_shape)
+    )
+    if wanted.weights == "imagenet" and wanted.alpha not in _ALPHAS:
         raise ValueError(
             "If imagenet weights are being loaded, alpha must be one of `0.35`, `0.50`, `0.75`, `1.0`, `1.3` and `1.4` "
-            f"only. Received: alpha={alpha}"
+            f"only. Received: alpha={wanted.alpha}"
         )
-    inputs = start(Sizes(rows, 32), input_shape, input_tensor, include_top, weights, classes)
-    x = convolution(inputs, rounded(32 * alpha), 3, "Conv1", 2)
+    inputs = start(Sizes(rows, 32), wanted)
+    x = convolution(inputs, rounded(32 * wanted.alpha), 3, "Conv1", 2)
     x = activation(_normed(x, "bn_Conv1"), "relu6", "Conv1_relu")
     number = 0
     for expansion, filters, repeats, step in _STAGES:
         for i in range(repeats):
             name = f"block_{number}_" if number else "expanded_conv_"
-            x = _block(x, expansion, rounded(filters * alpha), step if i == 0 else 1, name)
+            x = _block(x, expansion, rounded(filters * wanted.alpha), step if i == 0 else 1, name)
             number += 1
-    x = convolution(x, rounded(1280 * max(alpha, 1.0)), 1, "Conv_1", padding="valid")
+    x = convolution(x, rounded(1280 * max(wanted.alpha, 1.0)), 1, "Conv_1", padding="valid")
     x = activation(_normed(x, "Conv_1_bn"), "relu6", "out_relu")
-    if include_top:
+    if wanted.include_top:
         x = GlobalAveragePooling2D()(x)
-        x = Dense(classes, activation=classifier_activation, name="predictions")(x)
+        x = Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, pooling)
-    ending = "" if include_top else "_no_top"
-    file = f"{URL}mobilenet_v2/mobilenet_v2_weights_tf_dim_ordering_tf_kernels_{alpha}_{rows}{ending}.h5"
-    size = rows if weights == "imagenet" else inputs.shape[1]
-    return model_of(f"mobilenetv2_{alpha:0.2f}_{size}", inputs, input_tensor, x, weights, file)
+        x = pooled_features(x, wanted.pooling)
+    ending = "" if wanted.include_top else "_no_top"
+    file = f"{URL}mobilenet_v2/mobilenet_v2_weights_tf_dim_ordering_tf_kernels_{wanted.alpha}_{rows}{ending}.h5"
+    size = rows if wanted.weights == "imagenet" else inputs.shape[1]
+    return model_of(f"mobilenetv2_{wanted.alpha:0.2f}_{size}", inputs, x, wanted, file)
+
+
+MobileNetV2 = constructor(_Signature.of, _mobilenet, Described("MobileNetV2", "MobileNet V2.", 224))

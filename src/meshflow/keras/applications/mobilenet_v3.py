@@ -15,6 +15,7 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
+from meshflow.keras.applications.families import Described, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.mobilenet_v2 import rounded
 from meshflow.keras.engine.models.model import Model
@@ -128,98 +129,54 @@ def _trained_weights(kind: str, alpha: float, minimalistic: bool, include_top: b
     return f"{URL}mobilenet_v3/{file}"
 
 
-def _mobilenet(
-    kind: str,
-    blocks: Any,
-    last: int,
-    input_shape: Any,
-    alpha: float,
-    minimalistic: bool,
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    classes: int,
-    pooling: str | None,
-    dropout_rate: float,
-    classifier_activation: Any,
-    include_preprocessing: bool,
-) -> Any:
-    if weights == "imagenet" and alpha not in ((1.0,) if minimalistic else (0.75, 1.0)):
+class _Wanted(Wanted):
+    alpha: float
+    minimalistic: bool
+    dropout_rate: float
+
+
+def _mobilenet(kind: str, wanted: _Wanted) -> Model:
+    blocks, last = (_SMALL, 1024) if kind == "small" else (_LARGE, 1280)
+    if wanted.weights == "imagenet" and wanted.alpha not in (
+        (1.0,) if wanted.minimalistic else (0.75, 1.0)
+    ):
         raise ValueError(
             "If imagenet weights are being loaded, alpha can be one of `0.75`, `1.0` for non minimalistic or `1.0` "
-            f"for minimalistic only. Received: alpha={alpha}, minimalistic={minimalistic}"
+            f"for minimalistic only. Received: alpha={wanted.alpha}, minimalistic={wanted.minimalistic}"
         )
-    inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
-    swish = _relu if minimalistic else _cheap_swish
-    x = Rescaling(1.0 / 127.5, -1.0)(inputs) if include_preprocessing else inputs
+    inputs = start(Sizes(224, 32), wanted)
+    swish = _relu if wanted.minimalistic else _cheap_swish
+    x = Rescaling(1.0 / 127.5, -1.0)(inputs) if wanted.include_preprocessing else inputs
     x = swish(_normed(convolution(x, 16, 3, "Conv", 2), "Conv"))
     for number, (expansion, filters, window, step, attends, swishes) in enumerate(blocks):
         x = _block(
             x,
             expansion,
-            rounded(filters * alpha),
-            3 if minimalistic else window,
+            rounded(filters * wanted.alpha),
+            3 if wanted.minimalistic else window,
             step,
-            attends and not minimalistic,
+            attends and not wanted.minimalistic,
             swish if swishes else _relu,
             number,
         )
     x = swish(_normed(convolution(x, rounded(x.shape[-1] * 6), 1, "Conv_1"), "Conv_1"))
-    if include_top:
+    if wanted.include_top:
         x = GlobalAveragePooling2D(keepdims=True)(x)
-        wide = rounded(last * alpha) if alpha > 1.0 else last
+        wide = rounded(last * wanted.alpha) if wanted.alpha > 1.0 else last
         x = swish(convolution(x, wide, 1, "Conv_2", use_bias=True))
-        if dropout_rate > 0:
-            x = Dropout(dropout_rate)(x)
-        x = Flatten()(convolution(x, classes, 1, "Logits", use_bias=True))
-        x = Activation(classifier_activation, name="Predictions")(x)
+        if wanted.dropout_rate > 0:
+            x = Dropout(wanted.dropout_rate)(x)
+        x = Flatten()(convolution(x, wanted.classes, 1, "Logits", use_bias=True))
+        x = Activation(wanted.classifier_activation, name="Predictions")(x)
     else:
-        x = pooled_features(x, pooling)
-    file = _trained_weights(kind, alpha, minimalistic, include_top)
-    return model_of(f"MobilenetV3{kind}", inputs, input_tensor, x, weights, file)
+        x = pooled_features(x, wanted.pooling)
+    file = _trained_weights(kind, wanted.alpha, wanted.minimalistic, wanted.include_top)
+    return model_of(f"MobilenetV3{kind}", inputs, x, wanted, file)
 
 
-_DOC = """MobileNet V3, {kind}; images have values 0 to 255.
-
-    Args:
-      input_shape: (height, width, channels); default (224, 224, 3).
-      alpha: factor of the numbers of channels.
-      minimalistic: whether windows are 3 wide, and ReLU takes the place of swish and attention.
-      include_top: whether the classifier is part of the model.
-      weights: None, 'imagenet' (downloaded once), or the path of a file of weights.
-      input_tensor: a symbolic tensor to begin with, instead of an `Input`.
-      classes: how many classes the classifier has.
-      pooling: without a classifier, 'avg' or 'max' pools the features of all places.
-      dropout_rate: share of the classifier's features that training drops.
-      classifier_activation: the classifier's activation; None for logits.
-      include_preprocessing: whether images are scaled in the model; otherwise they have values -1 to 1.
-
-    Raises:
-      ValueError: for shapes, weights or classes that do not go together.
-    """
-
-
-class MobileNetV3(Protocol):
-    """Makes a MobileNet V3."""
-
-    def __call__(
-        self,
-        input_shape: Any = None,
-        alpha: float = 1.0,
-        minimalistic: bool = False,
-        include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        classes: int = 1000,
-        pooling: str | None = None,
-        dropout_rate: float = 0.2,
-        classifier_activation: Any = "softmax",
-        include_preprocessing: bool = True,
-    ) -> Model: ...
-
-
-def _of(kind: str, blocks: Any, last: int) -> MobileNetV3:
-    def make(
+class _Signature(Protocol):
+    @staticmethod
+    def of(
         input_shape: Any = None,
         alpha: float = 1.0,
         minimalistic: bool = False,
@@ -232,26 +189,21 @@ def _of(kind: str, blocks: Any, last: int) -> MobileNetV3:
         classifier_activation: Any = "softmax",
         include_preprocessing: bool = True,
     ) -> Model:
-        return _mobilenet(
-            kind,
-            blocks,
-            last,
-            input_shape,
-            alpha,
-            minimalistic,
-            include_top,
-            weights,
-            input_tensor,
-            classes,
-            pooling,
-            dropout_rate,
-            classifier_activation,
-            include_preprocessing,
-        )
-
-    make.__name__ = make.__qualname__ = f"MobileNetV3{kind.capitalize()}"
-    make.__doc__ = _DOC.format(kind=kind)
-    return make
+        """TensorFlow's."""
+        ...
 
 
-MobileNetV3Small, MobileNetV3Large = _of("small", _SMALL, 1024), _of("large", _LARGE, 1280)
+def _described(kind: str) -> Described:
+    arguments = {
+        "minimalistic": "whether windows are 3 wide, and ReLU takes the place of swish and attention.",
+        "dropout_rate": "share of the classifier's features that training drops.",
+        "include_preprocessing": "whether images are scaled in the model; otherwise they have values -1 to 1.",
+    }
+    what = f"MobileNet V3, {kind}; images have values 0 to 255."
+    return Described(f"MobileNetV3{kind.capitalize()}", what, 224, arguments=arguments)
+
+
+_of = family(_Signature.of, _mobilenet, _described)
+
+
+MobileNetV3Small, MobileNetV3Large = _of("small"), _of("large")

@@ -18,7 +18,7 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.families import Described, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Dense, SeparableConv2D, add, concatenate
@@ -151,33 +151,23 @@ def _cells(x: Any, filters: int, blocks: int, skips: bool) -> Any:
     return _relu(x)
 
 
-_DOC = """NASNet, the {which} one.
-
-    Args:
-      input_shape: (height, width, channels); default ({size}, {size}, 3).
-      include_top: whether the classifier is part of the model.
-{rest}"""
-
-
-class NASNet(Protocol):
-    """Makes a NASNet."""
-
-    def __call__(
-        self,
-        input_shape: Any = None,
-        include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: Any = "softmax",
-    ) -> Model: ...
-
-
-def _of(kind: str) -> NASNet:
+def _nasnet(kind: str, wanted: Wanted) -> Model:
     size, channels, blocks, stem, skips = _VARIANTS[kind]
+    inputs = start(Sizes(size, 32), wanted)
+    x = _conv(inputs, stem, "stem_conv1", 3, strides=2, padding="valid")
+    x = _cells(_norm(x, "stem_bn1"), channels // 24, blocks, skips)
+    if wanted.include_top:
+        x = GlobalAveragePooling2D()(x)
+        x = Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
+    else:
+        x = pooled_features(x, wanted.pooling, named=False)
+    file = f"{URL}nasnet/NASNet-{kind.lower()}{'' if wanted.include_top else '-no-top'}.h5"
+    return model_of("NASNet", inputs, x, wanted, file)
 
-    def make(
+
+class _Signature(Protocol):
+    @staticmethod
+    def of(
         input_shape: Any = None,
         include_top: bool = True,
         weights: Any = "imagenet",
@@ -186,23 +176,16 @@ def _of(kind: str) -> NASNet:
         classes: int = 1000,
         classifier_activation: Any = "softmax",
     ) -> Model:
-        sizes = Sizes(size, 32)
-        inputs = start(sizes, input_shape, input_tensor, include_top, weights, classes)
-        x = _conv(inputs, stem, "stem_conv1", 3, strides=2, padding="valid")
-        x = _cells(_norm(x, "stem_bn1"), channels // 24, blocks, skips)
-        if include_top:
-            x = GlobalAveragePooling2D()(x)
-            x = Dense(classes, activation=classifier_activation, name="predictions")(x)
-        else:
-            x = pooled_features(x, pooling, named=False)
-        file = f"{URL}nasnet/NASNet-{kind.lower()}{'' if include_top else '-no-top'}.h5"
-        return model_of("NASNet", inputs, input_tensor, x, weights, file)
+        """TensorFlow's."""
+        ...
 
-    make.__name__ = make.__qualname__ = f"NASNet{kind}"
-    rest = arguments_of(size, after="include_top", without="input_shape")
-    which = "small" if kind == "Mobile" else "large"
-    make.__doc__ = _DOC.format(which=which, size=size, rest=rest)
-    return make
+
+def _described(kind: str) -> Described:
+    what = f"NASNet, the {'small' if kind == 'Mobile' else 'large'} one."
+    return Described(f"NASNet{kind}", what, _VARIANTS[kind][0])
+
+
+_of = family(_Signature.of, _nasnet, _described)
 
 
 NASNetMobile, NASNetLarge = _of("Mobile"), _of("Large")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from meshflow.keras import settings
@@ -15,8 +14,9 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import NamedNetwork, named_constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
@@ -88,23 +88,12 @@ def _block(x: Any, filters: int, group: int, strides: int, weighs: bool, name: s
     return ReLU(name=f"{name}_exit_relu")(x + skip)
 
 
-def _regnet(
-    kind: str,
-    name: str,
-    include_top: bool,
-    include_preprocessing: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
-    del classifier_activation  # as in tf-keras
+def _regnet(kind: str, wanted: Wanted) -> Model:
+    name = wanted.model_name
     depths, widths, group = _VARIANTS[kind]
-    inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
+    inputs = start(Sizes(224, 32), wanted)
     x = inputs
-    if include_preprocessing:
+    if wanted.include_preprocessing:
         x = Rescaling(1.0 / 255.0, name=f"{name}_prestem_rescaling")(x)
     x = _conv(x, 32, 3, f"{name}_stem_conv", strides=2, padding="same")
     x = ReLU(name=f"{name}_stem_relu")(_norm(x, f"{name}_stem_bn"))
@@ -112,21 +101,23 @@ def _regnet(
         for block in range(depth):
             place = f"{name}_Stage_{stage}_{kind[0]}Block_{block}"
             x = _block(x, filters, group, 1 if block else 2, kind[0] == "Y", place)
-    if include_top:
-        # tf-keras counts these heads, and gives them no activation.
+    if wanted.include_top:
+        # tf-keras counts these heads, and gives them no activation, whatever is wanted.
         head = settings.get_uid("head")
         x = GlobalAveragePooling2D(name=f"{head}_head_gap")(x)
-        x = Dense(classes, name=f"{head}head_dense")(x)
+        x = Dense(wanted.classes, name=f"{head}head_dense")(x)
     else:
-        x = pooled_features(x, pooling, named=False)
-    file = f"{URL}regnet/regnet{kind.lower()}{'' if include_top else '_notop'}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+        x = pooled_features(x, wanted.pooling, named=False)
+    file = f"{URL}regnet/regnet{kind.lower()}{'' if wanted.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, wanted, file)
 
 
-def _of(kind: str) -> NamedNetwork:
+def _described(kind: str) -> Described:
     what = f"RegNet{kind}; images have values 0 to 255, answers are logits."
-    build = functools.partial(_regnet, kind)
-    return named_constructor(f"RegNet{kind}", what, f"regnet{kind.lower()}", build)
+    return Described(f"RegNet{kind}", what, 224, f"regnet{kind.lower()}")
+
+
+_of = family(Signatures.named, _regnet, _described)
 
 
 RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_of, ("X002", "X004", "X006", "X008"))

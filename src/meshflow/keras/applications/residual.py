@@ -14,7 +14,8 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import Network, constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, family
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Add
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.pooling import MaxPooling2D
@@ -64,18 +65,9 @@ def _block_v2(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
     return Add(name=f"{name}_out")([shortcut, x])
 
 
-def _resnet(
-    layers: int,
-    second: bool,
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
-    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+def _resnet(variant: tuple[int, bool], wanted: Wanted) -> Model:
+    layers, second = variant
+    inputs = start(_SIZES, wanted)
     x = ZeroPadding2D(3, name="conv1_pad")(inputs)
     x = convolution(x, 64, 7, "conv1_conv", 2, padding="valid", use_bias=True)
     if not second:
@@ -94,18 +86,21 @@ def _resnet(
                 x = _block(x, filters, stride, i == 1, f"conv{stage}_block{i}")
     if second:
         x = activation(_normed(x, "post"), "relu", "post_relu")
-    x = pooled(x, include_top, pooling, classes, classifier_activation)
+    x = pooled(x, wanted)
     name = f"resnet{layers}{'v2' if second else ''}"
-    ending = "" if include_top else "_notop"
+    ending = "" if wanted.include_top else "_notop"
     file = f"{URL}resnet/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+    return model_of(name, inputs, x, wanted, file)
 
 
-def _of(layers: int, second: bool) -> Network:
+def _described(variant: tuple[int, bool]) -> Described:
+    layers, second = variant
     what = f"ResNet{' V2' if second else ''} with {layers} layers that have weights."
-    name = f"ResNet{layers}{'V2' if second else ''}"
-    return constructor(name, what, 224, lambda *options: _resnet(layers, second, *options))
+    return Described(f"ResNet{layers}{'V2' if second else ''}", what, 224)
 
 
-ResNet50, ResNet101, ResNet152 = _of(50, False), _of(101, False), _of(152, False)
-ResNet50V2, ResNet101V2, ResNet152V2 = _of(50, True), _of(101, True), _of(152, True)
+_of = family(Signatures.plain, _resnet, _described)
+
+
+ResNet50, ResNet101, ResNet152 = _of((50, False)), _of((101, False)), _of((152, False))
+ResNet50V2, ResNet101V2, ResNet152V2 = _of((50, True)), _of((101, True)), _of((152, True))

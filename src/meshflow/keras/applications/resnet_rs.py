@@ -15,7 +15,7 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.families import Described, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Dense, Dropout, Rescaling, Reshape, add, multiply
@@ -107,22 +107,12 @@ def _trained(kind: str, weights: Any) -> tuple[Any, int]:
     return weights, size if size in sides else sides[0]
 
 
-def _resnet_rs(
-    kind: str,
-    include_top: bool,
-    weights: Any,
-    classes: int,
-    input_shape: Any,
-    input_tensor: Any,
-    pooling: str | None,
-    classifier_activation: Any,
-    include_preprocessing: bool,
-) -> Any:
+def _resnet_rs(kind: str, wanted: Wanted) -> Model:
     size, depths, dropout, drop, _ = _VARIANTS[kind]
-    weights, side = _trained(kind, weights)
-    inputs = start(Sizes(size, 32), input_shape, input_tensor, include_top, weights, classes)
+    wanted.weights, side = _trained(kind, wanted.weights)
+    inputs = start(Sizes(size, 32), wanted)
     x = inputs
-    if include_preprocessing:
+    if wanted.include_preprocessing:
         x = Rescaling(1.0 / 255)(x)
         if x.shape[-1] == 3:
             variance = [0.229**2, 0.224**2, 0.225**2]
@@ -133,42 +123,20 @@ def _resnet_rs(
             strides = 2 if group > 2 and not block else 1
             name = f"BlockGroup{group}__block_{block}"
             x = _block(x, channels, strides, not block, drop * group / 5, name)
-    if include_top:
+    if wanted.include_top:
         x = GlobalAveragePooling2D(name="avg_pool")(x)
         x = Dropout(dropout, name="top_dropout")(x)
-        x = Dense(classes, activation=classifier_activation, name="predictions")(x)
+        x = Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, pooling)
+        x = pooled_features(x, wanted.pooling)
     name = f"resnet-rs-{kind}"
-    file = f"{URL}resnet_rs/{name}-i{side}{'' if include_top else '_notop'}.h5"
-    return model_of(name, inputs, input_tensor, x, weights, file)
+    file = f"{URL}resnet_rs/{name}-i{side}{'' if wanted.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, wanted, file)
 
 
-_DOC = """ResNet-RS with {kind} layers; images have values 0 to 255.
-
-    Args:
-      include_top: whether the classifier is part of the model.
-{rest}"""
-
-
-class ResNetRS(Protocol):
-    """Makes a ResNet-RS."""
-
-    def __call__(
-        self,
-        include_top: bool = True,
-        weights: Any = "imagenet",
-        classes: int = 1000,
-        input_shape: Any = None,
-        input_tensor: Any = None,
-        pooling: str | None = None,
-        classifier_activation: Any = "softmax",
-        include_preprocessing: bool = True,
-    ) -> Model: ...
-
-
-def _of(kind: str) -> ResNetRS:
-    def make(
+class _Signature(Protocol):
+    @staticmethod
+    def of(
         include_top: bool = True,
         weights: Any = "imagenet",
         classes: int = 1000,
@@ -178,23 +146,16 @@ def _of(kind: str) -> ResNetRS:
         classifier_activation: Any = "softmax",
         include_preprocessing: bool = True,
     ) -> Model:
-        return _resnet_rs(
-            kind,
-            include_top,
-            weights,
-            classes,
-            input_shape,
-            input_tensor,
-            pooling,
-            classifier_activation,
-            include_preprocessing,
-        )
+        """TensorFlow's."""
+        ...
 
-    make.__name__ = make.__qualname__ = f"ResNetRS{kind}"
-    rest = arguments_of(_VARIANTS[kind][0], after="include_top")
-    scaling = "      include_preprocessing: whether images are scaled in the model.\n\n    Raises:"
-    make.__doc__ = _DOC.format(kind=kind, rest=rest.replace("\n    Raises:", scaling, 1))
-    return make
+
+def _described(kind: str) -> Described:
+    what = f"ResNet-RS with {kind} layers; images have values 0 to 255."
+    return Described(f"ResNetRS{kind}", what, _VARIANTS[kind][0])
+
+
+_of = family(_Signature.of, _resnet_rs, _described)
 
 
 ResNetRS50, ResNetRS101, ResNetRS152, ResNetRS200 = map(_of, ("50", "101", "152", "200"))

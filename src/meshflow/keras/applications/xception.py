@@ -14,8 +14,9 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.families import Described, Signatures, Wanted, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import SeparableConv2D, add
 from meshflow.keras.layers.pooling import MaxPooling2D
 
@@ -44,16 +45,8 @@ def _shrinking(x: Any, number: int, first: int, second: int) -> Any:
     return add([x, shortcut])
 
 
-def _xception(
-    include_top: bool,
-    weights: Any,
-    input_tensor: Any,
-    input_shape: Any,
-    pooling: str | None,
-    classes: int,
-    classifier_activation: Any,
-) -> Any:
-    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+def _xception(wanted: Wanted) -> Model:
+    inputs = start(_SIZES, wanted)
     x = inputs
     for i, filters in ((1, 32), (2, 64)):
         name = f"block1_conv{i}"
@@ -69,10 +62,10 @@ def _xception(
     x = _shrinking(x, 13, 728, 1024)
     x = _separable(x, 1536, "block14_sepconv1", before=False, after=True)
     x = _separable(x, 2048, "block14_sepconv2", before=False, after=True)
-    x = pooled(x, include_top, pooling, classes, classifier_activation)
-    ending = "" if include_top else "_notop"
+    x = pooled(x, wanted)
+    ending = "" if wanted.include_top else "_notop"
     file = f"{URL}xception/xception_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of("xception", inputs, input_tensor, x, weights, file)
+    return model_of("xception", inputs, x, wanted, file)
 
 
-Xception = constructor("Xception", "Xception.", 299, _xception)
+Xception = constructor(Signatures.plain, _xception, Described("Xception", "Xception.", 299))
