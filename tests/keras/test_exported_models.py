@@ -26,6 +26,20 @@ def test_served(model, folder):
     assert set(loaded.signatures) == {"serve", "serving_default"}
 
 
+def test_archives_track_whatever_checkpoints_hold(tmp_path):
+    rows = tf.lookup.KeyValueTensorInitializer([3, 5], [30, 50])
+    tables = [tf.lookup.StaticHashTable(rows, -1)]
+    tables.append(tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1))
+    factor = tf.Variable(7.0)
+    archive = tf.keras.export.ExportArchive()
+    for resource in (*tables, factor, tf.train.Checkpoint(), tf.keras.optimizers.SGD()):
+        archive.track(resource)
+    archive.add_endpoint("scale", lambda x: x * factor, [tf.TensorSpec([None])])
+    archive.write_out(str(tmp_path / "a"))
+    loaded = tf.saved_model.load(str(tmp_path / "a"))
+    assert loaded.scale(tf.constant([5.0, 4.0])).numpy().tolist() == [35, 28]
+
+
 def test_archive(model, tmp_path):
     archive = tf.keras.export.ExportArchive()
     with pytest.raises(ValueError, match="No endpoints have been set yet"):
@@ -34,6 +48,8 @@ def test_archive(model, tmp_path):
         archive.track(3)
     with pytest.raises(ValueError, match="must be built before it is tracked"):
         archive.track(tf.keras.layers.Dense(2))
+    with pytest.raises(ValueError, match="Invalid resource type"):
+        archive.track([model])
     archive.track(model)
     assert len(archive.trainable_variables) == 2 and not archive.non_trainable_variables
     spec = tf.TensorSpec([None, 3], "float32")

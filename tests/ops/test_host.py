@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-import meshflow.data
 from meshflow.core.runtime.context import context
 from meshflow.ops import host
 from meshflow.ops import random as random_ops
@@ -12,19 +11,15 @@ from meshflow.ops import random as random_ops
 
 @pytest.fixture
 def on_host():
-    context.on_host = True
-    yield
-    context.on_host = False
+    with host.on_host():
+        yield
 
 
 def both(function, *arrays):
     """Results of compiled programs, and of NumPy, as host arrays."""
     compiled = function(*map(tf.constant, arrays))
-    context.on_host = True
-    try:
+    with host.on_host():
         by_numpy = function(*[tf.Tensor(a) for a in arrays])
-    finally:
-        context.on_host = False
     assert type(by_numpy._value) is np.ndarray
     assert by_numpy.dtype is compiled.dtype
     return np.asarray(compiled), by_numpy._value

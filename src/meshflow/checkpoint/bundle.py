@@ -19,7 +19,7 @@ import numpy as np
 
 from meshflow.checkpoint.slices import SlicedArray, slice_key
 from meshflow.checkpoint.table import read_table
-from meshflow.checkpoint.wire import Entry, Extents, Header, read_varint
+from meshflow.checkpoint.wire import Entry, Extents, Header
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -28,6 +28,7 @@ from meshflow.core.runtime.errors import (
     UnimplementedError,
 )
 from meshflow.core.values import dtypes
+from meshflow.environment.protobuf_wire import read_varint
 from meshflow.files import gfile
 from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.paths import is_remote, named_errors, text

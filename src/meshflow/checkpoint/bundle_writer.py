@@ -20,9 +20,10 @@ from jax.experimental import multihost_utils
 from meshflow.checkpoint.bundle import STRING, data_file, index_file, length_bytes, shards_of
 from meshflow.checkpoint.slices import Parts, extents_of, slice_key
 from meshflow.checkpoint.table import read_table, write_table
-from meshflow.checkpoint.wire import Entry, Extents, Header, varint
+from meshflow.checkpoint.wire import Entry, Extents, Header
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.values import dtypes
+from meshflow.environment.protobuf_wire import varint
 from meshflow.files import gfile
 from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.parts import clear_parts

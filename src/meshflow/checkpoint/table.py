@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from meshflow.checkpoint.wire import read_varint, varint
+from meshflow.environment.protobuf_wire import read_varint, varint
 from meshflow.files.crc32c import crc32c, masked
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)

@@ -1,104 +1,39 @@
-"""The few messages of a bundle in protocol buffers' encoding: entries, the header, and the graph of objects.
-
-A message is its fields one after the other, each a number that says the field and how it is encoded,
-then a variable-length integer, four or eight bytes, or a length and so many bytes.
-"""
+"""The few messages of a bundle in protocol buffers' encoding: entries, the header, and the graph of objects."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Attribute", "Entry", "Header", "Node", "Slot", "read_graph", "varint", "write_graph"]
+from meshflow.environment.protobuf_wire import (
+    bytes_field,
+    fields,
+    fixed_field,
+    number_field,
+    signed,
+)
 
-_VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5
-_64 = 1 << 64
+__all__ = ["Attribute", "Entry", "Header", "Node", "Slot", "read_graph", "write_graph"]
 
 # A part of an array: first index and length in each dimension; a length of -1 stands for the whole dimension.
 Extents = tuple[tuple[int, int], ...]
 
 
-def varint(number: int) -> bytes:
-    """A number in groups of 7 bits, the lowest first.
-
-    Args:
-      number: at least 0.
-
-    Example:
-      >>> varint(300)
-      b'\\xac\\x02'
-    """
-    if number < 128:
-        return bytes((number,))
-    out = bytearray()
-    while number >= 128:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """What `varint` wrote, and the position after it.
-
-    Args:
-      data: bytes.
-      at: where it begins.
-
-    Raises:
-      ValueError: when it does not end, or has more than 64 bits.
-    """
-    number = shift = 0
-    while at < len(data) and shift < 70:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            if number >= _64:
-                break
-            return number, at
-        shift += 7
-    raise ValueError(f"a number at byte {at} does not end")
-
-
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Number, value as an integer and value as bytes of each field."""
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == _VARINT:
-            value, at = read_varint(data, at)
+    for number, value in fields(data):
+        if isinstance(value, int):
             yield number, value, b""
-            continue
-        if kind == _BYTES:
-            size, at = read_varint(data, at)
-        elif kind in (_LONG, _INT):
-            size = 8 if kind == _LONG else 4
         else:
-            raise ValueError(f"byte {at} begins no field")
-        if at + size > len(data):
-            raise ValueError(f"a field at byte {at} ends behind the message")
-        chunk = data[at : at + size]
-        at += size
-        yield number, 0 if kind == _BYTES else int.from_bytes(chunk, "little"), chunk
+            yield number, int.from_bytes(value, "little") if len(value) <= 8 else 0, value
 
 
 def _number(tag: int, value: int) -> bytes:
-    return varint(tag << 3) + varint(value % _64) if value else b""
-
-
-def _chunk(tag: int, content: bytes) -> bytes:
-    return varint(tag << 3 | _BYTES) + varint(len(content)) + content
+    return number_field(tag, value) if value else b""
 
 
 def _text(tag: int, content: str) -> bytes:
-    return _chunk(tag, content.encode()) if content else b""
-
-
-def _signed(value: int) -> int:
-    return value - _64 if value >= _64 >> 1 else value
+    return bytes_field(tag, content.encode()) if content else b""
 
 
 @dataclass
@@ -111,7 +46,7 @@ class Header:
 
     def encoded(self) -> bytes:
         """The message; its version is the first of the format."""
-        return _number(1, self.shards) + _chunk(3, _number(1, 1))
+        return _number(1, self.shards) + bytes_field(3, _number(1, 1))
 
     @staticmethod
     def decoded(data: bytes) -> Header:
@@ -141,17 +76,17 @@ class Entry:
 
     def encoded(self) -> bytes:
         """The message."""
-        dims = b"".join(_chunk(2, _number(1, d)) for d in self.shape)
-        out = _number(1, self.dtype) + _chunk(2, dims)
+        dims = b"".join(bytes_field(2, _number(1, d)) for d in self.shape)
+        out = _number(1, self.dtype) + bytes_field(2, dims)
         out += _number(3, self.shard) + _number(4, self.offset) + _number(5, self.size)
         if self.crc32c:
-            out += varint(6 << 3 | _INT) + struct.pack("<I", self.crc32c)
+            out += fixed_field(6, self.crc32c)
         for extents in self.slices:
             parts = (
-                b"" if size < 0 else _number(1, start) + varint(2 << 3) + varint(size)
+                b"" if size < 0 else _number(1, start) + number_field(2, size)
                 for start, size in extents
             )
-            out += _chunk(7, b"".join(_chunk(1, part) for part in parts))
+            out += bytes_field(7, b"".join(bytes_field(1, part) for part in parts))
         return out
 
     @staticmethod
@@ -179,11 +114,11 @@ class Entry:
 
 
 def _size(dim: bytes) -> int:
-    return next((_signed(value) for number, value, _ in _fields(dim) if number == 1), 0)
+    return next((signed(value) for number, value, _ in _fields(dim) if number == 1), 0)
 
 
 def _extent(data: bytes) -> tuple[int, int]:
-    found = {number: _signed(value) for number, value, _ in _fields(data)}
+    found = {number: signed(value) for number, value, _ in _fields(data)}
     return (found.get(1, 0), found[2]) if 2 in found else (0, -1)
 
 
@@ -232,20 +167,20 @@ def write_graph(nodes: list[Node]) -> bytes:
             if not valued[owner]:
                 valued[owner] = True
                 waiting.append(owner)
-    return b"".join(_chunk(1, _node(n, v)) for n, v in zip(nodes, valued, strict=True))
+    return b"".join(bytes_field(1, _node(n, v)) for n, v in zip(nodes, valued, strict=True))
 
 
 def _node(node: Node, valued: bool) -> bytes:
-    out = [_chunk(1, _number(1, at) + _text(2, name)) for name, at in node.children.items()]
+    out = [bytes_field(1, _number(1, at) + _text(2, name)) for name, at in node.children.items()]
     out += [
-        _chunk(2, _text(1, a.name) + _text(2, a.full_name) + _text(3, a.key))
+        bytes_field(2, _text(1, a.name) + _text(2, a.full_name) + _text(3, a.key))
         for a in node.attributes
     ]
     out += [
-        _chunk(3, _number(1, s.variable) + _text(2, s.name) + _number(3, s.node))
+        bytes_field(3, _number(1, s.variable) + _text(2, s.name) + _number(3, s.node))
         for s in node.slots
     ]
-    return b"".join(out) + _chunk(5, _number(1, int(valued)))
+    return b"".join(out) + bytes_field(5, _number(1, int(valued)))
 
 
 def read_graph(data: bytes) -> list[Node]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow import saved_model
+from meshflow.checkpoint.graph import is_trackable
 from meshflow.core.functions.function import Function, function
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.lookup.table import Table
 from meshflow.saved_model.calls import calls_of
 from meshflow.version import VERSION
 
@@ -62,19 +64,21 @@ class ExportArchive(Module):
         return tuple(found.values())
 
     def track(self, resource: Any) -> None:
-        """Takes a layer, model or other module whose variables the endpoints use.
+        """Takes what the endpoints use: a layer, model, other module, variable, or lookup table.
 
         Args:
-          resource: the thing; layers must be built.
+          resource: the thing; layers must be built. Whatever a checkpoint can hold is taken, but no list or
+            dictionary.
 
         Raises:
-          ValueError: for a layer that is not built, or something that is no module.
+          ValueError: for a layer that is not built, or something that can not be tracked.
         """
         if getattr(resource, "built", True) is False:
             raise ValueError(
                 f"The layer {resource.name!r} must be built before it is tracked: call it, or its `build()`."
             )
-        if not isinstance(resource, Module):
+        taken = is_trackable(resource) or isinstance(resource, Table)
+        if not taken or isinstance(resource, (list, tuple, Mapping)):
             raise ValueError(
                 "Invalid resource type. Expected an instance of a TensorFlow `Trackable` (such as a Keras `Layer` or "
                 f"`Model`). Received instead an object of type {type(resource)}: {resource!r}"

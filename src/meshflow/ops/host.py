@@ -7,12 +7,14 @@ Only quotients are rounded once, as TensorFlow's, where XLA multiplies by the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
 from meshflow.ops import casting
 from meshflow.ops.array import gather_scatter, shaping
@@ -142,9 +144,17 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return on_host
 
 
-def install() -> None:
-    """Tells the dispatcher what each op does on the host."""
-    for public, function in _TABLE:
-        op: Op = public.op
-        op.host = _guarded(function)
-    indexing._getitem.host = _guarded(_indexed)
+for _public, _function in _TABLE:
+    _op: Op = _public.op
+    _op.host = _guarded(_function)
+indexing._getitem.host = _guarded(_indexed)
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Where ops on host arrays may be computed by NumPy, and give host arrays."""
+    saved, context.on_host = context.on_host, True
+    try:
+        yield
+    finally:
+        context.on_host = saved

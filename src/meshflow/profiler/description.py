@@ -20,7 +20,7 @@ import jax
 
 from meshflow._version import __version__
 from meshflow.core.runtime.devices import backend_started
-from meshflow.profiler.messages import fields_of
+from meshflow.environment.protobuf_wire import fields
 from meshflow.profiler.programs import instructions
 
 __all__ = ["FORMAT", "SUFFIX", "MemorySamples", "describe", "worker_name"]
@@ -104,7 +104,9 @@ def _named(module: Any) -> str:
     """A program's name with the number by which traces tell programs of one name apart."""
     # The fifth field of XLA's message; left out when it is 0.
     numbers = (
-        value for field, value in fields_of(module.as_serialized_hlo_module_proto()) if field == 5
+        value
+        for field, value in fields(module.as_serialized_hlo_module_proto())
+        if field == 5 and isinstance(value, int)
     )
     return f"{module.name}({next(numbers, 0)})"
 

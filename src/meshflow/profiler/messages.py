@@ -6,11 +6,11 @@ are known; each message is a dictionary of the lists that its fields hold, by nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment import extras
+from meshflow.environment.protobuf_wire import bytes_field, fields, number_field
 
 __all__ = ["ProfileRequest", "ProfileResponse", "grpc", "pack", "unpack"]
 
@@ -32,31 +32,19 @@ def grpc() -> Any:
     )
 
 
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    number &= (1 << 64) - 1
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-def pack(fields: list[tuple[int, int | str | bytes]]) -> bytes:
+def pack(content: list[tuple[int, int | str | bytes]]) -> bytes:
     """A message from its fields; a number, a text or bytes each.
 
     Example:
       >>> pack([(1, 150), (2, "ab")])
       b'\\x08\\x96\\x01\\x12\\x02ab'
     """
-    pieces = []
-    for number, value in fields:
-        if isinstance(value, int):
-            pieces.append(_varint(number << 3) + _varint(value))
-        else:
-            content = value.encode() if isinstance(value, str) else value
-            pieces.append(_varint(number << 3 | 2) + _varint(len(content)) + content)
-    return b"".join(pieces)
+    return b"".join(
+        number_field(number, value)
+        if isinstance(value, int)
+        else bytes_field(number, value.encode() if isinstance(value, str) else value)
+        for number, value in content
+    )
 
 
 def unpack(message: bytes) -> dict[int, list[Any]]:
@@ -69,40 +57,13 @@ def unpack(message: bytes) -> dict[int, list[Any]]:
       >>> unpack(b"\\x08\\x96\\x01\\x12\\x02ab")
       {1: [150], 2: [b'ab']}
     """
-    fields: dict[int, list[Any]] = {}
-    for number, value in fields_of(message):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def fields_of(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message one by one: numbers, and numbers or bytes."""
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        found = shift = 0
-        while True:
-            byte = message[at]
-            found |= (byte & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 0x80:
-                return found
-
+    found: dict[int, list[Any]] = {}
     try:
-        while at < len(message):
-            key = number()
-            kind = key & 7
-            if kind == 0:
-                yield key >> 3, number()
-                continue
-            size = {1: 8, 5: 4}[kind] if kind != 2 else number()
-            if at + size > len(message):
-                raise IndexError
-            yield key >> 3, message[at : at + size]
-            at += size
-    except (IndexError, KeyError):
-        raise DataLossError("A message of the profiler's service is cut off.") from None
+        for number, value in fields(message):
+            found.setdefault(number, []).append(value)
+    except ValueError as error:
+        raise DataLossError(f"A message of the profiler's service is cut off: {error}.") from None
+    return found
 
 
 class ProfileRequest(NamedTuple):
@@ -139,25 +100,25 @@ class ProfileRequest(NamedTuple):
             ]
         )
         tools = ["trace_viewer", *([RETURNED] if self.returned else [])]
-        fields: list[tuple[int, int | str | bytes]] = [(1, self.duration_ms), (2, 1_000_000)]
-        fields += [(3, tool) for tool in tools]
-        fields += [(4, options), (5, self.folder), (6, self.session), (7, self.host)]
-        return pack(fields)
+        content: list[tuple[int, int | str | bytes]] = [(1, self.duration_ms), (2, 1_000_000)]
+        content += [(3, tool) for tool in tools]
+        content += [(4, options), (5, self.folder), (6, self.session), (7, self.host)]
+        return pack(content)
 
     @classmethod
     def unpacked(cls, message: bytes) -> ProfileRequest:
         """From bytes."""
-        fields = unpack(message)
-        options = unpack(fields.get(4, [b""])[-1])
+        found = unpack(message)
+        options = unpack(found.get(4, [b""])[-1])
 
         def text(number: int) -> str:
-            return fields.get(number, [b""])[-1].decode()
+            return found.get(number, [b""])[-1].decode()
 
         def number(at: int, default: int) -> int:
             return int(options.get(at, [default])[-1])
 
         return cls(
-            int(number(9, 0) or fields.get(1, [0])[-1]),
+            int(number(9, 0) or found.get(1, [0])[-1]),
             number(2, 2),
             number(4, 0),
             number(3, 1),
@@ -165,7 +126,7 @@ class ProfileRequest(NamedTuple):
             text(5),
             text(6),
             text(7),
-            RETURNED.encode() in fields.get(3, []),
+            RETURNED.encode() in found.get(3, []),
         )
 
 
@@ -183,14 +144,14 @@ class ProfileResponse(NamedTuple):
     def packed(self) -> bytes:
         """As bytes."""
         data = [pack([(1, name), (2, content)]) for name, content in self.files.items()]
-        fields: list[tuple[int, int | str | bytes]] = [(6, one) for one in data]
-        return pack([*fields, (7, int(self.empty))])
+        content: list[tuple[int, int | str | bytes]] = [(6, one) for one in data]
+        return pack([*content, (7, int(self.empty))])
 
     @classmethod
     def unpacked(cls, message: bytes) -> ProfileResponse:
         """From bytes."""
-        fields = unpack(message)
+        found = unpack(message)
         files = {}
-        for one in map(unpack, fields.get(6, [])):
+        for one in map(unpack, found.get(6, [])):
             files[one[1][0].decode()] = one.get(2, [b""])[0]
-        return cls(bool(fields.get(7, [0])[-1]), files)
+        return cls(bool(found.get(7, [0])[-1]), files)

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -35,6 +34,7 @@ from meshflow.ops.deferred_host_values import (
     values_of,
 )
 from meshflow.ops.files import FileContents, read_file
+from meshflow.ops.host import on_host
 
 __all__ = ["Kept", "Plan", "places"]
 
@@ -269,11 +269,8 @@ class Plan:
           keys: uint32 [elements, random ops, 2], what the ops draw.
           places: the rows of blocks for each.
         """
-        saved, context.on_host = context.on_host, True
-        try:
+        with on_host():
             return self._results(_Group(leaves, keys), places)
-        finally:
-            context.on_host = saved
 
     def _results(self, group: _Group, places: list[list[Any]]) -> list[Any]:
         column = lambda source: group.column(source, self._stand_ins)

@@ -35,10 +35,9 @@ from meshflow.data.execution.host_plan import Kept, Plan
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, can_be_stacked
 from meshflow.data.sparse_leaves import is_sparse
-from meshflow.ops import host
 from meshflow.ops.deferred_host_values import Pending, Recording, is_known
+from meshflow.ops.host import on_host
 
-host.install()
 # Sizes that stand for unknown ones while a function's results are inferred: a small one and a large one, as
 # what is cut to a length keeps that length only if it was longer.
 _STAND_INS = (7, 1021)
@@ -395,14 +394,11 @@ class ElementFunction:
                         variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
                 return structure.to_arrays(traced.rebuild(arrays))
-        saved, context.on_host = context.on_host, True
-        try:
+        with on_host():
             if random_states is None:
                 return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
             with call_keys(next(random_states.numbers(self))):
                 return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
-        finally:
-            context.on_host = saved
 
     def many(self, leaves: list[Any]) -> list[Any]:
         """The results for many elements, given and returned as stacked leaves."""
