@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import html
 import re
 import sys
@@ -46,6 +47,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def imports() -> list[Import]:
     """Every import of one of the package's files by another."""
     files = modules()

@@ -18,17 +18,26 @@ from together import together
 SAMPLE = """
 import helpers, pytest
 
+begun = []
+
 def test_short():
+    begun.append("short")
     assert helpers.rounds(2, 200) == {rounds}
 
 @pytest.mark.soak
-def test_long():
+def test_for_hours():
     pass
+
+@pytest.mark.long
+def test_long():
+    assert not begun
 """
 
 
-@pytest.mark.parametrize(("soak", "passed", "rounds"), [("0", 1, 2), ("1", 2, 200)])
-def test_soak_tests_run_when_asked_for(tmp_path, monkeypatch, request, soak, passed, rounds):
+@pytest.mark.parametrize(("soak", "passed", "rounds"), [("0", 2, 2), ("1", 3, 200)])
+def test_soak_tests_run_when_asked_for_and_long_ones_first(
+    tmp_path, monkeypatch, request, soak, passed, rounds
+):
     monkeypatch.setenv("MESHFLOW_SOAK", soak)
     (tmp_path / "test_sample.py").write_text(SAMPLE.format(rounds=rounds))
     root = request.config.rootpath

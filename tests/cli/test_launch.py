@@ -210,6 +210,7 @@ def assert_same_bits(found, expected):
         assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.long
 def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
     """A worker is killed, one is stopped, one is stuck: one job; both are killed in `make test-all`."""
     faults = ["kill@4@1", "stop@3@1", "sleep@3@0", *helpers.rounds([], ["kill@5@0"])]
@@ -235,6 +236,7 @@ def workers_of(launcher):
     return sorted(found)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_kills_at_random_moments(undisturbed, tmp_path):
     """Kills from outside, of any worker, while it starts, joins, trains or saves."""

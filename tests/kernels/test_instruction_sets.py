@@ -50,12 +50,14 @@ def run(arguments, **variables):
     assert done.returncode == 0, f"{variables}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", _older())
 def test_older_processors(level):
     deselected = ["--ignore", __file__] if helpers.SOAK else []
     run([*(EVERYTHING if helpers.SOAK else MARKED), *deselected], MESHFLOW_MAX_ISA=level)
 
 
+@pytest.mark.long
 @needs("AVX-512")
 def test_emulated_tiles():
     chosen = [] if helpers.SOAK else ["-k", "not (HWOI or several or large or larger or strides)"]

@@ -1,5 +1,6 @@
 """Convolutions and products by oneDNN against the same in float64, which XLA computes."""
 
+import functools
 import itertools
 import math
 
@@ -30,7 +31,11 @@ def every_size(monkeypatch, request):
 
 def calls(function, *arrays):
     """How many calls of the handlers a compiled function holds."""
-    return jax.jit(function).lower(*arrays).as_text().count("meshflow_onednn")
+    return in_program(jax.jit(function).lower(*arrays))
+
+
+def in_program(lowered):
+    return lowered.as_text().count("meshflow_onednn")
 
 
 def close(got, wanted, dtype, scale=None):
@@ -80,22 +85,38 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("case", CASES)
-def test_convolution_and_its_gradients(rng, case, dtype):
+def all_of(case):
+    """A new function of image, kernel and cotangent that gives a convolution and both gradients, and its arguments."""
     x_shape, w_shape, settings_ = CASES[case]
+    rng = np.random.default_rng(0)
     x, w = rng.normal(size=x_shape), rng.normal(size=w_shape)
 
-    def all_of(x, w, g):
+    def function(x, w, g):
         y, pullback = jax.vjp(lambda x, w: conv(x, w, **settings_), x, w)
         return y, *pullback(g)
 
     y_shape = jax.eval_shape(lambda x, w: conv(x, w, **settings_), x, w).shape
-    arrays = x, w, rng.normal(size=y_shape)
+    return function, (x, w, rng.normal(size=y_shape))
+
+
+@functools.cache
+def in_float64(case):
+    """The same, compiled for float64, which has one program however large works are told apart."""
+    function, arrays = all_of(case)
+    lowered = jax.jit(function).lower(*arrays)
+    assert in_program(lowered) == 0
+    return lowered.compile()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+def test_convolution_and_its_gradients(case, dtype):
+    function, arrays = all_of(case)
     low = [jnp.asarray(a, dtype) for a in arrays]
-    exact = [jnp.asarray(a, "float64") for a in low]
-    assert calls(all_of, *low) == 3 and calls(all_of, *exact) == 0
-    for got, wanted in zip(jax.jit(all_of)(*low), jax.jit(all_of)(*exact), strict=True):
+    lowered = jax.jit(function).lower(*low)
+    assert in_program(lowered) == 3
+    exact = in_float64(case)(*[jnp.asarray(a, "float64") for a in low])
+    for got, wanted in zip(lowered.compile()(*low), exact, strict=True):
         assert got.dtype == dtype
         close(got, wanted, dtype)
 
@@ -111,12 +132,10 @@ def test_products_in_every_orientation(rng, batch, left, right, dtype):
         for part in (left, right)
     )
 
-    def product(a, b):
-        return jnp.einsum(equation, a, b)
-
-    assert calls(product, a, b) == 1
+    product = jax.jit(lambda a, b: jnp.einsum(equation, a, b)).lower(a, b)
+    assert in_program(product) == 1
     exact = np.einsum(equation, np.asarray(a, np.float64), np.asarray(b, np.float64))
-    close(jax.jit(product)(a, b), exact, dtype)
+    close(product.compile()(a, b), exact, dtype)
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,7 +13,7 @@ from recurrent_cases import CASES, run
 def main():
     stored = {}
     for number in range(len(CASES)):
-        for part, value in enumerate(run(tf, np, number)):
+        for part, value in enumerate(run(tf, np, number)[0]):
             stored[f"{number}_{part}"] = value
     np.savez_compressed(
         Path(__file__).with_name("recurrent.npz"), version=np.array(tf.__version__), **stored

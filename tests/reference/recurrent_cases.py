@@ -42,14 +42,15 @@ def prepare(tf, np, number):
     mask = np.array([[True, True, False, True, False], [False, True, True, True, True]])
     layer = eval(expression, {"L": tf.keras.layers})
     kwargs = eval(f"dict({call})", {"m": tf.constant(mask), "s": s, "c": c})
-    layer(x, **kwargs)
+    # Tracing makes the weights, and compiles nothing.
+    tf.function(lambda x: layer(x, **kwargs)).get_concrete_function(x)
     weights = [(0.6 * rng.normal(size=w.shape)).astype("float32") for w in layer.get_weights()]
     layer.set_weights(weights)
     return layer, x, kwargs
 
 
-def run(tf, np, number, wrap=lambda f: f):
-    """Outputs, and gradients of the input and the weights."""
+def run(tf, np, number, wraps=(lambda f: f,)):
+    """Outputs, and gradients of the input and the weights, by the step in each of the wraps."""
     layer, x, kwargs = prepare(tf, np, number)
 
     def step(x):
@@ -59,4 +60,4 @@ def run(tf, np, number, wrap=lambda f: f):
             loss = tf.add_n([tf.reduce_sum(y * y * y) for y in outputs])
         return [*outputs, *tape.gradient(loss, [x, *layer.trainable_weights])]
 
-    return [tf.convert_to_tensor(r).numpy() for r in wrap(step)(x)]
+    return [[tf.convert_to_tensor(r).numpy() for r in wrap(step)(x)] for wrap in wraps]

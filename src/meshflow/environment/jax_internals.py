@@ -33,6 +33,7 @@ What may be missing, as there is a slower public way:
 * `copy_to_devices`, `array_copy_semantics`: a copy on the same devices; `jax.numpy.copy` compiles a program for each
   shape.
 * `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
+* `mlir_lowering`: what makes the MLIR context of each program that is lowered. Public: nothing.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ __all__ = [
     "mlir_func",
     "mlir_hlo",
     "mlir_ir",
+    "mlir_lowering",
     "needs_devices_when_lowered",
     "parse_flatten_op_sharding",
     "platform_lowerings",
@@ -84,6 +86,7 @@ try:
     from jax._src.config import eager_constant_folding
     from jax._src.core import trace_state_clean
     from jax._src.export import _export
+    from jax._src.interpreters import mlir as mlir_lowering
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client

@@ -51,9 +51,14 @@ def train(strategy, compiled, batch=8):
     return model.get_weights(), losses, float(mean.result())
 
 
+@pytest.fixture(scope="module")
+def one_device():
+    return train(tf.distribute.get_strategy(), True)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
-def test_custom_loop_is_as_on_one_device(compiled):
-    weights, losses, mean = train(tf.distribute.get_strategy(), True)
+def test_custom_loop_is_as_on_one_device(compiled, one_device):
+    weights, losses, mean = one_device
     for count in (2, 4):
         others, losses_of_many, mean_of_many = train(mirrored(count), compiled)
         assert_close(losses_of_many, losses, rtol=1e-5)

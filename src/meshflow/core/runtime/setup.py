@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from meshflow.core.runtime import determinism, forks
+from meshflow.core.runtime import determinism, forks, lowering_contexts
 from meshflow.core.runtime.devices import (
     backend_started,
     emulated_tpus,
@@ -32,6 +32,7 @@ def configure() -> None:
 
     * Compiled programs are kept in the user's cache folder, so that a script started a second
       time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
+    * Programs are lowered in MLIR contexts that they share.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
     * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
     * A process forked after the devices were used raises an error instead of waiting for their threads.
@@ -45,6 +46,7 @@ def configure() -> None:
     if limited not in (None, library.LEVELS[-1]):
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa={limited}".strip()
+    lowering_contexts.share()
     lowerings.register()
     epilogues.register()
     packing.register()

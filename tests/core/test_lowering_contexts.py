@@ -1,0 +1,45 @@
+"""Programs are lowered in contexts that they share with their neighbours."""
+
+import threading
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime import lowering_contexts
+
+
+def context_of(size):
+    """The context that a new program was lowered in."""
+    lowered = jax.jit(lambda x: x + 1.0).lower(np.ones(size, np.float32))
+    return lowered.compiler_ir().context
+
+
+def test_as_many_share_one_as_are_to():
+    made = []
+
+    def make():
+        made.append(object())
+        return made[-1]
+
+    context = lowering_contexts.sharing(make, programs=3)
+    assert [made.index(context()) for _ in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_jax_lowers_in_them():
+    contexts = [context_of(size) for size in range(2, lowering_contexts.PROGRAMS + 2)]
+    assert 1 <= len({id(context) for context in contexts}) <= 2
+
+
+def test_threads_have_their_own():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(context_of(5)))
+    thread.start()
+    thread.join()
+    assert found[0] is not context_of(6)
+
+
+def test_a_module_outlives_the_context_being_the_latest():
+    lowered = jax.jit(lambda x: x * 3.0).lower(np.ones(4, np.float32))
+    for size in range(lowering_contexts.PROGRAMS):
+        context_of(size)
+    assert lowered.compile()(np.ones(4, np.float32)).tolist() == [3.0] * 4
