@@ -414,7 +414,7 @@ def test_programs_call_no_foreign_code(in_gradient):
     program = jax.export.export(jax.jit(own), disabled_checks=allowed)(spec)
     data = bytes(program.serialize(vjp_order=1))
     with pytest.raises(tf.errors.InvalidArgumentError, match="foreign_code"):
-        programs.loaded(data)
+        programs.loaded(data).vjp()
 
 
 @pytest.mark.parametrize("name", ["__class__", "__dict__", "../../x"])

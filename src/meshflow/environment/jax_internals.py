@@ -13,6 +13,8 @@ here first. What each is for, and what in public would take its place:
   Public: the same name in `jax.core`, which JAX took back.
 * `cache_key`: what compiled programs are kept under, to which names of layers are added. Public:
   `jax_compilation_cache_include_metadata_in_key`, which adds lines of source too.
+* `persistent_cache_min_compile_time_secs`: how long a program must take to be kept, in a `with` block. Public: the
+  option for the whole process.
 * `parse_flatten_op_sharding`: how the operands of a lowering are divided, which come as XLA's shardings. Public:
   `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
 * `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our own primitives. Public: their registration in
@@ -66,6 +68,7 @@ __all__ = [
     "mlir_lowering",
     "needs_devices_when_lowered",
     "parse_flatten_op_sharding",
+    "persistent_cache_min_compile_time_secs",
     "platform_lowerings",
     "read_portable_artifact",
     "refine_polymorphic_shapes",
@@ -83,7 +86,7 @@ try:
     import jaxlib
     from jax._src import cache_key, distributed, xla_bridge
     from jax._src import dispatch as _dispatch
-    from jax._src.config import eager_constant_folding
+    from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
     from jax._src.core import trace_state_clean
     from jax._src.export import _export
     from jax._src.interpreters import mlir as mlir_lowering

@@ -42,7 +42,7 @@ class StableProgram:
       name: the function's name.
       structure: the nested result with `Slot`s.
       count: how many of the outputs are results.
-      exported: the program.
+      exported: gives the program, when it is first needed.
       captures: variables and constants that it uses.
       writes: variables that it writes.
     """
@@ -52,7 +52,7 @@ class StableProgram:
         name: str,
         structure: Any,
         count: int,
-        exported: Any,
+        exported: Callable[[], Any],
         captures: list[Any],
         writes: list[Any],
     ) -> None:
@@ -64,7 +64,7 @@ class StableProgram:
     @property
     def out_specs(self) -> list[TensorSpec]:
         """Specs of the results; sizes that depend on the arguments' are None."""
-        avals = self._exported.out_avals[: self._count]
+        avals = self._exported().out_avals[: self._count]
         return [TensorSpec(known_sizes(a.shape), a.dtype) for a in avals]
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
@@ -73,7 +73,7 @@ class StableProgram:
         traced = self._sized.get(key)
         if traced is None:
             captures = [c._value for c in self.captures]
-            closed = program_for(self._exported, [t._value for t in tensors], captures)
+            closed = program_for(self._exported(), [t._value for t in tensors], captures)
             traced = Traced(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
@@ -103,6 +105,7 @@ class _Reader:
         self._folder = folder
         self._content = folder.manifest["saved_model"]
         self._constants: dict[str, Tensor] = {}
+        self._programs: dict[bytes, Callable[[], Any]] = {}
         self._items: list[Any] = [self._make(node) for node in self._content["nodes"]]
 
     def _make(self, node: dict[str, Any]) -> Any:
@@ -150,12 +153,19 @@ class _Reader:
             name,
             structure,
             saved["count"],
-            loaded(self._folder.read_file(saved["program"]).tobytes()),
+            self._program(saved["program"]),
             [self._capture(c) for c in saved["captures"]],
             [self._capture(w) for w in saved["writes"]],
         )
         whole = TextProgram(saved["text"], program) if "text" in saved else program
         return Alternative(unpacked(saved["arguments"]), structure, whole)
+
+    def _program(self, key: str) -> Callable[[], Any]:
+        """A program, which is read now, and understood and checked when it is first called."""
+        data = self._folder.read_file(key).tobytes()
+        if data not in self._programs:
+            self._programs[data] = functools.cache(lambda: loaded(data))
+        return self._programs[data]
 
     def _capture(self, saved: dict[str, Any]) -> Any:
         if "node" in saved:

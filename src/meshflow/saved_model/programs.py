@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
 
 __all__ = [
+    "NO_GRADIENT",
     "Program",
     "exported",
     "for_platforms",
@@ -33,6 +35,8 @@ __all__ = [
     "traced_for_export",
 ]
 
+# What JAX raises for the gradient of a program that has none, such as one with a loop until something holds.
+NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
 # Native code that JAX writes calls of into programs: linear algebra, random bits, and what XLA takes away itself.
@@ -213,7 +217,7 @@ def _without_places() -> Iterator[None]:
 
 
 def serialized(program: Any) -> bytes:
-    """A program with what its gradient needs.
+    """A program with what its gradient needs, where it has one.
 
     Args:
       program: what `exported` gave.
@@ -221,9 +225,13 @@ def serialized(program: Any) -> bytes:
     Raises:
       ImportError: without the package flatbuffers.
     """
+    orders = (1, 0) if is_differentiable(program.in_avals) else (0,)
     try:
         with _without_places():
-            return bytes(program.serialize(vjp_order=int(is_differentiable(program.in_avals))))
+            for order in orders[:-1]:
+                with contextlib.suppress(*NO_GRADIENT):
+                    return bytes(program.serialize(vjp_order=order))
+            return bytes(program.serialize(vjp_order=orders[-1]))
     except ImportError:
         raise ImportError(
             "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
@@ -242,7 +250,7 @@ def loaded(data: bytes) -> Any:
       data: its result.
 
     Returns:
-      A `jax.export.Exported`.
+      A `jax.export.Exported`, whose gradient is looked at when it is asked for.
 
     Raises:
       ImportError: without the package flatbuffers.
@@ -254,14 +262,15 @@ def loaded(data: bytes) -> Any:
         raise ImportError(
             "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
         ) from None
-    _refuse_foreign_calls(program)
-    return program
+    return _without_foreign_calls(program)
 
 
-def _refuse_foreign_calls(program: Any) -> None:
+def _without_foreign_calls(program: Any) -> Any:
     refuse_foreign_calls(program.mlir_module())
-    if program.has_vjp():
-        _refuse_foreign_calls(program.vjp())
+    if not program.has_vjp():
+        return program
+    backward = functools.cache(lambda: _without_foreign_calls(program.vjp()))
+    return dataclasses.replace(program, _get_vjp=lambda _: backward())
 
 
 def refuse_foreign_calls(text: str) -> None:

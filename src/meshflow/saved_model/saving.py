@@ -42,6 +42,7 @@ from meshflow.saved_model.calls import (
 )
 from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
 from meshflow.saved_model.recorded_text import recorded
+from meshflow.saved_model.restored import Restored
 from meshflow.saved_model.structures import Unsaved, packed
 from meshflow.saved_model.text import TextCall
 
@@ -413,6 +414,8 @@ class _Writer:
     def _default_signatures(self) -> dict[str, Any]:
         if hasattr(self._root, "_saved_signatures"):
             return self._root._saved_signatures()
+        if isinstance(self._root, Restored):
+            return self._root.signatures
         own = [f for _, f in functions_of(self._root) if len(list(calls_of(f))) == 1]
         saved = [f for f in self.manifest["functions"] if f["owner"] == 0]
         if len(own) != 1 or len(saved) != 1:

@@ -6,6 +6,7 @@ so that XLA updates them in place.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 
 
 class Settings:
@@ -176,6 +177,8 @@ class ConcreteFunction(Signed):
         # When its function last called it, in calls; and the arguments that it is found by the identity of.
         self.used = 0
         self.found_by: list[Any] = []
+        # Whether it only calls a program that a file holds.
+        self.is_stored = False
         self._parameters = parameters
         self.structured_input_signature = named_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
@@ -314,6 +317,12 @@ class ConcreteFunction(Signed):
             results = [context.placing(o) for o in results]
         return traced.rebuild([Tensor(o) for o in results])
 
+    def _keeping(self) -> contextlib.AbstractContextManager[Any]:
+        """Where programs of files are compiled, which are compiled alike in every process: also short ones are kept."""
+        if not self.is_stored:
+            return contextlib.nullcontext()
+        return persistent_cache_min_compile_time_secs(0.0)
+
     def _launch(self, arrays: list[Any], captured: list[Any]) -> list[Any]:
         """Runs the program and writes what it writes; its results."""
         traced = self.traced
@@ -323,7 +332,7 @@ class ConcreteFunction(Signed):
             elif self._is_lowered:
                 outputs = self._compiled(*self._operands(arrays, captured))
             else:
-                with resting:
+                with resting, self._keeping():
                     outputs = self._compiled(*self._operands(arrays, captured))
                 self._is_lowered = True
         except FloatingPointError as error:

@@ -259,6 +259,7 @@ class Function:
             self._created_variables = True
         traced.place_sources(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.parameter_names())
+        concrete.is_stored = getattr(self._python, "is_stored_program", False)
         if not traced.initializes and not any(
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
         ):

@@ -218,6 +218,4 @@ def numbers(value: Any) -> list[int]:
     Raises:
       TypeError: when they depend on what the program computes.
     """
-    if isinstance(value, Sizes):
-        return list(np.asarray(value).reshape(-1))
-    return [int(v) for v in np.asarray(value).reshape(-1)]
+    return [v if is_symbolic_dim(v) else int(v) for v in np.asarray(value).reshape(-1)]

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.saved_model.graph.attributes import Node, is_known
+from meshflow.saved_model.graph.attributes import Node, Sizes, is_known, traced
 from meshflow.saved_model.graph.ops.lists import TensorList
 
 __all__ = ["CONTROL"]
@@ -46,11 +47,46 @@ def _while(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
     if count is None:
         return full(lax.while_loop(goes_on, step, first))
     # A loop whose number of rounds is known has a gradient.
-    last, _ = lax.scan(lambda values, _: (step(values), None), first, None, length=count)
+    rounds = jnp.zeros(count, bool)  # whose size, unlike `length`, may be a symbol
+    last, _ = lax.scan(lambda values, _: (step(values), None), first, rounds)
     return full(last)
 
 
-def _count(run: Any, condition: Any, body: Any, inputs: Any, carried: list[int]) -> int | None:
+def _count(run: Any, condition: Any, body: Any, inputs: Any, carried: list[int]) -> Any:
+    """How often a loop runs, where that depends on known numbers and sizes only; as a symbol, where it is one."""
+    symbols = sorted({s for v in inputs if isinstance(v, Sizes) for n in v.flat for s in _names(n)})
+    if not symbols:
+        return _rounds(run, condition, body, inputs, carried)
+    # Two choices of sizes tell which of the symbols it is.
+    found = []
+    for primes in (_PRIMES, _PRIMES[::-1]):
+        chosen = dict(zip(symbols, primes, strict=False))
+        if len(chosen) < len(symbols):
+            return None
+        known = [_with_sizes(v, chosen) if isinstance(v, Sizes) else v for v in inputs]
+        count = _rounds(run, condition, body, known, carried)
+        found.append({name for name, size in chosen.items() if size == count})
+    (name, *_) = [*found[0].intersection(found[1]), None]
+    for value in (n for v in inputs if isinstance(v, Sizes) for n in v.flat):
+        if is_symbolic_dim(value) and str(value) == name:
+            return value
+    return None
+
+
+_PRIMES = (3, 5, 7, 11, 13, 17)
+
+
+def _names(size: Any) -> set[str]:
+    return size._get_vars() if is_symbolic_dim(size) else set()
+
+
+def _with_sizes(value: Any, chosen: dict[str, int]) -> np.ndarray:
+    """Sizes with numbers in place of symbols."""
+    plain = [n._evaluate(chosen) if is_symbolic_dim(n) else n for n in np.asarray(value).flat]
+    return np.array(plain, np.int32).reshape(value.shape)
+
+
+def _rounds(run: Any, condition: Any, body: Any, inputs: Any, carried: list[int]) -> int | None:
     """How often a loop runs, where that depends on known numbers only."""
     values: list[Any] = [
         v if (is_known(v) and np.size(v) == 1) or i not in carried else _Unknown()
@@ -91,7 +127,7 @@ def _next(run: Any, body: Any, place: int, values: list[Any]) -> Any:
 
 
 def _array(value: Any) -> Any:
-    return value if isinstance(value, TensorList) else jnp.asarray(value)
+    return value if isinstance(value, TensorList) else jnp.asarray(traced(value))
 
 
 def _like(value: Any, shaped: Any) -> Any:

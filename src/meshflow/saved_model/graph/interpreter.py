@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime import errors
 from meshflow.saved_model.graph import control
@@ -344,9 +345,9 @@ _STATE: dict[str, Callable[..., Any]] = {
 
 def _sizes_again(value: Any) -> Any:
     """What an op made of sizes, which NumPy gives as an array of objects or the object itself."""
-    if isinstance(value, np.ndarray) and value.dtype != object:
+    if not isinstance(value, np.ndarray) and not is_symbolic_dim(value):
         return value
-    return as_sizes(value, np.int32) if not isinstance(value, jax.Array) else value
+    return value if getattr(value, "dtype", object) != object else as_sizes(value, np.int32)
 
 
 def known_ops() -> list[str]:

@@ -23,6 +23,7 @@ from meshflow.saved_model.graph.nodes import (
     types,
 )
 from meshflow.saved_model.graph.structured import argument_spec, put
+from meshflow.saved_model.programs import NO_GRADIENT
 from meshflow.saved_model.structures import Unsaved
 
 __all__ = ["GraphWriter"]
@@ -180,8 +181,15 @@ class GraphWriter:
         return number < len(self._kinds) and self._kinds[number] == "function"
 
     def _add_program(self, program: Program, trainable: bool) -> Written:
-        """Adds a program with its gradient, as a concrete function."""
-        trainable = trainable and functions.is_trainable(program)
+        """Adds a program with its gradient if it has one, as a concrete function."""
+        if trainable and functions.is_trainable(program):
+            try:
+                return self._add_concrete(program, True)
+            except NO_GRADIENT as error:
+                _log.info("tf.saved_model.save: %s has no gradient: %s", program.name, error)
+        return self._add_concrete(program, False)
+
+    def _add_concrete(self, program: Program, trainable: bool) -> Written:
         library, name = self._graph.library, self._name(program.name)
         gradient = f"CustomGradient-{name}" if trainable else None
         before = len(library.function)

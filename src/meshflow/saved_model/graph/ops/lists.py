@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.saved_model.graph.attributes import Node, is_known, numbers
+from meshflow.saved_model.graph.attributes import Node, as_sizes, is_known, numbers
 
 __all__ = ["LISTS", "TensorList"]
 
@@ -22,11 +22,11 @@ class TensorList:
 
     Args:
       items: them stacked, or None while nothing tells their shape.
-      count: how many there are.
+      count: how many there are; may be a symbol.
       dtype: theirs.
     """
 
-    def __init__(self, items: Any, count: int, dtype: Any) -> None:
+    def __init__(self, items: Any, count: Any, dtype: Any) -> None:
         self.items, self.count, self.dtype = items, count, dtype
 
     def tree_flatten(self) -> Any:
@@ -53,7 +53,8 @@ def _element_shape(shape: Any) -> tuple[int, ...] | None:
 
 
 def _reserved(node: Node, shape: Any, count: Any) -> TensorList:
-    made = TensorList(None, int(count), node.dtype("element_dtype"))
+    (size,) = numbers(count)
+    made = TensorList(None, size, node.dtype("element_dtype"))
     sizes = _element_shape(shape)
     return made if sizes is None else made.filled(sizes)
 
@@ -98,5 +99,5 @@ LISTS: dict[str, Callable[..., Any]] = {
     "TensorListGetItem": _item,
     "TensorListSetItem": _with_item,
     "TensorListPushBack": _pushed,
-    "TensorListLength": lambda node, items: np.array(items.count, np.int32),
+    "TensorListLength": lambda node, items: as_sizes(items.count, np.int32),
 }

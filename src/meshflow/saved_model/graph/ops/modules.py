@@ -22,6 +22,7 @@ from meshflow.environment.jax_internals import (
 from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.graph.attributes import Node, numpy_type
 from meshflow.saved_model.graph.nodes import CHECKSUM
+from meshflow.saved_model.graph.ops.foreign_modules import rewritten
 from meshflow.saved_model.programs import refuse_foreign_calls
 
 __all__ = ["MODULES"]
@@ -88,12 +89,15 @@ def _check(node: Node) -> None:
 
 
 def _read(node: Node, data: bytes) -> Any:
-    if node[CHECKSUM] not in (None, crc32c(data)):
+    known = node[CHECKSUM]
+    if known not in (None, crc32c(data)):
         raise DataLossError(
             f"node {node.name}: its module is damaged: the checksum does not match that of the file."
         )
     try:
-        return read_portable_artifact(data)
+        return read_portable_artifact(data if known is not None else rewritten(data))
+    except UnimplementedError:
+        raise
     except Exception as error:  # of any kind: the bytes are a file's
         first = (str(error).splitlines() or [repr(error)])[0]
         raise DataLossError(f"node {node.name}: its module is no StableHLO: {first}") from None
