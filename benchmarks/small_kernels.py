@@ -22,7 +22,7 @@ PRODUCTS = (
     *((32, 128, 512), (128, 128, 128), (1, 1024, 1024), (192, 192, 192), (256, 256, 256), (384, 384, 384)),
 )  # fmt: skip
 CONVOLUTIONS = (
-    *((1, 4, 4, 8), (1, 8, 8, 8), (1, 8, 8, 16), (1, 8, 8, 32), (1, 16, 16, 32), (1, 8, 8, 64)),
+    *((1, 2, 2, 1), (1, 2, 2, 4), (1, 4, 4, 4), (1, 4, 4, 8), (1, 8, 8, 8), (1, 8, 8, 16), (1, 8, 8, 32), (1, 16, 16, 32), (1, 8, 8, 64)),
     *((8, 8, 8, 32), (1, 16, 16, 64), (8, 16, 16, 32), (8, 16, 16, 64)),
 )  # batch, height, width, channels in and out; 3x3 # fmt: skip
 SUMS = ((64, 64), (256, 64), (512, 256), (1024, 256), (2048, 512), (8192, 512))
@@ -123,7 +123,7 @@ def worker(way):
     if way == "inline":
         sizes.MOST_INLINE = float("inf")
     if way in ("team", "inline"):
-        sizes.LEAST_WORK, sizes.VECTOR_WORK = 0, float("inf")
+        sizes.LEAST_WORK, sizes.LEAST_CONVOLUTION, sizes.VECTOR_WORK = 0, 0, float("inf")
     ready = {}
     for line in sys.stdin:
         name = line.strip()

@@ -25,6 +25,7 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 def every_size(monkeypatch, request):
     """oneDNN for every size, by the calling thread or by a team of threads."""
     monkeypatch.setattr(sizes, "LEAST_WORK", 0)
+    monkeypatch.setattr(sizes, "LEAST_CONVOLUTION", 0)
     monkeypatch.setattr(sizes, "VECTOR_WORK", math.inf)
     monkeypatch.setattr(sizes, "MOST_INLINE", math.inf if request.param == "inline" else -1)
 

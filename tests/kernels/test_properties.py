@@ -26,10 +26,12 @@ thorough = settings(max_examples=EXAMPLES, deadline=None)
 @pytest.fixture(autouse=True, scope="module")
 def _every_size():
     """oneDNN for every size: the smaller ones by the calling thread, the others by a team."""
-    saved = sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE
-    sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE = 0, math.inf, 1 << 14
-    yield
-    sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE = saved
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizes, "LEAST_WORK", 0)
+        patch.setattr(sizes, "LEAST_CONVOLUTION", 0)
+        patch.setattr(sizes, "VECTOR_WORK", math.inf)
+        patch.setattr(sizes, "MOST_INLINE", 1 << 14)
+        yield
 
 
 def by_xla(function, *arrays):

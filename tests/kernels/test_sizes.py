@@ -64,11 +64,15 @@ def test_a_vectors_product_with_a_large_matrix_is_xlas(rng):
 
 
 @pytest.mark.parametrize(
-    "size,wanted",
-    [(4, []), (16, [descriptors.FORWARD | descriptors.INLINE]), (64, [descriptors.FORWARD])],
+    "size,channels,wanted",
+    [
+        (2, 4, []),
+        (4, 4, [descriptors.FORWARD | descriptors.INLINE]),
+        (64, 16, [descriptors.FORWARD]),
+    ],
 )
-def test_a_convolutions_size_decides(rng, size, wanted):
-    x, w = array(rng, 1, size, size, 16), array(rng, 3, 3, 16, 16)
+def test_a_convolutions_size_decides(rng, size, channels, wanted):
+    x, w = array(rng, 1, size, size, channels), array(rng, 3, 3, channels, channels)
     assert computations(convolution, x, w) == wanted
 
 
@@ -102,6 +106,7 @@ def test_parts_run_where_the_whole_would(rng):
 def test_many_threads_call_at_once(rng, monkeypatch, dtype, most):
     """Every thread has its own memory: results of different sizes do not mix, and nothing waits for ever."""
     monkeypatch.setattr(sizes, "LEAST_WORK", 0)
+    monkeypatch.setattr(sizes, "LEAST_CONVOLUTION", 0)
     monkeypatch.setattr(sizes, "MOST_INLINE", most)
     programs = []
     for n in (8, 24, 48, 96):

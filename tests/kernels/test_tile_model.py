@@ -41,10 +41,8 @@ def draw(seed, shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
 
 
-def test_a_product_of_tiles():
-    left, right = draw(0, (16, 16, 2)), draw(1, (16, 16, 2))
-    sums = np.random.default_rng(2).standard_normal((16, 16)).astype(np.float32)
-    wanted = tile_product(sums, left, right)
+def compiled_product(sums, left, right):
+    """The same by the compiled code."""
     memory = np.zeros(3 * 1024 + 64, np.uint8)
     start = -memory.ctypes.data % 64
     parts = [memory[start + i * 1024 : start + (i + 1) * 1024] for i in range(3)]
@@ -52,7 +50,48 @@ def test_a_product_of_tiles():
         part[:] = values.reshape(-1).view(np.uint8)
     call = library.load().compiled.meshflow_tile_product
     assert call(*(ctypes.c_void_p(part.ctypes.data) for part in parts)) == 1
-    np.testing.assert_array_equal(parts[2].view(np.float32).reshape(16, 16), wanted)
+    return parts[2].view(np.float32).reshape(16, 16)
+
+
+def test_a_product_of_tiles():
+    left, right = draw(0, (16, 16, 2)), draw(1, (16, 16, 2))
+    sums = np.random.default_rng(2).standard_normal((16, 16)).astype(np.float32)
+    np.testing.assert_array_equal(
+        compiled_product(sums, left, right), tile_product(sums, left, right)
+    )
+
+
+# Exponents of the operands, and of the sums: all; products below the normal numbers; about 1; to infinity.
+EXPONENTS = [((0, 256), (0, 256)), ((60, 70), (0, 12)), ((120, 135), (110, 140)), ((180, 255), (0, 255))]  # fmt: skip
+
+
+@pytest.mark.skipif(
+    library.load() is None or library.load().level != "AMX" or library.emulates_tiles(),
+    reason="AMX tiles",
+)
+@pytest.mark.parametrize("exponents, of_sums", EXPONENTS, ids=str)
+def test_the_processor_and_its_emulation_have_the_same_bits(exponents, of_sums):
+    rng = np.random.default_rng(0)
+    emulate = library.load().compiled.meshflow_limit
+
+    def drawn(exponents, digits, dtype, count):
+        sign, digit = rng.integers(0, 2, count), rng.integers(0, 2**digits, count)
+        bits = sign << (digits + 8) | rng.integers(*exponents, count) << digits | digit
+        return bits.astype(dtype)
+
+    for _ in range(100):
+        left, right = (drawn(exponents, 7, np.uint16, 512) for _ in range(2))
+        operands = drawn(of_sums, 23, np.uint32, 256), left, right
+        on_tiles = compiled_product(*operands)
+        emulate(-1, 1)
+        try:
+            emulated = compiled_product(*operands)
+        finally:
+            emulate(-1, 0)
+        # NaN is NaN, whatever its digits.
+        np.testing.assert_array_equal(on_tiles, emulated)
+        numbers = ~np.isnan(emulated)
+        np.testing.assert_array_equal(np.signbit(on_tiles)[numbers], np.signbit(emulated)[numbers])
 
 
 @pytest.mark.parametrize("layout", ["HWIO", "HWOI"])

@@ -1,9 +1,13 @@
 """Convolutions in bfloat16 on matrix tiles, against the same in float64."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from capabilities import needs
 from meshflow import kernels
@@ -79,6 +83,24 @@ def test_it_equals_the_sums_in_float64(name, layout):
     got = on_tiles(x, w, layout, *how)
     wanted = convolve(x.astype(jnp.float64), w.astype(jnp.float64), layout, *how)
     # The sums are exact but for the last rounding, to eight bits.
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2**-8, atol=1e-2)
+
+
+@settings(max_examples=int(os.environ.get("MESHFLOW_TEST_EXAMPLES", "8")), deadline=None)
+@given(st.data())
+def test_any_geometry_equals_the_sums_in_float64(data):
+    pair = lambda *of: tuple(data.draw(st.sampled_from(of)) for _ in range(2))
+    batch, size = data.draw(st.sampled_from([1, 2, 3, 7, 15, 17, 33])), pair(*range(1, 14))
+    channels = data.draw(st.sampled_from([32, 64, 96, 100, 131]))
+    features = data.draw(st.sampled_from([32, 33, 63, 65, 98]))
+    taps, strides, dilations = pair(2, 3, 4), pair(1, 1, 2, 3), pair(1, 1, 2)
+    layout = data.draw(st.sampled_from(["HWIO", "HWOI"]))
+    how = (layout, strides, dilations, (pair(0, 1, 2, 4), pair(0, 1, 2, 4)))
+    x = draw(0, (batch, *size, channels))
+    w = draw(1, (*taps, *((channels, features) if layout == "HWIO" else (features, channels))))
+    assume(all(jax.eval_shape(lambda x, w: convolve(x, w, *how), x, w).shape))
+    got = on_tiles(x, w, *how)
+    wanted = convolve(x.astype(jnp.float64), w.astype(jnp.float64), *how)
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2**-8, atol=1e-2)
 
 

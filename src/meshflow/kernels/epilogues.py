@@ -145,7 +145,7 @@ def code(operands: Any, out: Any, parameters: dict[str, Any]) -> Code | None:
         operands = operands[:-1]
     image, kernel = operands[:2]
     epilogue, flipped = parameters["epilogue"], parameters["flipped"]
-    if not sizes.worth_a_call(lowerings.work(image, kernel, out, parameters)):
+    if not sizes.convolution_worth_a_call(lowerings.work(image, kernel, out, parameters)):
         return None
     if not epilogue and not flipped:
         return _alone(image, kernel, out, parameters)

@@ -45,7 +45,7 @@ def fast(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
     types = [np.dtype(a.dtype).name for a in (*operands, *results)]
     if loaded is None or set(types) != {"bfloat16"}:
         return None
-    if not sizes.worth_a_call(lowerings.work(image, gradient, kernel, parameters)):
+    if not sizes.convolution_worth_a_call(lowerings.work(image, gradient, kernel, parameters)):
         return None
     for descriptor in lowerings.placed_descriptors(image, gradient, kernel, parameters):
         if descriptors.kind(descriptor) != descriptors.KERNEL_GRADIENT:

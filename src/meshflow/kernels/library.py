@@ -35,6 +35,8 @@ BLOCKED = "meshflow:blocked"
 
 # How far the processor's vector extensions may be used, in the order of cpus.h after those that all have.
 LEVELS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
+# oneDNN's words for those below the last.
+ONEDNN_NAMES = {"AVX2": "AVX2", "AVX512": "AVX512_CORE", "AVX512_BF16": "AVX512_CORE_BF16"}
 
 # oneDNN's codes for the element types a descriptor may have.
 TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}

@@ -57,10 +57,12 @@ class Whole(NamedTuple):
     Attributes:
       computation: the descriptor's first number.
       implementation: the name of the code.
+      padding: of each spatial dimension, in front and behind.
     """
 
     computation: int
     implementation: str
+    padding: tuple[tuple[int, int], ...]
 
 
 def convolution_descriptors(
@@ -149,7 +151,7 @@ def convolution(
       whole: of what the convolution is a part; default of nothing: it is done by the fastest code,
         and by none of ours where the work is small.
     """
-    if whole is None and not sizes.worth_a_call(work(left, right, out, parameters)):
+    if whole is None and not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
         return None
     padded = padding_before(left, right, out, parameters, whole)
     if padded is not None:
@@ -157,6 +159,12 @@ def convolution(
         inner = convolution(image, right, out, rest, whole)
         pad = lambda x: jax.lax.pad(x, np.zeros((), x.dtype), config)
         return None if inner is None else lambda x, w: inner(pad(x), w)
+    cropped = cropping_after(out, parameters, whole)
+    if cropped is not None:
+        larger, rest, limits = cropped
+        inner = convolution(left, right, larger, rest, whole)
+        if inner is not None:
+            return lambda x, w: jax.lax.slice(inner(x, w), *limits)
     found = code(left, right, out, parameters, whole)
     if found is None:
         return None
@@ -222,6 +230,31 @@ def padding_before(
     config[axis] = (*widths, 0)
     image = jax.ShapeDtypeStruct(shape, left.dtype)
     return image, {**parameters, "padding": tuple(padding)}, config
+
+
+def cropping_after(out: Any, parameters: dict[str, Any], whole: Whole | None) -> Any:
+    """How a part of a spread-out image is convolved with the whole's padding, its result cropped; None where it is not.
+
+    oneDNN's order of sums depends on how much of the result is left out at the ends, everywhere in it.
+
+    Returns:
+      The larger result's shape and dtype, the parameters with more padding, and where the part begins and ends in it.
+    """
+    numbers, spreads = parameters["dimension_numbers"], parameters["lhs_dilation"]
+    if whole is None or math.prod(spreads) == 1:
+        return None
+    pairs = zip(whole.padding, parameters["padding"], strict=True)
+    more = [(low - part_low, high - part_high) for (low, high), (part_low, part_high) in pairs]
+    aligned = all(low % spread == 0 for (low, _), spread in zip(more, spreads, strict=True))
+    if not aligned or not any(map(any, more)) or min(map(min, more)) < 0:
+        return None
+    shape, start = list(out.shape), [0] * len(out.shape)
+    for axis, (low, high) in zip(numbers.out_spec[2:], more, strict=True):
+        shape[axis] += low + high
+        start[axis] = low
+    stop = [first + size for first, size in zip(start, out.shape, strict=True)]
+    larger = jax.ShapeDtypeStruct(shape, out.dtype)
+    return larger, {**parameters, "padding": whole.padding}, (start, stop)
 
 
 def implementation(found: Any) -> str:
@@ -399,7 +432,7 @@ def _code_of_parts(
     if padded is not None:
         left, parameters, _ = padded
     found = code(left, right, out, parameters)
-    if found is None or not sizes.worth_a_call(work(left, right, out, parameters)):
+    if found is None or not sizes.convolution_worth_a_call(work(left, right, out, parameters)):
         return partitioning.Code()
     descriptor, name = found[0], implementation(found)
     tile = (
@@ -407,8 +440,9 @@ def _code_of_parts(
     )
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
-    choose = functools.partial(convolution, whole=Whole(descriptor[0], name))
-    text = f"{descriptor[0]} {name} {tile} {least} {loaded.version()}"
+    whole = Whole(descriptor[0], name, tuple(parameters["padding"]))
+    choose = functools.partial(convolution, whole=whole)
+    text = f"{whole} {tile} {least} {loaded.version()}"
     return partitioning.Code(choose, tile, least, text)
 
 

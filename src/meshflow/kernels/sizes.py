@@ -14,6 +14,9 @@ from meshflow.kernels import descriptors
 
 # Multiply-adds (elements of a sum) below which XLA's own loop costs less than the call of a handler.
 LEAST_WORK = 1 << 17
+# The same of a convolution: XLA's own takes 25 us wherever it has more to do than that, a handler 10. On processors without
+# AVX-512 XLA's sums depend on an image's size as well, so that parts of one would not have the bits of the whole.
+LEAST_CONVOLUTION = 1 << 11
 # Work up to which the calling thread computes alone: waking a team of threads takes 10-60 us, in which one
 # thread does this much.
 MOST_INLINE = 1 << 22
@@ -25,8 +28,13 @@ VECTOR_WORK = 1 << 18
 
 
 def worth_a_call(work: float) -> bool:
-    """Whether so many multiply-adds are worth the call of a handler."""
+    """Whether a product of so many multiply-adds is worth the call of a handler."""
     return work >= LEAST_WORK
+
+
+def convolution_worth_a_call(work: float) -> bool:
+    """Whether a convolution of so many multiply-adds is worth the call of a handler."""
+    return work >= LEAST_CONVOLUTION
 
 
 def is_vectors(result: Sequence[int], work: float, dtype: np.dtype) -> bool:

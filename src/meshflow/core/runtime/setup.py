@@ -46,6 +46,8 @@ def configure() -> None:
     if limited not in (None, library.LEVELS[-1]):
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa={limited}".strip()
+        # XLA multiplies matrices by a oneDNN of its own, which hears of nothing else.
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", library.ONEDNN_NAMES[limited])
     lowering_contexts.share()
     lowerings.register()
     epilogues.register()
