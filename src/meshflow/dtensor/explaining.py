@@ -13,7 +13,7 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.dtensor.host_traffic import held_by_host, moved_to_host
+from meshflow.dtensor.host_traffic import held_by_host, moved_to_files, moved_to_host
 from meshflow.placement.collectives import Collective, collectives_of
 
 __all__ = ["Explanation", "explain"]
@@ -28,7 +28,7 @@ class Explanation:
       mesh: sizes of the mesh dimensions by name; empty on one device.
       memory: bytes each device needs: for arguments, results (without those that take an argument's
         place) and temporaries; where something is offloaded, also "host", which arguments have in the host's
-        memory, and "to_host", which the program hands there until it needs them again.
+        memory, and "to_host" and "to_files", which the program hands there until it needs them again.
       text: the compiled program.
     """
 
@@ -132,6 +132,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     offloaded = {
         "host": held_by_host(captured),
         "to_host": moved_to_host(concrete.traced.closed),
+        "to_files": moved_to_files(concrete.traced.closed),
     }
     needed |= {name: count for name, count in offloaded.items() if count}
     return Explanation(tuple(found), sizes, needed, text)

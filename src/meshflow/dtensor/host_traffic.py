@@ -1,16 +1,17 @@
-"""How many bytes of a program lie in the host's memory, and how many it moves there."""
+"""How many bytes of a program lie in the host's memory, and how many it moves there or to files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.placement.scratch import PUT
 
-__all__ = ["held_by_host", "moved_to_host"]
+__all__ = ["held_by_host", "moved_to_files", "moved_to_host"]
 
 
 def held_by_host(arrays: Sequence[Any]) -> int:
@@ -33,17 +34,46 @@ def moved_to_host(jaxpr: Any) -> int:
     Args:
       jaxpr: the program.
     """
-    return sum(_of_equation(e) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+    return _moved(jaxpr, _to_host)
 
 
-def _of_equation(equation: Any) -> int:
-    if equation.primitive.name == "device_put":
-        pairs = zip(equation.outvars, equation.params["devices"], strict=True)
-        return sum(v.aval.size * v.aval.dtype.itemsize for v, to in pairs if _is_host(to))
-    inside = [moved_to_host(program) for program in _programs(equation.params)]
+def moved_to_files(jaxpr: Any) -> int:
+    """Bytes that a program puts into files until it needs them again, as `moved_to_host` counts them.
+
+    Args:
+      jaxpr: the program.
+    """
+    return _moved(jaxpr, _to_files)
+
+
+def _moved(jaxpr: Any, own: Callable[[Any], int]) -> int:
+    return sum(_of_equation(e, own) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+
+
+def _of_equation(equation: Any, own: Callable[[Any], int]) -> int:
+    moved = own(equation)
+    if moved:
+        return moved
+    inside = [_moved(program, own) for program in _programs(equation.params)]
     if equation.primitive.name == "cond":
         return max(inside)
     return sum(inside) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+
+
+def _to_host(equation: Any) -> int:
+    if equation.primitive.name != "device_put":
+        return 0
+    pairs = zip(equation.outvars, equation.params["devices"], strict=True)
+    return sum(_bytes(v) for v, to in pairs if _is_host(to))
+
+
+def _to_files(equation: Any) -> int:
+    # Its first operand is no value.
+    return sum(map(_bytes, equation.invars[1:])) if equation.params.get("name") == PUT else 0
+
+
+def _bytes(variable: Any) -> int:
+    return int(variable.aval.size) * int(variable.aval.dtype.itemsize)
 
 
 def _is_host(to: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from typing import Any
 
 import jax
@@ -17,28 +18,31 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
+from meshflow.core.runtime.device_to_host import to_host
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.files.paths import named_errors
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["FileArray", "FileStore"]
+__all__ = ["FileArray", "FileStore", "OpenFile"]
 
 
 class FileStore:
     """A folder that holds arrays for the devices of a mesh. Its files have no names, and end with their arrays.
+
+    Of several processes each has its own files, with the parts of its devices, and may have its own folder.
 
     Args:
       folder: the folder, which must exist.
       mesh: the mesh.
 
     Attributes:
-      read_bytes: how many bytes programs have read so far.
+      read_bytes: how many bytes programs have read so far for the devices of this process.
       written_bytes: how many they have written.
       token: what the last program handed on.
 
     Raises:
       ValueError: for a folder that does not exist.
-      NotImplementedError: where several processes share the mesh.
     """
 
     def __init__(self, folder: str | os.PathLike[str], mesh: Mesh) -> None:
@@ -47,18 +51,15 @@ class FileStore:
             raise InvalidValueError(
                 f"offload_to={self.folder!r} is no folder. Make it, on a fast local disk, before the strategy."
             )
-        if jax.process_count() > 1:
-            raise NotImplementedError(
-                f"offload_to={self.folder!r} is not available with {jax.process_count()} processes."
-            )
         self.mesh = mesh.jax_mesh
         self.along = PartitionSpec(self.mesh.axis_names)
         zeros = np.zeros(self.mesh.size, np.float32)
-        self.token: Any = jax.device_put(zeros, NamedSharding(self.mesh, self.along))
+        where = NamedSharding(self.mesh, self.along)
+        self.token: Any = jax.make_array_from_callback(zeros.shape, where, zeros.__getitem__)
         self.read_bytes = self.written_bytes = 0
         self._counting = threading.Lock()
 
-    def hold(self, value: Any, layout: Layout) -> FileArray:
+    def hold(self, value: jax.Array, layout: Layout) -> FileArray:
         """An array in a file.
 
         Args:
@@ -66,7 +67,7 @@ class FileStore:
           layout: how it lies on the devices when they have it.
         """
         array = FileArray(self, value.shape, np.dtype(value.dtype), layout)
-        array.fill(np.asarray(value))
+        array.fill(value)
         return array
 
     def wait(self) -> None:
@@ -83,8 +84,52 @@ class FileStore:
         return self
 
 
+class OpenFile:
+    """A file without a name, which ends with this object.
+
+    Args:
+      folder: the folder that it lies in.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        with named_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+            self._number = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._number)
+
+    def grow(self, size: int) -> None:
+        """Has the disk keep room for so many bytes in all.
+
+        Raises:
+          ResourceExhaustedError: when it has not so many.
+        """
+        with named_errors(f"offload_to={self._folder!r}: a file of {size:,} bytes"):
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._number, 0, size)
+            else:
+                os.truncate(self._number, size)
+
+    def write(self, array: np.ndarray, at: int) -> None:
+        """Writes an array's bytes, from one byte on."""
+        left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        with named_errors(f"offload_to={self._folder!r}"):
+            while left:
+                count = os.pwrite(self._number, left, at)
+                left, at = left[count:], at + count
+
+    def read(self, array: np.ndarray, at: int) -> None:
+        """Reads as many bytes as an array has into it, from one byte on."""
+        left = array.reshape(-1).view(np.uint8).data
+        with named_errors(f"offload_to={self._folder!r}"):
+            while left:
+                count = os.preadv(self._number, [left], at)
+                if not count:
+                    raise OSError(f"{len(left)} bytes are missing")
+                left, at = left[count:], at + count
+
+
 class FileArray:
-    """An array whose parts lie in a file, one for each device.
+    """An array whose parts lie in a file, one for each device of this process.
 
     Args:
       store: the store.
@@ -98,15 +143,15 @@ class FileArray:
     ) -> None:
         self.store, self.shape, self.dtype = store, tuple(shape), dtype
         self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
+        self._layout = layout
         self.sharding = layout.in_memory("device").sharding()
-        where = self.sharding.devices_indices_map(self.shape)
-        self._slices = [where[device] for device in store.mesh.devices.flat]
         self._part = self.sharding.shard_shape(self.shape)
-        with tempfile.TemporaryFile(dir=store.folder) as file:
-            parts = (store.mesh.size, *self._part)
-            file.truncate(max(int(np.prod(parts)) * dtype.itemsize, 1))
-            # The mapping keeps the file.
-            self._parts = np.memmap(file, dtype, "r+", shape=parts)
+        self._part_bytes = int(np.prod(self._part)) * dtype.itemsize
+        own = [n for n, d in enumerate(store.mesh.devices.flat) if d in store.mesh.local_devices]
+        # Where the parts begin in the file, by the devices' numbers in the mesh.
+        self._places = {n: place * self._part_bytes for place, n in enumerate(own)}
+        self._file = OpenFile(store.folder)
+        self._file.grow(max(len(own) * self._part_bytes, 1))
 
     @property
     def nbytes(self) -> int:
@@ -116,22 +161,42 @@ class FileArray:
     # ---- from outside of programs ----------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A copy of the value."""
-        self.store.wait()
-        whole = np.empty(self.shape, self.dtype)
-        for where, part in zip(self._slices, self._parts, strict=True):
-            whole[where] = part
-        return whole
+        """A copy of the value; where several processes have parts, all of them must ask for it."""
+        return to_host(self.in_memory("host"))
 
-    def fill(self, value: np.ndarray) -> None:
+    def fill(self, value: Any) -> None:
         """Replaces the value."""
         self.store.wait()
-        for number, where in enumerate(self._slices):
-            self._parts[number] = value[where]
+        if not isinstance(value, jax.Array) or not value.sharding.is_equivalent_to(
+            self.sharding, self.ndim
+        ):
+            value = jax.device_put(value, self.sharding)
+        parts = {shard.device: shard.data for shard in value.addressable_shards}
+        devices = self.store.mesh.devices.flat
+        for number, place in self._places.items():
+            self._file.write(np.asarray(parts[devices[number]]), place)
 
-    def on_devices(self) -> Any:
-        """The value as an array of the devices."""
-        return jax.device_put(self.numpy(), self.sharding)
+    def in_memory(self, memory: str) -> jax.Array:
+        """The value as an array of the mesh.
+
+        Args:
+          memory: "device" or "host".
+        """
+        self.store.wait()
+        sharding = self._layout.in_memory(memory).sharding()
+        devices = self.store.mesh.devices.flat
+        parts = []
+        for number, place in self._places.items():
+            where = jax.sharding.SingleDeviceSharding(
+                devices[number], memory_kind=sharding.memory_kind
+            )
+            parts.append(jax.device_put(self._read_part(place), where))
+        return jax.make_array_from_single_device_arrays(self.shape, sharding, parts)
+
+    def _read_part(self, place: int) -> np.ndarray:
+        part = np.empty(self._part, self.dtype)
+        self._file.read(part, place)
+        return part
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
@@ -174,12 +239,10 @@ class FileArray:
         )(value, token)
 
     def _read(self, number: Any, token: Any) -> tuple[np.ndarray, np.ndarray]:
-        # A copy: the file changes while the program has it.
-        part = np.array(self._parts[int(number)])
-        self.store.count(read=part.nbytes)
-        return part, np.asarray(token)
+        self.store.count(read=self._part_bytes)
+        return self._read_part(self._places[int(number)]), np.asarray(token)
 
     def _write(self, number: Any, value: Any, token: Any) -> np.ndarray:
-        self._parts[int(number)] = np.asarray(value)
-        self.store.count(written=self._parts[0].nbytes)
+        self._file.write(np.asarray(value), self._places[int(number)])
+        self.store.count(written=self._part_bytes)
         return np.asarray(token)

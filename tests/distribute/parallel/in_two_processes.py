@@ -1,4 +1,6 @@
-"""One of two processes with two devices each, which train a model in parts. Run by test_two_processes.py.
+"""One of two processes with two devices each, which train a model in parts, on devices and in files.
+
+Run by test_two_processes.py.
 
 Arguments: number of this process, addresses of both, folder.
 """
@@ -26,14 +28,40 @@ dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=2)
 mesh = dtensor.create_distributed_mesh([("node", 2), ("data", 2)], device_type="CPU")
 rng = np.random.default_rng(3)
 x, y = rng.normal(size=(32, 16)).astype("float32"), rng.normal(size=(32, 8)).astype("float32")
-options = {"zero": 3, "zero_over": "data", "micro_batches": 2, "recompute": "layer"}
-strategy = tf.distribute.MeshStrategy(mesh, "batch:node+data", **options)
-tf.keras.utils.set_random_seed(1)
-with strategy.scope():
-    layers = [tf.keras.layers.Dense(32, "relu"), tf.keras.layers.Dense(8)]
-    model = tf.keras.Sequential([tf.keras.Input([16]), *layers])
-    model.compile(tf.keras.optimizers.Adam(1e-2), "mse")
-curve = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"]
+
+
+def made(**more):
+    """A strategy, and a model of it."""
+    options = {"zero": 3, "zero_over": "data", "micro_batches": 2, "recompute": "layer", **more}
+    strategy = tf.distribute.MeshStrategy(mesh, "batch:node+data", **options)
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [tf.keras.layers.Dense(32, "relu"), tf.keras.layers.Dense(8)]
+        model = tf.keras.Sequential([tf.keras.Input([16]), *layers])
+        model.compile(tf.keras.optimizers.Adam(1e-2), "mse")
+    return strategy, model
+
+
+def curve(model, epochs):
+    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history
+    return history["loss"]
+
+
+_, model = made()
+losses = curve(model, 2)
 tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{folder}/checkpoint")
-curve += model.fit(x, y, batch_size=16, epochs=1, shuffle=False, verbose=0).history["loss"]
-print(json.dumps(curve))
+losses += curve(model, 1)
+# All in files, what layers keep as well; in a folder of this process alone.
+own = f"{folder}/{number}"
+os.mkdir(own)
+offload = ("optimizer", "parameters", "activations")
+strategy, filed = made(offload=offload, offload_to=own)
+curve(filed, 1)
+# What was written from devices goes on in files, and the other way round.
+tf.train.Checkpoint(model=filed, optimizer=filed.optimizer).read(f"{folder}/checkpoint")
+again = curve(filed, 1)
+tf.train.Checkpoint(model=filed, optimizer=filed.optimizer).write(f"{folder}/of_files")
+weights = [[w.tolist() for w in m.get_weights()] for m in (model, filed)]
+moved = strategy.files["optimizer"]
+print(json.dumps([losses, again, weights, moved.read_bytes, moved.written_bytes]))

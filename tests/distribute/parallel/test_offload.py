@@ -1,6 +1,8 @@
 """States and weights in the host's memory between steps: the same numbers, and what the devices are given."""
 
 import contextlib
+import errno
+import os
 import re
 
 import jax
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core.gradients.recompute import recomputed, recomputed_by
+from meshflow.core.gradients.recompute import HostMemory, recomputed, recomputed_by
+from meshflow.dtensor.explaining import _traced
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED as U
 from meshflow.experimental.dtensor import Layout
@@ -158,7 +161,7 @@ def test_programs_for_devices_move_what_they_keep():
     weights, x = jnp.ones((8, 8)), jnp.ones((4, 8))
     run = lambda arguments, captures: [jnp.tanh(arguments[0] @ captures[0])]
     # The input; without recomputation also two arrays that the gradient of tanh needs.
-    for form, arrays in ((recomputed(True), 1), (recomputed_by(None, True), 3)):
+    for form, arrays in ((recomputed(HostMemory()), 1), (recomputed_by(None, HostMemory()), 3)):
         block = form(run)
 
         def loss(w, block=block):
@@ -168,6 +171,24 @@ def test_programs_for_devices_move_what_they_keep():
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
         placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
         assert placed.count("pinned_host") == placed.count("device") == arrays
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_steps_for_accelerators_move_all_that_is_offloaded(platform):
+    mesh = dtensor.create_mesh({"data": 4})
+    everything = ("optimizer", "parameters", "activations")
+    options = {"zero": 3, "recompute": "layer", "micro_batches": 2, "offload": everything}
+    with tf.distribute.MeshStrategy(mesh, "batch:data", **options).scope():
+        model = blocks()
+        model.compile("adam", "mse")
+    x = np.zeros((16, 16), "float32")
+    concrete, arrays = _traced(model, (x, x[:, :4]), {})
+    captured = [c._value for c in concrete.traced.captures]
+    text = concrete.lowered(arrays, captured, (platform,)).as_text()
+    placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
+    # Weights and two slots of each, there and back; and the inputs of four units in the loop of micro-batches.
+    moves = 3 * len(model.trainable_variables) + 4
+    assert placed.count("pinned_host") == placed.count("device") == moves
 
 
 @pytest.mark.parametrize(
@@ -201,7 +222,8 @@ def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch
     assert len(held) == (len(slots) + len(trained) if weights else len(slots) - 4)
     assert not list(tmp_path.iterdir())
     moved = 6 * 4 * 4 * sum(map(part, held))
-    assert (strategy.files.read_bytes, strategy.files.written_bytes) == (moved, moved)
+    files = strategy.files["optimizer"]
+    assert (files.read_bytes, files.written_bytes) == (moved, moved)
     # Each device's slots come two at a time, and go before the next come.
     own = {id(s._held) for s in slots}
     order = [name for name, array, number in calls if number == 0 and array in own]
@@ -237,11 +259,110 @@ def part(variable):
     return int(np.prod(sharding.shard_shape(tuple(variable.shape))))
 
 
-def test_files_that_cannot_be(tmp_path):
+@pytest.mark.parametrize(
+    "sizes, options",
+    [
+        ({"data": 4}, {"recompute": "layer", "micro_batches": 2, "zero": 3}),
+        ({"data": 2, "model": 2}, {"recompute": "layer"}),
+        # All that layers keep, of which some stays on the devices.
+        ({"data": 1}, {}),
+    ],
+)
+def test_activations_in_files(sizes, options, rng, tmp_path):
+    x = rng.normal(size=(32, 16)).astype("float32")
+    y = np.tanh(x[:, :4] * x[:, 4:8])
+    mesh = dtensor.create_mesh(
+        sizes, devices=[f"CPU:{i}" for i in range(np.prod([*sizes.values()]))]
+    )
+    rules = "batch:data, hidden:model" if "model" in sizes else "batch:data"
+    plain, expected = curve(tf.distribute.MeshStrategy(mesh, rules, **options), x, y)
+    strategy = tf.distribute.MeshStrategy(
+        mesh, rules, offload={"activations": "block"}, offload_to=tmp_path, **options
+    )
+    model, found = curve(strategy, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    store = strategy.files["activations"]
+    moved = dtensor.explain(model, x[:16], y[:16]).memory["to_files"]
+    devices = mesh.size
+    assert store.read_bytes == store.written_bytes == 6 * devices * moved
+    if options:
+        assert moved == 3 * 16 // sizes["data"] * 16 * 4
+    # With so many rows that activations count.
+    rows = [np.zeros((8192, n), "float32") for n in (16, 4)]
+    less, more = (dtensor.explain(m, *rows).memory for m in (model, plain))
+    assert less["temporaries"] < 0.9 * more["temporaries"], (less, more)
+    assert not list(tmp_path.iterdir())
+
+
+class Again(tf.keras.Model):
+    """A layer in a loop, with an input of its own and one that is the same in every turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = tf.keras.layers.Dense(16, "tanh", name="inner")
+
+    def call(self, x):
+        value = x
+        for _ in tf.range(3):
+            value = self.inner(value) + self.inner(x)
+        return value[:, :4]
+
+
+def test_layers_in_loops_find_what_each_turn_put(rng, tmp_path):
+    x = rng.normal(size=(16, 16)).astype("float32")
+    y = np.tanh(x[:, :4])
+    losses = []
+    for more in ({}, {"offload": "activations", "offload_to": tmp_path}):
+        tf.keras.utils.set_random_seed(3)
+        strategy = tf.distribute.MeshStrategy(recompute="layer", **more)
+        with strategy.scope():
+            model = Again()
+            model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+        losses.append(model.fit(x, y, epochs=3, batch_size=8, verbose=0, shuffle=False).history)
+    np.testing.assert_allclose(losses[1]["loss"], losses[0]["loss"], rtol=1e-6)
+    assert strategy.files["activations"].read_bytes > 0
+
+
+def test_what_waits_where(tmp_path):
+    options = tf.distribute.ParallelOptions
+    slow, fast = tmp_path / "slow", tmp_path / "fast"
+    both = {"optimizer": slow, "activations": fast}
+    chosen = options(offload=("optimizer", "parameters", "activations"), offload_to=both)
+    assert chosen.folders == {"optimizer": str(slow), "activations": str(fast)}
+    assert options(**chosen.chosen()) == chosen
+    slow.mkdir(), fast.mkdir()
+    mesh = dtensor.create_mesh({"data": 2}, devices=["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MeshStrategy(mesh, "batch:data", options=chosen)
+    x = np.ones((8, 16), "float32")
+    model, _ = curve(strategy, x, x[:, :4])
+    weights = model.trainable_variables
+    assert kinds(weights) == {"pinned_host"}
+    assert all(model.optimizer.get_slot(w, "m")._held.store.folder == str(slow) for w in weights)
+    assert strategy.files["activations"].folder == str(fast)
+
+
+def test_files_that_cannot_be(tmp_path, monkeypatch):
     mesh = dtensor.create_mesh({"data": 4})
+
+    def of(**options):
+        return tf.distribute.MeshStrategy(mesh, "batch:data", **options)
+
     with pytest.raises(ValueError, match="is no folder"):
-        tf.distribute.MeshStrategy(
-            mesh, "batch:data", offload="optimizer", offload_to=tmp_path / "none"
-        )
-    with pytest.raises(ValueError, match="has neither 'optimizer' nor 'parameters'"):
-        tf.distribute.MeshStrategy(mesh, "batch:data", offload="activations", offload_to=tmp_path)
+        of(offload="optimizer", offload_to=tmp_path / "none")
+    with pytest.raises(ValueError, match="says of nothing that it is"):
+        of(offload_to=tmp_path)
+    with pytest.raises(ValueError, match="has a folder for 'parameters', which"):
+        of(offload="optimizer", offload_to={"parameters": tmp_path})
+    with pytest.raises(ValueError, match="offload_to must be one of 'optimizer'"):
+        of(offload="optimizer", offload_to={"slots": tmp_path})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    strategy = of(offload="activations", offload_to=tmp_path)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    x = np.ones((16, 16), "float32")
+    # Before anything is computed.
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=f"{tmp_path}.*bytes.*No space left"):
+        curve(strategy, x, x[:, :4])
+    assert not strategy.files["activations"].written_bytes

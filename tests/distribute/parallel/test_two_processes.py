@@ -12,7 +12,8 @@ PROGRAM = Path(__file__).with_name("in_two_processes.py")
 
 
 def test_two_processes_train_as_one_device(tmp_path):
-    curves = [json.loads(out.splitlines()[-1]) for out in in_two_processes(PROGRAM, tmp_path)]
+    found = [json.loads(out.splitlines()[-1]) for out in in_two_processes(PROGRAM, tmp_path)]
+    curves = [losses for losses, *_ in found]
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(32, 16)).astype("float32"), rng.normal(size=(32, 8)).astype("float32")
     tf.keras.utils.set_random_seed(1)
@@ -25,3 +26,13 @@ def test_two_processes_train_as_one_device(tmp_path):
     # What both have written goes on here.
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(f"{tmp_path}/checkpoint")
     np.testing.assert_allclose(model.fit(x, y, **fit).history["loss"], wanted[2:], rtol=1e-5)
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(f"{tmp_path}/of_files")
+    for losses, again, (weights, of_files), read, written in found:
+        assert again == losses[2:]
+        for there, in_file, here in zip(weights, of_files, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(in_file, there)
+            np.testing.assert_array_equal(here.tolist(), in_file)
+        # In each of four steps half of three arrays of all weights for each device; the rest waits for gradients.
+        states = 4 * 2 * 3 * 4 * (16 * 32 + 32 + 32 * 8 + 8) // 2
+        kept = 4 * 4 * 16 * (16 + 32) // 2
+        assert (read, written) == (states + kept, states + kept)

@@ -1,6 +1,6 @@
 """Training on a mesh over several processes: `in_parts.py FOLDER KIND [KILL ...]`.
 
-KIND is "zero" or "pipeline". In the n-th start, the worker of the n-th KILL, "STEP@WORKER", kills itself before
+KIND is a key of CHOICES. In the n-th start, the worker of the n-th KILL, "STEP@WORKER", kills itself before
 STEP. Worker 0 writes the curve and the final weights to FOLDER/results.npz.
 """
 
@@ -18,6 +18,15 @@ LAYERS = tf.keras.layers
 EPOCHS = 3
 CHOICES = {
     "zero": ({"data": 4}, "batch:data", {"zero": 3, "micro_batches": 2, "recompute": "layer"}),
+    "files": (
+        {"data": 4},
+        "batch:data",
+        {
+            "zero": 3,
+            "recompute": "layer",
+            "offload": ("optimizer", "parameters", "activations"),
+        },
+    ),
     # Stages in different processes; parts of the states over the devices of each.
     "pipeline": (
         {"stage": 2, "data": 2},
@@ -53,6 +62,8 @@ def main(folder, kind, kills):
     sizes, rules, options = CHOICES[kind]
     mesh = dtensor.create_distributed_mesh(sizes, device_type="CPU")
     tf.keras.utils.set_random_seed(1)
+    if "offload" in options:
+        options = {**options, "offload_to": folder}
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
         model = make_model()
         model.compile(tf.keras.optimizers.Adam(1e-2), "mse")

@@ -240,16 +240,23 @@ class ConcreteFunction(Signed):
         """The program as the passes in force leave it."""
         return ready(self.traced.closed)
 
-    def lowered(self, arrays: Sequence[Any], captured: Sequence[Any]) -> Any:
+    def lowered(
+        self,
+        arrays: Sequence[Any],
+        captured: Sequence[Any],
+        platforms: tuple[str, ...] | None = None,
+    ) -> Any:
         """The compiled program before XLA's passes, a `jax.stages.Lowered`.
 
         Args:
           arrays: the arguments, or their shapes and dtypes.
           captured: the captures' arrays.
+          platforms: JAX's names of those that it is for, such as "tpu"; default that of the devices.
         """
         if self._version != PassPipeline.version:
             self._compile()
-        return self._compiled.lower(*self._operands(arrays, captured))
+        traced = self._compiled.trace(*self._operands(arrays, captured))
+        return traced.lower(lowering_platforms=platforms)
 
     def _operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
         kept = self._keeper(captured) if self._keeper is not None else ()

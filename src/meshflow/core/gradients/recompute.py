@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -18,11 +18,19 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
 
-__all__ = ["recompute_grad", "recomputed", "recomputed_by", "recomputing"]
+__all__ = [
+    "ZERO",
+    "HostMemory",
+    "Waiting",
+    "recompute_grad",
+    "recomputed",
+    "recomputed_by",
+    "recomputing",
+]
 
 # Always zero. A floating constant is an input of every program, so that no compiler knows it; being no
 # one's data it is the same on all devices, and those that compute again do so together.
-_ZERO = Tensor(np.zeros([], np.float32))
+ZERO = Tensor(np.zeros([], np.float32))
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +86,7 @@ def recomputing(
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(rerun, tuple(tensors))
         op = Op(f"recomputed_{traced.name}", form(traced.arrays), heavy=True, whole=True)
-        outputs = apply(op, (tensors, traced.captured_tensors(), _ZERO))
+        outputs = apply(op, (tensors, traced.captured_tensors(), ZERO))
         traced.assign(outputs[traced.count :])
         return traced.rebuild(outputs[: traced.count])
 
@@ -88,34 +96,69 @@ def recomputing(
 _Form = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def recomputed_by(policy: Callable[..., Any] | None, on_host: bool = False) -> _Form:
+class Waiting(Protocol):
+    """Where values wait for the backward pass, out of the device's memory."""
+
+    def put(self, values: Sequence[Any], zero: Any) -> tuple[list[Any], _Restore, Any]:
+        """Has a program hand values over.
+
+        Args:
+          values: the values.
+          zero: a zero that no compiler knows.
+
+        Returns:
+          What is kept for them; what makes the values of that, and of arrays that come first; and the zero, which
+          comes when they were handed over.
+        """
+
+
+_Restore = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+
+
+class HostMemory:
+    """The host's memory as a place to wait; CPUs have one memory, and move nothing."""
+
+    def put(self, values: Sequence[Any], zero: Any) -> tuple[list[Any], _Restore, Any]:
+        """See `Waiting`."""
+        return [jax.device_put(v, jax.memory.Space.Host) for v in values], _from_host, zero
+
+
+def _from_host(kept: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    return [jax.device_put(v, jax.memory.Space.Device) for v in kept]
+
+
+def _stayed(kept: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    return list(kept)
+
+
+def recomputed_by(policy: Callable[..., Any] | None, waiting: Waiting | None = None) -> _Form:
     """A form for `recomputing` in which a policy of `jax.checkpoint_policies` says what is kept.
 
     Args:
       policy: the policy; None keeps all that gradients need.
-      on_host: whether what is kept, but for captures, waits for the backward pass in the host's memory.
+      waiting: where what is kept, but for captures, waits for the backward pass; default on the device.
     """
 
     def form(run: Callable[..., Any]) -> Callable[..., Any]:
         checkpointed = run if policy is None else jax.checkpoint(run, policy=policy)
-        if on_host or jax.default_backend() == "cpu":
-            again = _the_rest_in_a_branch(checkpointed, on_host)
+        if waiting is not None or jax.default_backend() == "cpu":
+            again = _the_rest_in_a_branch(checkpointed, waiting)
             return lambda operands, _: again(*operands)
         return lambda operands, _: checkpointed(*operands[:2])
 
     return form
 
 
-def recomputed(on_host: bool = False) -> _Form:
+def recomputed(waiting: Waiting | None = None) -> _Form:
     """A form for `recomputing` that runs a function again for its gradient.
 
     Args:
-      on_host: whether its arguments wait for that in the host's memory.
+      waiting: where its arguments wait for that; default on the device.
     """
 
     def form(run: Callable[..., Any]) -> Callable[..., Any]:
-        if on_host or jax.default_backend() == "cpu":
-            again = _again_in_a_branch(run, on_host)
+        if waiting is not None or jax.default_backend() == "cpu":
+            again = _again_in_a_branch(run, waiting)
             return lambda operands, _: again(*operands)
         checkpointed = jax.checkpoint(run)
         return lambda operands, _: checkpointed(*operands[:2])
@@ -123,20 +166,34 @@ def recomputed(on_host: bool = False) -> _Form:
     return form
 
 
-def _moved(values: Sequence[Any], which: Sequence[bool], space: Any) -> list[Any]:
-    """Values of which some are moved to a memory; CPUs have one, and move nothing."""
-    return [jax.device_put(v, space) if w else v for v, w in zip(values, which, strict=True)]
+def _kept(
+    waiting: Waiting | None, values: Sequence[Any], which: Sequence[bool], form: Any, zero: Any
+) -> tuple[Any, Any]:
+    """What is kept of a structure of values, of which some wait elsewhere, for `_rebuilt`; and the zero."""
+    away = [v for v, w in zip(values, which, strict=True) if w]
+    here = [v for v, w in zip(values, which, strict=True) if not w]
+    restore: _Restore = _stayed
+    if waiting is not None and away:
+        away, restore, zero = waiting.put(away, zero)
+    back = functools.partial(_rebuilt, form, tuple(which), restore)
+    return (away, here, jax.tree_util.Partial(back)), zero
 
 
-def _to_host(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
-    return _moved(values, which, jax.memory.Space.Host)
+def _rebuilt(
+    form: Any,
+    which: Sequence[bool],
+    restore: _Restore,
+    away: Sequence[Any],
+    here: Sequence[Any],
+    arriving: Sequence[Any],
+) -> Any:
+    # What waited is not wanted before the gradients that it is for.
+    first = [c.reshape(-1)[:1] for c in arriving]
+    there, stayed = iter(restore(away, first)), iter(here)
+    return jax.tree.unflatten(form, [next(there) if w else next(stayed) for w in which])
 
 
-def _from_host(which: Sequence[bool], values: Sequence[Any]) -> list[Any]:
-    return _moved(values, which, jax.memory.Space.Device)
-
-
-def _the_rest_in_a_branch(run: Callable[..., Any], on_host: bool) -> Callable[..., Any]:
+def _the_rest_in_a_branch(run: Callable[..., Any], waiting: Waiting | None) -> Callable[..., Any]:
     """A checkpointed function whose gradient computes what is not kept in a branch of its own."""
 
     @jax.custom_vjp
@@ -156,25 +213,22 @@ def _the_rest_in_a_branch(run: Callable[..., Any], on_host: bool) -> Callable[..
             lambda: jex_core.jaxpr_as_fun(program)(*leaves),
         )
         outputs, pullback = jax.tree.unflatten(structure, values)
-        kept, form = jax.tree.flatten(pullback)
-        if on_host:
-            # Captures, weights mostly, live on anyway.
-            captured = set(program.jaxpr.invars[len(jax.tree.leaves(arguments)) :])
-            names = program.jaxpr.outvars[len(flat) - len(kept) :]
-            moves = tuple(
-                isinstance(name, jex_core.Var) and name not in captured and is_inexact(value)
-                for name, value in zip(names, kept, strict=True)
-            )
-        else:
-            moves = (False,) * len(kept)
-        back = jax.tree_util.Partial(functools.partial(_rebuilt, form, moves))
+        needed, form = jax.tree.flatten(pullback)
+        # Captures, weights mostly, live on anyway.
+        captured = set(program.jaxpr.invars[len(jax.tree.leaves(arguments)) :])
+        names = program.jaxpr.outvars[len(flat) - len(needed) :]
+        moves = [
+            isinstance(name, jex_core.Var) and name not in captured and is_inexact(value)
+            for name, value in zip(names, needed, strict=True)
+        ]
+        kept, zero = _kept(waiting, needed, moves, form, zero)
         structured = jax.tree_util.Partial(functools.partial(_with_nones, tree, wanted))
-        return outputs, (_to_host(kept, moves), back, structured, zero)
+        return outputs, (kept, structured, zero)
 
-    def backward(kept: Any, cotangents: Any) -> Any:
-        values, back, structured, zero = kept
-        pullback = back(values)
+    def backward(found: Any, cotangents: Any) -> Any:
+        (away, here, back), structured, zero = found
         arriving = [c for c in cotangents if is_inexact(c)]
+        pullback = back(away, here, arriving)
 
         def nothing() -> list[Any]:
             shapes = jax.eval_shape(lambda: list(pullback(arriving)))
@@ -198,16 +252,12 @@ def _apart(zero: Any, nothing: Callable[[], Any], something: Callable[[], Any]) 
     return jax.lax.cond(zero < 0, nothing, something)
 
 
-def _rebuilt(form: Any, moves: Sequence[bool], values: Sequence[Any]) -> Any:
-    return jax.tree.unflatten(form, _from_host(moves, values))
-
-
 def _with_nones(tree: Any, wanted: tuple[bool, ...], found: Any) -> Any:
     supply = iter(found)
     return jax.tree.unflatten(tree, [next(supply) if w else None for w in wanted])
 
 
-def _again_in_a_branch(run: Callable[..., Any], on_host: bool) -> Callable[..., Any]:
+def _again_in_a_branch(run: Callable[..., Any], waiting: Waiting | None) -> Callable[..., Any]:
     """`run` whose gradient computes it again in a branch of its own."""
 
     @jax.custom_vjp
@@ -220,20 +270,19 @@ def _again_in_a_branch(run: Callable[..., Any], on_host: bool) -> Callable[..., 
                 jax.numpy.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)
             ]
 
+        values, form = jax.tree.flatten(arguments)
+        kept, zero = _kept(waiting, values, [is_inexact(v) for v in values], form, zero)
         # In a branch too: otherwise what depends on no argument, as random numbers of all blocks, is made at once.
         outputs = _apart(zero, nothing, lambda: run(arguments, captures))
-        values, form = jax.tree.flatten(arguments)
-        moves = tuple(on_host and is_inexact(v) for v in values)
-        back = jax.tree_util.Partial(functools.partial(_rebuilt, form, moves))
-        return outputs, (_to_host(values, moves), back, captures, zero)
+        return outputs, (kept, captures, zero)
 
-    def backward(kept: Any, cotangents: Any) -> Any:
-        values, back, captures, zero = kept
-        inputs = back(values), captures, zero
+    def backward(found: Any, cotangents: Any) -> Any:
+        (away, here, back), captures, zero = found
+        arriving = [c for c in cotangents if is_inexact(c)]
+        inputs = back(away, here, arriving), captures, zero
         leaves, tree = jax.tree.flatten(inputs)
         wanted = tuple(is_inexact(leaf) for leaf in leaves[:-1])
         function, chosen = of_wanted(run, wanted, inputs[:2])
-        arriving = [c for c in cotangents if is_inexact(c)]
 
         def again() -> list[Any]:
             _, pullback, _ = jax.vjp(function, *chosen, has_aux=True)

@@ -19,6 +19,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import alone, as_stored, context, writing
+from meshflow.core.runtime.devices import device_of
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.tracing.trace import init_scope
@@ -274,7 +275,7 @@ class Variable(VariableRows, _Operators):
     @property
     def device(self) -> str:
         """The device that holds the value."""
-        return Tensor(self._value if self._held is None else self._on_devices()).device
+        return device_of(self._value)
 
     @property
     def initial_value(self) -> Tensor:
@@ -308,7 +309,7 @@ class Variable(VariableRows, _Operators):
 
     def _current(self) -> Any:
         with writing:
-            value = self._value if self._held is None else self._held.numpy()
+            value = self._value if self._held is None else self._held.in_memory("host")
         if type(value) is jax.ShapeDtypeStruct:
             raise FailedPreconditionError(
                 f"{self.name} has no value: its model was made to be planned, with weights of which only the shapes "
@@ -319,7 +320,7 @@ class Variable(VariableRows, _Operators):
     def _on_devices(self) -> Any:
         """The present value, where operations compute."""
         if self._held is not None:
-            return self._held.on_devices()
+            return self._held.in_memory("device")
         if not self._in_host_memory:
             return self._current()
         return jax.device_put(self._current(), self._own_layout.in_memory("device").sharding())
@@ -409,7 +410,7 @@ class Variable(VariableRows, _Operators):
                 if self._held is None:
                     self._value = array
                 else:
-                    self._held.fill(np.asarray(array))
+                    self._held.fill(array)
 
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)
@@ -535,7 +536,7 @@ class Variable(VariableRows, _Operators):
         copied = Variable.__new__(Variable)
         memo[id(self)] = copied
         copied.__dict__.update(self.__dict__)
-        value = self._current() if self._held is None else self._held.on_devices()
+        value = self._current() if self._held is None else self._on_devices()
         copied._held = None
         copied._value = (
             value.copy() if isinstance(value, np.ndarray) else transfers.duplicate(value)

@@ -53,10 +53,9 @@ def write_once(root: Any, write: Callable[[], Any]) -> Any:
 
 
 def _elsewhere(value: Any) -> bool:
-    """Whether other workers hold parts of an array that this one does not."""
-    if not isinstance(value, jax.Array):
-        return False
-    return not (value.is_fully_addressable or value.is_fully_replicated)
+    """Whether other workers hold parts of an array, on devices or in files, that this one does not."""
+    where = getattr(value, "sharding", None)
+    return where is not None and not (where.is_fully_addressable or where.is_fully_replicated)
 
 
 class TerminationConfig:

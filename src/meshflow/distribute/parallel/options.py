@@ -59,8 +59,10 @@ class ParallelOptions:
         between steps, and "activations", what the backward pass needs of each layer; with `recompute="layer"` that
         is the layer's inputs. A dictionary says of which: `{"optimizer": "decoder/.*"}` has a pattern, or several,
         that names of variables, or of layers for activations, begin with.
-      offload_to: a folder, on a fast local disk: offloaded slots and weights lie in files there instead of the host's
-        memory. Slots are read when their variable is updated, one after the other.
+      offload_to: a folder, on a fast local disk: what is offloaded lies in files there instead of the host's memory.
+        Slots are read when their variable is updated, one after the other; activations when the gradients arrive that
+        they are for. A dictionary says of which: `{"optimizer": folder}` leaves the others to the host's memory.
+        Each of several processes has its own files, so that the folder may be another in each.
       compress: how gradients are sent over the devices that share a batch: "int8" or "1bit", with what rounding took
         away added to the next step's.
       compress_after: after how many updates gradients are sent like that; before it whole, and nothing is lost.
@@ -83,7 +85,7 @@ class ParallelOptions:
     pipeline: Pipeline | str | None = None
     sequence: str | None = None
     offload: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
-    offload_to: str | os.PathLike[str] | None = None
+    offload_to: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None
     compress: str | None = None
     compress_after: int = 0
 
@@ -111,11 +113,7 @@ class ParallelOptions:
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))
         object.__setattr__(self, "offload", _offloaded(self.offload))
-        if self.offload_to is not None and not {"optimizer", "parameters"} & set(self.offloaded):
-            raise InvalidValueError(
-                f"offload_to={self.offload_to!r} is where slots and weights go, but offload={self.offloaded} has "
-                "neither 'optimizer' nor 'parameters'. Activations can go to the host's memory only."
-            )
+        object.__setattr__(self, "offload_to", _folders(self.offload_to, self.offloaded))
         if self.zero_over is not None:
             if not self.zero:
                 raise InvalidValueError(
@@ -185,8 +183,13 @@ class ParallelOptions:
         """What is offloaded, each with the patterns of names of which it is."""
         return dict(self.offload)  # type: ignore[arg-type]
 
+    @property
+    def folders(self) -> dict[str, str]:
+        """The folder in which each of what is offloaded lies in files; the others lie in the host's memory."""
+        return dict(self.offload_to or ())  # type: ignore[arg-type]
+
     def offloads(self, what: str, name: str) -> bool:
-        """Whether something lies in the host's memory.
+        """Whether something lies in the host's memory, or in files.
 
         Args:
           what: "optimizer", "parameters" or "activations".
@@ -251,6 +254,28 @@ def _offloaded(given: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
                 ) from None
         found.append((what, patterns))
     return tuple(found)
+
+
+def _folders(given: Any, offloaded: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """What lies in files, each with its folder."""
+    if given is None:
+        return None
+    if isinstance(given, (str, os.PathLike)):
+        if not offloaded:
+            raise InvalidValueError(
+                f"offload_to={os.fspath(given)!r} is where what is offloaded goes, but offload=() says of nothing that "
+                "it is. Pass offload= some of 'optimizer', 'parameters' and 'activations'."
+            )
+        given = dict.fromkeys(offloaded, given)
+    found = dict(given)
+    for what in found:
+        _one_of("offload_to", what, _OFFLOAD)
+        if what not in offloaded:
+            raise InvalidValueError(
+                f"offload_to={found} has a folder for {what!r}, which offload={sorted(offloaded)} does not have. Add it "
+                "there."
+            )
+    return tuple((what, os.fspath(folder)) for what, folder in found.items())
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.gradients.recompute import ZERO
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
@@ -150,6 +151,8 @@ class _Region:
             stack = bool(shares.recompute) and jax.default_backend() != "cpu"
         self._program = stacked(traced.closed) if stack else None
         self.zero = strategy.options.zero
+        # The files that what layers keep goes to.
+        self.scratch = strategy.scratch
         self.mesh = strategy.mesh.jax_mesh
         self.kept = [kept_like(strategy, c) for c in traced.captures]
         places = {id(v): i for i, v in enumerate(variables)}
@@ -324,6 +327,9 @@ class _Region:
     def _share(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
         """One share: gradients as they are before devices bring them together, new state, results."""
         inputs = list(captures)
+        for i, capture in enumerate(self.traced.captures):
+            if capture is ZERO and self.scratch is not None:
+                inputs[i] = self.scratch.fresh(captures[i], leaves[0])
         for (i, _), value in zip(self.state_at, state, strict=True):
             inputs[i] = value
 

@@ -30,6 +30,7 @@ from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.file_store import FileStore
 from meshflow.placement.layout import Layout, dimensions_of
 from meshflow.placement.mesh import Mesh, jax_device, line
+from meshflow.placement.scratch import Scratch
 
 __all__ = ["MeshStrategy"]
 
@@ -141,9 +142,13 @@ class MeshStrategy(Strategy):
         self.rule_dimensions: set[str] = set()
         if self.options.sequence is not None:
             self.rule_dimensions |= {*self.rules.dimensions("sequence")}
-        folder = self.options.offload_to
-        # Where the slots lie, if that is in files; it counts the bytes that steps read and write.
-        self.files = None if folder is None else FileStore(folder, mesh)
+        folders = self.options.folders
+        stores = {folder: FileStore(folder, mesh) for folder in folders.values()}
+        # What lies in files, and where; they count the bytes that steps read and write.
+        self.files = {what: stores[folder] for what, folder in folders.items()}
+        kept = self.files.get("activations")
+        # Where activations wait that wait in files.
+        self.scratch = None if kept is None else Scratch(kept)
         # The pipeline of the step that was traced last.
         self.pipelined: PipelinedStep | None = None
 
@@ -208,17 +213,20 @@ class MeshStrategy(Strategy):
         parts = split(layout, variable._shape, self.zero_dimensions)
         own = parts if trained and self.options.zero == 3 else layout
 
-        def place(what: str) -> str:
-            return "host" if trained and self.options.offloads(what, variable.name) else "device"
+        def place(what: str) -> tuple[str, FileStore | None]:
+            if not (trained and self.options.offloads(what, variable.name)):
+                return "device", None
+            store = self.files.get(what)
+            return ("host", None) if store is None else ("device", store)
 
-        weight, slots = place("parameters"), place("optimizer")
-        in_files = self.files is not None
-        variable._layout = own.in_memory("device" if in_files else weight)
-        if in_files and weight == "host":
-            variable._hold(self.files)
+        memory, store = place("parameters")
+        variable._layout = own.in_memory(memory)
+        if store is not None:
+            variable._hold(store)
         if trained:
-            variable._slot_layout = parts.in_memory("device" if in_files else slots)  # type: ignore[attr-defined]
-            variable._slot_store = self.files if slots == "host" else None  # type: ignore[attr-defined]
+            memory, store = place("optimizer")
+            variable._slot_layout = parts.in_memory(memory)  # type: ignore[attr-defined]
+            variable._slot_store = store  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.gradients.recompute import HostMemory, Waiting
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.placement.layout import dimensions_of
@@ -123,13 +124,15 @@ class Shares:
         """What the backward pass computes again; see `ParallelOptions`."""
         return self.strategy.options.recompute
 
-    def keeps_on_host(self, layer: str) -> bool:
-        """Whether what the backward pass needs of a layer waits for it in the host's memory.
+    def waiting(self, layer: str) -> Waiting | None:
+        """Where what the backward pass needs of a layer waits for it; None on the device.
 
         Args:
           layer: the layer's name.
         """
-        return self.strategy.options.offloads("activations", layer)
+        if not self.strategy.options.offloads("activations", layer):
+            return None
+        return self.strategy.scratch or HostMemory()
 
 
 class Total:

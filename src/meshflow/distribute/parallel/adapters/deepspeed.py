@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.devices import devices_of, main_kind
@@ -21,7 +22,7 @@ __all__ = ["DeepSpeedSettings", "from_deepspeed"]
 _DECIDED = {
     "": "steps_per_print wall_clock_breakdown dump_state prescale_gradients gradient_predivide_factor "
     "sparse_gradients disable_allgather communication_data_type zero_allow_untested_optimizer "
-    "zero_force_ds_cpu_optimizer memory_breakdown tensorboard wandb csv_monitor flops_profiler comms_logger data_types",
+    "zero_force_ds_cpu_optimizer aio memory_breakdown tensorboard wandb csv_monitor flops_profiler comms_logger data_types",
     "zero_optimization": "allgather_partitions allgather_bucket_size overlap_comm reduce_scatter reduce_bucket_size "
     "contiguous_gradients round_robin_gradients stage3_prefetch_bucket_size stage3_max_live_parameters "
     "stage3_max_reuse_distance stage3_param_persistence_threshold stage3_gather_16bit_weights_on_model_save "
@@ -166,10 +167,25 @@ def _checked(name: str, part: Mapping[str, Any]) -> list[str]:
     unknown = [f"{path}{key}" for key in part if key not in (*read, *decided)]
     if unknown:
         raise InvalidValueError(
-            f"from_deepspeed: {unknown} have no counterpart here. Take them out of the configuration, and say what they "
-            "are to do by the options of a MeshStrategy, by compile or by fit."
+            f"from_deepspeed: {unknown} have no counterpart here{_meant(path, unknown, (*read, *decided))} Take them out "
+            "of the configuration, and say what they are to do by the options of a MeshStrategy, by compile or by fit."
+        )
+    left_open = [f"{path}{key}" for key, value in part.items() if key in read and value == "auto"]
+    if left_open:
+        raise InvalidValueError(
+            f'from_deepspeed: {left_open} are "auto", which another library\'s trainer fills in. Give their values, or '
+            "leave the keys out."
         )
     return [f"{path}{key}" for key in part if key in decided]
+
+
+def _meant(path: str, unknown: Sequence[str], known: Sequence[str]) -> str:
+    """The end of a sentence that names what unknown keys may have been meant to be."""
+    for key in unknown:
+        close = difflib.get_close_matches(key.removeprefix(path), known, n=1)
+        if close:
+            return f" (did you mean {path + close[0]!r}?)."
+    return "."
 
 
 def _part(config: Mapping[str, Any], name: str, decided: list[str]) -> Mapping[str, Any]:
@@ -193,7 +209,7 @@ def _inner(zero: Mapping[str, Any]) -> int:
 def _offload(zero: Mapping[str, Any], decided: list[str]) -> dict[str, Any]:
     """What lies in the host's memory or in files, as options."""
     found = {"optimizer": ".*"} if zero.get("cpu_offload") else {}
-    folders = []
+    folders = {}
     for key, ours in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
         part = zero.get(key) or {}
         decided += [f"zero_optimization.{name}" for name in _checked(key, part)]
@@ -212,14 +228,10 @@ def _offload(zero: Mapping[str, Any], decided: list[str]) -> dict[str, Any]:
             )
         if device != "none":
             found[ours] = ".*"
-            folders.append(part["nvme_path"] if device == "nvme" else None)
-    if len(set(folders)) > 1:
-        raise InvalidValueError(
-            "from_deepspeed: offload_optimizer and offload_param go to different places. Here both go to the host's "
-            "memory, or both to one nvme_path."
-        )
+        if device == "nvme":
+            folders[ours] = part["nvme_path"]
     choices: dict[str, Any] = {"offload": found} if found else {}
-    return choices | ({"offload_to": folders[0]} if any(folders) else {})
+    return choices | ({"offload_to": folders} if folders else {})
 
 
 def _batch_size(config: Mapping[str, Any], accumulated: int, strategy: MeshStrategy) -> int | None:

@@ -1,4 +1,4 @@
-"""Layers that the backward pass computes again, or whose results wait for it in the host's memory."""
+"""Layers that the backward pass computes again, or whose results wait for it in the host's memory or in files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_call(layer: Any, call: Callable[..., Any], inputs: Any, args: Any, kwarg
 
 
 def _wanted(layer: Any, shares: Shares) -> bool:
-    return bool(shares.recompute) or shares.keeps_on_host(layer.name)
+    return bool(shares.recompute) or shares.waiting(layer.name) is not None
 
 
 def _is_unit(layer: Any) -> bool:
@@ -76,12 +76,12 @@ def _recomputed(layer: Any, shares: Shares, call: Any, inputs: Any, args: Any, k
 
 
 def _form(layer: Any, shares: Shares) -> Callable[..., Any]:
-    on_host = shares.keeps_on_host(layer.name)
+    waiting = shares.waiting(layer.name)
     if shares.recompute == "layer":
-        form = recomputed(on_host)
+        form = recomputed(waiting)
     else:
         policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
-        form = recomputed_by(policy, on_host)
+        form = recomputed_by(policy, waiting)
     return lambda run: recomputing(run, form)
 
 
