@@ -21,7 +21,7 @@ class RMSprop(RuleOptimizer):
       `r = rho * r + (1 - rho) * g^2` and `w = w - lr * g / sqrt(r + epsilon)`. w is the variable, g its gradient,
       lr the learning rate, r the mean square, zero at first. With `centered`, `r - a^2` stands for r, where
       `a = rho * a + (1 - rho) * g`, a being the mean. With momentum `v = momentum * v + lr * g / sqrt(r + epsilon)`
-      and `w = w - v`, v being the velocity. `optimizers.legacy.RMSprop` adds epsilon to the root unless there is
+      and `w = w - v`, v being the velocity. `tf.keras.optimizers.legacy.RMSprop` adds epsilon to the root unless there is
       momentum, as TensorFlow did until 2.10.
 
     Args:
@@ -138,7 +138,7 @@ class Adagrad(RuleOptimizer):
 
     Formula:
       `s = s + g^2` and `w = w - lr * g / sqrt(s + epsilon)`. w is the variable, g its gradient, lr the learning
-      rate, s the sum of squares, `initial_accumulator_value` at first. `optimizers.legacy.Adagrad` adds epsilon to
+      rate, s the sum of squares, `initial_accumulator_value` at first. `tf.keras.optimizers.legacy.Adagrad` adds epsilon to
       the root, as TensorFlow did until 2.10.
 
     Args:
