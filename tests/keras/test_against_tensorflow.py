@@ -12,11 +12,11 @@ from meshflow.keras import layers, optimizers
 STORED = np.load(Path(__file__).parent.parent / "reference" / "cnn.npz")
 OPTIMIZERS = {
     "sgd": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True),
-    "adam": lambda: optimizers.Adam(0.01),
-    "rmsprop": lambda: optimizers.RMSprop(0.01, momentum=0.5, centered=True),
-    "nadam": lambda: optimizers.Nadam(0.01),
-    "ftrl": lambda: optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
-    "adagrad": lambda: optimizers.Adagrad(0.05),
+    "adam": lambda: optimizers.legacy.Adam(0.01),
+    "rmsprop": lambda: optimizers.legacy.RMSprop(0.01, momentum=0.5, centered=True),
+    "nadam": lambda: optimizers.legacy.Nadam(0.01),
+    "ftrl": lambda: optimizers.legacy.Ftrl(0.1, l1_regularization_strength=0.001),
+    "adagrad": lambda: optimizers.legacy.Adagrad(0.05),
 }
 
 

@@ -22,8 +22,6 @@ OWN = {
     # Only the functions have it in TensorFlow.
     "losses.SparseCategoricalCrossentropy": {"axis"},
     "metrics.BinaryCrossentropy": {"axis"},
-    # Only averages that are kept overwrite.
-    "optimizers.experimental.RMSprop": {"ema_overwrite_frequency"},
 }
 
 

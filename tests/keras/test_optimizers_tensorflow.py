@@ -17,7 +17,8 @@ SCHEDULES = {key: rest for key, *rest in json.loads(str(STORED["schedules"]))}
 
 def trajectory(case, gradients, start=STORED["start"]):
     name, space, arguments = CASES[case]
-    optimizer = getattr(getattr(optimizers, space), name)(learning_rate=0.1, **arguments)
+    module = optimizers.legacy if space == "legacy" else optimizers
+    optimizer = getattr(module, name)(learning_rate=0.1, **arguments)
     variable = tf.Variable(start)
     values = []
     for gradient in gradients:
@@ -32,8 +33,14 @@ def test_dense_gradients(case):
     assert_close(actual, STORED[case], rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("unused", [0, 9])
-@pytest.mark.parametrize("case", [c for c in CASES if c + "|sparse" in STORED])
+SPARSE = [c for c in CASES if c + "|sparse" in STORED]
+
+
+@pytest.mark.parametrize(
+    ("case", "unused"),
+    # Adafactor's steps depend on the size of the table.
+    [(c, n) for c in SPARSE for n in (0, 9) if not (n and "Adafactor" in c)],
+)
 def test_gradients_of_rows(case, unused):
     # Of a large table only some rows are computed, of a small one all.
     start = np.pad(STORED["start"], [(0, unused), (0, 0)])
@@ -44,6 +51,20 @@ def test_gradients_of_rows(case, unused):
     ]
     found = trajectory(case, slices, start)[:, : len(STORED["start"])]
     assert_close(found, STORED[case + "|sparse"], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Nadam", "RMSprop", "SGD"])
+def test_configurations_mean_the_optimizers_of_their_version(name):
+    now, before = getattr(optimizers, name), getattr(optimizers.legacy, name)
+    assert getattr(optimizers.experimental, name) is now
+    for cls in (now, before):
+        assert type(optimizers.deserialize(optimizers.serialize(cls(0.5)))) is cls
+        assert type(cls.from_config(cls(0.5).get_config())) is cls
+    until_2_10 = {"class_name": name, "config": {"learning_rate": 0.5, "decay": 0.0}}
+    assert type(optimizers.get(until_2_10)) is before
+    keras_3 = {"module": "keras.optimizers", "class_name": name, "config": {"learning_rate": 0.5}}
+    assert type(optimizers.get(keras_3)) is now
+    assert type(optimizers.get(name.lower())) is now
 
 
 @pytest.mark.parametrize("case", SCHEDULES)

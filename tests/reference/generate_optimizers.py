@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 STEPS, ROWS, COLUMNS = 6, 5, 2
-# (case, namespace, class, arguments): `legacy` is OptimizerV2, the default of TensorFlow 2.1 to 2.10.
+# (class, version, arguments): `legacy` is OptimizerV2, the default of TensorFlow 2.1 to 2.10.
 CASES = [
     ("SGD", "legacy", {}),
     ("SGD", "legacy", {"momentum": 0.9}),
@@ -36,17 +36,21 @@ CASES = [
     ("Ftrl", "legacy", {"l1_regularization_strength": 0.1, "l2_regularization_strength": 0.2}),
     ("Ftrl", "legacy", {"beta": 0.3, "learning_rate_power": -0.7}),
     ("Ftrl", "legacy", {"l2_shrinkage_regularization_strength": 0.2, "beta": 0.3}),
-    ("SGD", "experimental", {"momentum": 0.9, "weight_decay": 0.1}),
-    ("RMSprop", "experimental", {"epsilon": 1e-2}),
-    ("RMSprop", "experimental", {"epsilon": 1e-2, "momentum": 0.9, "centered": True}),
-    ("Adagrad", "experimental", {"epsilon": 1e-2}),
-    ("Nadam", "experimental", {"epsilon": 1e-3}),
-    ("AdamW", "experimental", {"weight_decay": 0.1}),
-    ("Lion", "experimental", {"weight_decay": 0.1}),
-    ("Adafactor", "experimental", {}),
-    ("Adafactor", "experimental", {"relative_step": False, "clip_threshold": 0.5}),
-    ("Adam", "experimental", {"global_clipnorm": 0.5}),
-    ("Adam", "experimental", {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 3}),
+    ("SGD", "since 2.11", {"momentum": 0.9, "weight_decay": 0.1}),
+    ("RMSprop", "since 2.11", {"epsilon": 1e-2}),
+    ("RMSprop", "since 2.11", {"epsilon": 1e-2, "momentum": 0.9, "centered": True}),
+    ("Adagrad", "since 2.11", {"epsilon": 1e-2}),
+    ("Nadam", "since 2.11", {"epsilon": 1e-3}),
+    ("Adadelta", "since 2.11", {"epsilon": 1e-3}),
+    ("Adamax", "since 2.11", {"epsilon": 1e-3}),
+    ("Ftrl", "since 2.11", {"beta": 0.3}),
+    ("SGD", "since 2.11", {"momentum": 0.9, "nesterov": True}),
+    ("AdamW", "since 2.11", {"weight_decay": 0.1}),
+    ("Lion", "since 2.11", {"weight_decay": 0.1}),
+    ("Adafactor", "since 2.11", {}),
+    ("Adafactor", "since 2.11", {"relative_step": False, "clip_threshold": 0.5}),
+    ("Adam", "since 2.11", {"global_clipnorm": 0.5}),
+    ("Adam", "since 2.11", {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 3}),
 ]
 RATE = 0.1
 
@@ -81,7 +85,7 @@ def main():
         stored[key] = trajectory(
             make(name, space, arguments), start, [tf.constant(g) for g in gradients]
         )
-        if space == "legacy":
+        if arguments.get("use_ema") is None:
             slices = [
                 tf.IndexedSlices(tf.constant(v), tf.constant(r), tf.constant([ROWS, COLUMNS]))
                 for v, r in zip(values, rows, strict=True)

@@ -312,11 +312,41 @@ class _Layers(Family):
         return super().get(identifier, custom_objects)
 
 
+class _Optimizers(Family):
+    """The optimizers. Those of `optimizers.legacy` stand in the table as "legacy.adam"."""
+
+    def _configured(self, identifier: dict[str, Any], custom_objects: Any) -> Any:
+        name = identifier.get("class_name")
+        names = (identifier.get("registered_name"), name)
+        if isinstance(name, str) and not any(
+            n and get_registered_object(n, custom_objects) for n in names
+        ):
+            # Keras 2.11 and later call their own optimizers "Custom>Adam".
+            name = name.removeprefix("Custom>") if not name.startswith("legacy.") else name
+            if _until_2_10(identifier) and f"legacy.{name.lower()}" in self.table:
+                name = f"legacy.{name.lower()}"
+            identifier = {**identifier, "class_name": name, "registered_name": None}
+        return super()._configured(identifier, custom_objects)
+
+
+def _until_2_10(identifier: dict[str, Any]) -> bool:
+    """Whether a configuration is of an optimizer as they were until TensorFlow 2.10: unless it says otherwise."""
+    config = identifier.get("config")
+    if not isinstance(config, dict) or not config:
+        return False
+    new = (
+        identifier.get("module") == "keras.optimizers"
+        or identifier["class_name"].startswith("Custom>")
+        or "use_ema" in config
+    )
+    return bool(config.get("is_legacy_optimizer", not new))
+
+
 FAMILIES: dict[str, Family] = {}
 # Filled by the modules of layers and models; here because layers and optimizers are made of layers and optimizers.
 LAYERS = _Layers()
 FAMILIES["layer"] = LAYERS
-OPTIMIZERS = family("optimizer")
+OPTIMIZERS = FAMILIES["optimizer"] = _Optimizers("optimizer")
 
 # Whose names come first where nobody says what a name is of.
 _ORDER = (

@@ -52,7 +52,7 @@ registry.OPTIMIZERS.table |= registry.name_table(
         for name, value in list(globals().items())
         if name in __all__ and isinstance(value, type) and issubclass(value, RuleOptimizer)
     )
-)
+) | {f"legacy.{n.lower()}": getattr(legacy, n) for n in legacy.__all__ if n != "Optimizer"}
 
 
 def get(identifier: Any, **kwargs: Any) -> Optimizer:
@@ -114,7 +114,8 @@ def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Optim
     """The optimizer with a configuration.
 
     Args:
-      config: what `serialize` gave, here or in Keras 2.
+      config: what `serialize` gave, here or in Keras 2. One that does not say `is_legacy_optimizer`, as those of
+        TensorFlow until 2.10, means the class of `legacy`.
       custom_objects: further classes by name.
       **kwargs: `use_legacy_optimizer` and `use_legacy_format`, accepted and ignored.
 

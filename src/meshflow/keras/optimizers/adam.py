@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.keras import settings
-from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
 from meshflow.kernels import adam as kernel
 from meshflow.ops import math
@@ -195,7 +194,6 @@ class Adamax(RuleOptimizer):
     _list_names = {"m": "_m", "v": "_u"}
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)
-    _by_rows = "rows"
 
     def __init__(
         self,
@@ -225,26 +223,24 @@ class Adamax(RuleOptimizer):
 class Nadam(RuleOptimizer):
     """Adam with Nesterov momentum (Dozat 2016).
 
-    The momentum warms up as `b1 * (1 - 0.5 * 0.96^(t * 0.004))`, as in Keras 2.
+    The momentum warms up as `b1 * (1 - 0.5 * 0.96^t)`; that of `optimizers.legacy.Nadam`, as in TensorFlow until
+    2.10, as `b1 * (1 - 0.5 * 0.96^(t * 0.004))`.
 
     Formula:
       `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` and
       `w = w - lr * a / (sqrt(v / (1 - beta_2^t)) + epsilon)`, where `a = (1 - c) * g / (1 - q) + d * m / (1 - q * d)`
       is the step's direction a. w is the variable, g its gradient, lr the learning rate, t the number of the step,
       from 1, m and v the means of gradients and of their squares, zero at first,
-      `c = beta_1 * (1 - 0.5 * 0.96^(0.004 * t))` the momentum c of this step, d that of the next, and q the product
+      `c = beta_1 * (1 - 0.5 * 0.96^t)` the momentum c of this step, d that of the next, and q the product
       of those so far.
 
     Args:
-      learning_rate: a number or function; schedules are not supported.
+      learning_rate: number, function, or schedule.
       beta_1: decay of the mean gradient.
       beta_2: decay of the mean square.
       epsilon: added to the root.
       name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`, and `schedule_decay`: the warm-up's factor 0.004.
-
-    Raises:
-      ValueError: when `learning_rate` is a schedule.
+      **kwargs: arguments of `Optimizer`, and `schedule_decay`, a factor of the warm-up's steps, by default 1.
 
     Example:
       >>> import meshflow as tf
@@ -257,10 +253,7 @@ class Nadam(RuleOptimizer):
     slot_names = ("m", "v")
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)
-    _by_rows = "averages, rows"
-    _schedules_allowed = False
-    _default_decay = 0.004
-    _since_2_11 = False
+    _default_decay = 1.0
 
     def __init__(
         self,
@@ -271,14 +264,10 @@ class Nadam(RuleOptimizer):
         name: str = "Nadam",
         **kwargs: Any,
     ) -> None:
-        kwargs["decay"] = kwargs.pop("schedule_decay", self._default_decay)
-        learning_rate = kwargs.pop("lr", learning_rate)
-        if isinstance(learning_rate, LearningRateSchedule) and not self._schedules_allowed:
-            raise ValueError(
-                "The Nadam optimizer does not support tf.keras.optimizers.LearningRateSchedules as "
-                "the learning rate."
-            )
-        super().__init__(name, learning_rate=learning_rate, **kwargs)
+        # In configurations it is `decay`, which is the momentum's here.
+        factor = kwargs.pop("decay", self._default_decay)
+        kwargs["decay"] = kwargs.pop("schedule_decay", factor)
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
         self.epsilon = epsilon or settings.epsilon()

@@ -18,19 +18,20 @@ class RMSprop(RuleOptimizer):
     """Steps divided by a running root mean square of gradients (Tieleman and Hinton 2012).
 
     Formula:
-      `r = rho * r + (1 - rho) * g^2` and `w = w - lr * g / (sqrt(r) + epsilon)`. w is the variable, g its gradient,
+      `r = rho * r + (1 - rho) * g^2` and `w = w - lr * g / sqrt(r + epsilon)`. w is the variable, g its gradient,
       lr the learning rate, r the mean square, zero at first. With `centered`, `r - a^2` stands for r, where
       `a = rho * a + (1 - rho) * g`, a being the mean. With momentum `v = momentum * v + lr * g / sqrt(r + epsilon)`
-      and `w = w - v`, v being the velocity.
+      and `w = w - v`, v being the velocity. `tf.keras.optimizers.legacy.RMSprop` adds epsilon to the root unless there is
+      momentum, as TensorFlow did until 2.10.
 
     Args:
       learning_rate: number, function, or schedule.
       rho: decay of the mean square.
       momentum: 0 for none.
-      epsilon: added to the root; with momentum, under the root, as in TensorFlow.
+      epsilon: added under the root.
       centered: whether the mean is subtracted, so that the divisor is a standard deviation.
       name: the optimizer's name.
-      **kwargs: arguments of `Optimizer`.
+      **kwargs: arguments of `Optimizer`; `ema_overwrite_frequency` is 100 by default.
 
     Raises:
       ValueError: for a momentum outside [0, 1].
@@ -38,13 +39,16 @@ class RMSprop(RuleOptimizer):
     Example:
       >>> import meshflow as tf
       >>> w = tf.Variable(1.0)
-      >>> _ = tf.keras.optimizers.RMSprop(0.5, rho=0.75).apply_gradients([(tf.constant(8.0), w)])
+      >>> optimizer = tf.keras.optimizers.RMSprop(0.5, rho=0.75, epsilon=9.0)
+      >>> _ = optimizer.apply_gradients([(tf.constant(8.0), w)])
       >>> round(float(w), 3)
-      0.0
+      0.2
     """
 
     _list_names = {"momentum": "_momentums"}
-    _since_2_11 = False
+    _overwrites_every: int | None = 100
+    # Velocities of all rows decay and move them.
+    _moves_by_rows = "all"
     hyper_names = ("rho", "momentum")
     setting_names = ("epsilon", "centered")
 
@@ -58,6 +62,7 @@ class RMSprop(RuleOptimizer):
         name: str = "RMSprop",
         **kwargs: Any,
     ) -> None:
+        kwargs.setdefault("ema_overwrite_frequency", self._overwrites_every)
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:
             raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum}.")
@@ -66,15 +71,16 @@ class RMSprop(RuleOptimizer):
         self.epsilon = epsilon or settings.epsilon()
         self.centered = centered
         moving = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
-        self._by_rows = "rows" if moving else "averages, rows"
+        self._by_rows = self._moves_by_rows if moving else "averages, rows"
         self.slot_names = (
             "rms",
             *(("momentum",) if moving else ()),
             *(("mg",) if centered else ()),
         )
 
-    @staticmethod
+    @classmethod
     def rule(
+        cls,
         var: Any,
         grad: Any,
         slots: Any,
@@ -86,9 +92,9 @@ class RMSprop(RuleOptimizer):
         # Slots in the order of `slot_names`: rms, momentum, mg.
         moving = len(slots) > 1 + centered
         means = [slots[0], *slots[1 + moving :]]
-        averages = RMSprop.averages(grad, means, values, epsilon, centered)
+        averages = cls.averages(grad, means, values, epsilon, centered)
         if not moving:
-            return [RMSprop.moved(var, grad, averages, values, epsilon, centered), *averages]
+            return [cls.moved(var, grad, averages, values, epsilon, centered), *averages]
         square = averages[0] - averages[1] * averages[1] if centered else averages[0]
         step = values["lr_t"] * grad / jnp.sqrt(square + epsilon)
         velocity = values["momentum"] * slots[1] + step
@@ -107,8 +113,9 @@ class RMSprop(RuleOptimizer):
         rms = rho * slots[0] + (1 - rho) * grad * grad
         return [rms, rho * slots[1] + (1 - rho) * grad] if centered else [rms]
 
-    @staticmethod
+    @classmethod
     def moved(
+        cls,
         var: Any,
         grad: Any,
         slots: Any,
@@ -118,20 +125,26 @@ class RMSprop(RuleOptimizer):
     ) -> Any:
         """See `RuleOptimizer.moved`; slots as for `averages`."""
         square = slots[0] - slots[1] * slots[1] if centered else slots[0]
-        return var - values["lr_t"] * grad / (jnp.sqrt(square) + epsilon)
+        return var - values["lr_t"] * grad / cls.root(square, epsilon)
+
+    @staticmethod
+    def root(square: Any, epsilon: float) -> Any:
+        """What steps are divided by."""
+        return jnp.sqrt(square + epsilon)
 
 
 class Adagrad(RuleOptimizer):
     """Steps divided by the root of all squared gradients so far (Duchi et al. 2011).
 
     Formula:
-      `s = s + g^2` and `w = w - lr * g / (sqrt(s) + epsilon)`. w is the variable, g its gradient, lr the learning
-      rate, s the sum of squares, `initial_accumulator_value` at first.
+      `s = s + g^2` and `w = w - lr * g / sqrt(s + epsilon)`. w is the variable, g its gradient, lr the learning
+      rate, s the sum of squares, `initial_accumulator_value` at first. `tf.keras.optimizers.legacy.Adagrad` adds epsilon to
+      the root, as TensorFlow did until 2.10.
 
     Args:
       learning_rate: number, function, or schedule.
       initial_accumulator_value: start of the sum.
-      epsilon: added to the root.
+      epsilon: added under the root.
       name: the optimizer's name.
       **kwargs: arguments of `Optimizer`.
 
@@ -149,7 +162,6 @@ class Adagrad(RuleOptimizer):
       0.1
     """
 
-    _since_2_11 = False
     slot_names = ("accumulator",)
     setting_names = ("epsilon",)
     _by_rows = "rows"
@@ -174,13 +186,18 @@ class Adagrad(RuleOptimizer):
     def _slot_initializer(self, name: str) -> Any:
         return Constant(self.initial_accumulator_value)
 
-    @staticmethod
+    @classmethod
     def rule(
-        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+        cls, var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
     ) -> list[Any]:
         """See `RuleOptimizer.rule`."""
         total = slots[0] + grad * grad
-        return [var - values["lr_t"] * grad / (jnp.sqrt(total) + epsilon), total]
+        return [var - values["lr_t"] * grad / cls.root(total, epsilon), total]
+
+    @staticmethod
+    def root(total: Any, epsilon: float) -> Any:
+        """What steps are divided by."""
+        return jnp.sqrt(total + epsilon)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration: what the constructor takes, as plain Python values."""
@@ -216,7 +233,6 @@ class Adadelta(RuleOptimizer):
     slot_names = ("accum_grad", "accum_var")
     hyper_names = ("rho",)
     setting_names = ("epsilon",)
-    _by_rows = "rows"
 
     def __init__(
         self,

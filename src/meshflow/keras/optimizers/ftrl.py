@@ -53,7 +53,6 @@ class Ftrl(RuleOptimizer):
         "l2_shrinkage_regularization_strength",
         "beta",
     )
-    _by_rows = "rows"
 
     def __init__(
         self,

@@ -39,6 +39,8 @@ class SGD(RuleOptimizer):
     setting_names = ("nesterov",)
     _default_learning_rate = 0.01
     _by_rows = "sum"
+    # Velocities of all rows decay and move them.
+    _moves_by_rows = "all"
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class SGD(RuleOptimizer):
         self.nesterov = nesterov
         if callable(momentum) or hasattr(momentum, "numpy") or momentum > 0:
             self.slot_names = ("momentum",)
-            self._by_rows = "rows"
+            self._by_rows = self._moves_by_rows
 
     @staticmethod
     def rule(

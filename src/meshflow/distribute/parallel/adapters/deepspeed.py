@@ -335,4 +335,6 @@ def _optimizer(config: Mapping[str, Any]) -> dict[str, Any] | None:
         arguments["learning_rate"] = rate
     if clip:
         arguments["global_clipnorm"] = clip
+    # PyTorch's Adagrad adds epsilon to the root, as TensorFlow's did until 2.10.
+    arguments["is_legacy_optimizer"] = kind == "Adagrad"
     return {"class_name": kind, "config": {"name": kind, **arguments}}

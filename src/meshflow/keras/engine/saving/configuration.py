@@ -294,16 +294,7 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
     # Keras 3 forgets the optimizer of a model that it has saved as .h5 before.
     optimizer = config.get("optimizer_config", config.get("optimizer", "rmsprop"))
     if isinstance(optimizer, dict):
-        # Keras 2.11 and later call their own optimizers "Custom>Adam".
-        name = optimizer["class_name"].removeprefix("Custom>")
-        known = name in registry.OPTIMIZERS.table
-        named = {**optimizer, "class_name": name if known else optimizer["class_name"]}
-        newer = _newer_class(optimizer, name)
-        optimizer = (
-            registry.OPTIMIZERS.deserialize(named, custom_objects)
-            if newer is None
-            else newer.from_config(optimizer["config"])
-        )
+        optimizer = registry.OPTIMIZERS.deserialize(optimizer, custom_objects)
     kept = ("loss_weights", "steps_per_execution", "run_eagerly")
     model.compile(
         optimizer,
@@ -312,19 +303,6 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
         weighted_metrics=decode(_unwrapped(config.get("weighted_metrics"), model), metrics),
         **{key: config.get(key) for key in kept},
     )
-
-
-def _newer_class(optimizer: dict[str, Any], name: str) -> Any:
-    """The class of Keras 2.11 and later where one of these versions wrote the configuration, or None."""
-    config = optimizer.get("config")
-    written = (
-        optimizer.get("module") == "keras.optimizers"
-        or optimizer["class_name"].startswith("Custom>")
-        or (isinstance(config, dict) and "use_ema" in config)
-    )
-    own = optimizer.get("registered_name") in (None, name, optimizer["class_name"])
-    found = name in experimental.__all__ and registry.get_registered_object(name) is None
-    return getattr(experimental, name) if written and own and found else None
 
 
 def _unwrapped(value: Any, model: Any) -> Any:
