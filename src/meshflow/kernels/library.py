@@ -24,8 +24,14 @@ GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
 RUNNING_SUMS = "meshflow_running_sums"
 ADAM = "meshflow_adam"
+GATHER_ROWS = "meshflow_gather_rows"
+SCATTER_ROWS = "meshflow_scatter_rows"
+SUM_ROWS = "meshflow_sum_rows"
 # Every handler of XLA's foreign function interface, by the name of its symbol.
-HANDLERS = (TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM)
+HANDLERS = (
+    *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
+    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS),
+)
 # What the names of our own code begin with.
 OWN = "meshflow"
 # The name of the code that filters in tiles of 2 x 2 places of the result.

@@ -402,8 +402,15 @@ def is_ours(context: Any) -> bool:
     return not exported and _is_whole(context)
 
 
-def override(primitive: Any, choose: Callable[..., Any]) -> None:
-    """Makes oneDNN the CPU's lowering of a primitive where `choose` finds code for it."""
+def override(primitive: Any, choose: Callable[..., Any], any_types: bool = False) -> None:
+    """Makes code of ours the CPU's lowering of a primitive where `choose` finds it.
+
+    Args:
+      primitive: the primitive.
+      choose: called with shapes and dtypes of operands and result, and the parameters; gives a function of the
+        operands, or None.
+      any_types: whether it is asked for operands of other types than oneDNN's too.
+    """
     common = common_lowerings[primitive].rule
     special = platform_lowerings["cpu"].get(primitive)
     usual = special.rule if special is not None else common
@@ -411,7 +418,8 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
         avals = (*context.avals_in, *context.avals_out)
         call = None
-        if is_ours(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
+        known = any_types or {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
+        if is_ours(context) and known:
             call = choose(*avals, parameters)
         if call is None:
             return usual(context, *operands, **parameters)

@@ -317,3 +317,34 @@ def test_servers_forget_closures_that_are_over():
     assert int(counter) == 200
     coordinator.fetch(coordinator.schedule(step))
     assert len(strategy.cluster.servers[0]._attempts._done) < 10
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self):
+        return 3
+
+
+def test_closures_that_touch_no_variables_are_no_matter_of_servers(monkeypatch):
+    strategy = strategy_of(workers=1, servers=1)
+    with strategy.scope():
+        total = tf.Variable(1.0)
+    coordinator = coordinated(strategy)
+    server, asked = strategy.cluster.servers[0], []
+    exchange = server.exchange
+    monkeypatch.setattr(server, "exchange", lambda *a: asked.append(a[0]) or exchange(*a))
+    empty, read = tf.function(lambda: tf.constant(2)), tf.function(lambda: total + 1.0)
+
+    def run(function):
+        asked.clear()
+        return float(coordinator.fetch(coordinator.schedule(function))), len(asked)
+
+    assert run(empty) == (2, 1)  # the first pull
+    assert run(empty) == (2, 0)
+    server.write(total.key, np.float32(5))
+    # Somebody else has changed it since the last pull: who reads sees it, and pulls for the next one.
+    assert run(read)[0] == 6
+    server.write(total.key, np.float32(8))
+    assert [run(empty)[0], run(empty), run(read)[0]] == [2, (2, 0), 9]
+    assert [run(Unhashable())[0], run(Unhashable())[0]] == [3, 3]

@@ -184,7 +184,9 @@ class ConcreteFunction(Signed):
         written = {id(v) for v in traced.writes}
         offset = len(traced.closed.in_avals) - len(traced.captures)
         own = [
-            (i, c) for i, c in enumerate(traced.captures) if id(c) in written and not in_files(c)
+            (i, c)
+            for i, c in enumerate(traced.captures)
+            if id(c) in written and not (in_files(c) or c._is_lent)
         ]
         donated = [offset + i for i, _ in own]
         self._donated = [c for _, c in own]

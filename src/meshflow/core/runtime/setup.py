@@ -24,6 +24,7 @@ from meshflow.kernels import (
     lowerings,
     packing,
     running_sums,
+    table_rows,
 )
 
 
@@ -56,6 +57,7 @@ def configure() -> None:
     kernel_and_bias_gradient.register()
     running_sums.register()
     adam.register()
+    table_rows.register()
     determinism.from_environment()
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:

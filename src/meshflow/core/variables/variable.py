@@ -106,6 +106,8 @@ class Variable(VariableRows, _Operators):
     _is_tensor_like = True
     # Whether a program that writes it need not be given the old value.
     _write_only = False
+    # Whether others hold its value as a rule: a program makes a new array then, where it would be given a copy.
+    _is_lent = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         if cls is Variable and context.variable_creators:

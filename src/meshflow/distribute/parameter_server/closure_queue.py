@@ -57,7 +57,10 @@ class ClosureQueue:
         self._size, self._backups = size, backups
         self._waiting: list[Closure] = []
         self._running: dict[int, Closure] = {}
-        self._changed = threading.Condition()
+        # Each is told of what it waits for: waking threads costs more than handing out closures. Workers wait for closures,
+        # who schedules for room, and others for closures to end.
+        lock = threading.RLock()
+        self._more, self._room, self._over = (threading.Condition(lock) for _ in range(3))
         self._error: BaseException | None = None
         self._closed = False
         self._next = 0
@@ -70,15 +73,13 @@ class ClosureQueue:
         Args:
           make: makes the closure of a number.
         """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._waiting) < self._size or self._error is not None
-            )
+        with self._room:
+            self._room.wait_for(lambda: len(self._waiting) < self._size or self._error is not None)
             self._raise()
             closure = make(self._next)
             self._next += 1
             heapq.heappush(self._waiting, closure)
-            self._changed.notify_all()
+            self._more.notify()
             return closure
 
     def take(self, is_wanted: Callable[[], bool] = lambda: True) -> Closure | None:
@@ -87,15 +88,20 @@ class ClosureQueue:
         Args:
           is_wanted: says, while nothing is there, whether the worker still wants one.
         """
-        with self._changed:
+        with self._more:
             while is_wanted() and not self._closed:
                 closure = self._next_one()
                 if closure is not None:
                     closure.runs += 1
                     self._running[closure.number] = closure
-                    self._changed.notify_all()
+                    self._room.notify()
+                    if self._backups:
+                        # Who has nothing to do looks from now on whether this one takes long.
+                        self._more.notify_all()
                     return closure
-                self._changed.wait(_LOOK if self._backups and self._running else None)
+                self._more.wait(_LOOK if self._backups and self._running else None)
+            # What this one was told is another's.
+            self._more.notify()
             return None
 
     def _next_one(self) -> Closure | None:
@@ -111,14 +117,15 @@ class ClosureQueue:
 
     def put_back(self, closure: Closure) -> None:
         """Has a closure that did not come to its end run again, before the others."""
-        with self._changed:
+        with self._more:
             closure.runs -= 1
             if closure.runs == 0 and self._running.pop(closure.number, None) is not None:
                 if self._error is not None or self._closed:
                     closure.result._cancel(_CANCELLED)
                 else:
                     heapq.heappush(self._waiting, closure)
-            self._changed.notify_all()
+                    self._more.notify()
+            self._over.notify_all()
 
     def finish(
         self,
@@ -135,49 +142,52 @@ class ClosureQueue:
           error: what it raised.
           note: called before anybody hears of the result, unless that was known from another worker.
         """
-        with self._changed:
+        with self._over:
             closure.runs -= 1
             first = self._running.pop(closure.number, None) is not None
             if first and error is not None:
                 closure.result._fail(error)
                 self._error = self._error or error
                 self._cancel(_CANCELLED)
+                self._room.notify_all()
             elif first:
                 note()
                 closure.result._set(value)
                 taken = time.monotonic() - closure.begun
                 self._usual = taken if self._usual is None else 0.9 * self._usual + 0.1 * taken
-            self._changed.notify_all()
+            if not self._running:
+                self._over.notify_all()
 
     def floor(self) -> int:
         """The smallest number of a closure that is not over."""
-        with self._changed:
+        with self._more:
             waiting = [self._waiting[0].number] if self._waiting else []
             return min([*waiting, *self._running], default=self._next)
 
     def join(self) -> None:
         """Waits until nothing waits or runs; raises the first error."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._running)
+        with self._over:
+            self._over.wait_for(lambda: not self._waiting and not self._running)
             self._raise()
 
     def is_done(self) -> bool:
         """Whether nothing waits or runs; raises the first error."""
-        with self._changed:
+        with self._over:
             self._raise()
             return not self._waiting and not self._running
 
     def look_again(self) -> None:
         """Has those who wait for closures ask whether they want them still."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._more:
+            self._more.notify_all()
 
     def close(self) -> None:
         """Has those who wait for closures end."""
-        with self._changed:
+        with self._more:
             self._closed = True
             self._cancel("The coordinator has ended.")
-            self._changed.notify_all()
+            for condition in (self._more, self._room, self._over):
+                condition.notify_all()
 
     def _cancel(self, why: str) -> None:
         cancelled, self._waiting = self._waiting, []
@@ -190,7 +200,7 @@ class ClosureQueue:
     def _raise(self) -> None:
         if self._error is not None:
             # Nothing may run any more when the program hears of it.
-            self._changed.wait_for(lambda: not self._running)
+            self._over.wait_for(lambda: not self._running)
             error, self._error = self._error, None
             if error is not None:
                 raise error

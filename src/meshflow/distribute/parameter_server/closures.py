@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -25,30 +26,45 @@ def _cloudpickle() -> Any:
     return extras.load("cloudpickle", "ray", message)
 
 
-def dumps(value: Any, strategy: Any = None, what: str = "the closure") -> bytes:
+@functools.cache
+def _pickler() -> Any:
+    class Pickler(_cloudpickle().Pickler):  # type: ignore[misc]
+        strategy: Any = None
+
+        def persistent_id(self, obj: Any) -> Any:
+            return _name_of(obj, self.strategy)
+
+    return Pickler
+
+
+def dumps(
+    value: Any,
+    strategy: Any = None,
+    what: str = "the closure",
+    arrays: list[pickle.PickleBuffer] | None = None,
+) -> bytes:
     """A pickle of a closure, of arguments, or of an optimizer.
 
     Args:
       value: what to pickle.
       strategy: the strategy; it hears of the optimizers that are met.
       what: what it is, for errors.
+      arrays: where the bytes of arrays are put, for `loads`; None for in the pickle.
 
     Raises:
       InvalidArgumentError: naming what cannot be pickled.
     """
-    cloudpickle = _cloudpickle()
+    apart = None if arrays is None else arrays.append
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[name-defined]
-        def persistent_id(self, obj: Any) -> Any:
-            return _name_of(obj, strategy)
-
-    def dumped(part: Any) -> bytes:
+    def dumped(part: Any, apart: Any = None) -> bytes:
         out = io.BytesIO()
-        Pickler(out, protocol=5).dump(part)
+        pickler = _pickler()(out, protocol=5, buffer_callback=apart)
+        pickler.strategy = strategy
+        pickler.dump(part)
         return out.getvalue()
 
     try:
-        return dumped(value)
+        return dumped(value, apart)
     except FailedPreconditionError:
         raise
     except Exception as error:
@@ -91,19 +107,26 @@ def described(variable: HostedVariable) -> dict[str, Any]:
     }
 
 
-def loads(data: bytes, resolve: Mapping[str, Callable[..., Any]]) -> Any:
+class _Unpickler(pickle.Unpickler):
+    resolve: Mapping[str, Callable[..., Any]]
+
+    def persistent_load(self, name: Any) -> Any:
+        return self.resolve[name[0]](*name[1:])
+
+
+def loads(
+    data: bytes, resolve: Mapping[str, Callable[..., Any]], arrays: Sequence[Any] = ()
+) -> Any:
     """What `dumps` was given.
 
     Args:
       data: the pickle.
       resolve: what gives the objects of names: "variable", "iterator", "strategy".
+      arrays: the bytes of arrays that were put apart.
     """
-
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, name: Any) -> Any:
-            return resolve[name[0]](*name[1:])
-
-    return Unpickler(io.BytesIO(data)).load()
+    unpickler = _Unpickler(io.BytesIO(data), buffers=arrays)
+    unpickler.resolve = resolve
+    return unpickler.load()
 
 
 def _culprit(

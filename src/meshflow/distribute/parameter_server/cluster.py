@@ -5,23 +5,21 @@ from __future__ import annotations
 import copy
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.buffers import Buffers
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
 from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.remote_values import ended
-from meshflow.distribute.parameter_server.server import ParameterServer
+from meshflow.distribute.parameter_server.server import LARGE, ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError"]
-
-# From so many bytes on a value is copied for who asks for it.
-_LARGE = 1 << 20
 
 
 class WorkerLostError(Exception):
@@ -165,14 +163,20 @@ class _Beside(ParameterServer):
         super().__init__(number)
         self._copies = defaultdict[int, Buffers](Buffers)
 
-    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
+    def exchange(
+        self,
+        push: Push | Decision | None,
+        wish: Wish,
+        floor: int = 0,
+        memory: Callable[..., np.ndarray] = transfers.fresh,
+    ) -> Change:
         """See `ParameterServer.exchange`."""
         with writing:
-            change = super().exchange(push, wish, floor)
+            change = super().exchange(push, wish, floor, memory)
             for key, value in change.values.items():
-                if not isinstance(value, Rows) and value.nbytes >= _LARGE:
-                    memory = self._copies[key].get(value.nbytes)
-                    change.values[key] = copied = np.ndarray(value.shape, value.dtype, memory)
+                if not isinstance(value, Rows) and value.nbytes >= LARGE:
+                    place = self._copies[key].get(value.nbytes)
+                    change.values[key] = copied = np.ndarray(value.shape, value.dtype, place)
                     np.copyto(copied, np.asarray(value))
         return change
 

@@ -216,10 +216,17 @@ class Outbox(_Described):
             as_dtype(dtype),
             name,
         )
+        # Where there must be something before, small ones begin with the same zeros.
+        self._is_lent = self.nbytes < _LARGE
         self._trainable = self._autocast = False
         self._constraint = None
         self._synchronization = VariableSynchronization.AUTO
         self._aggregation = VariableAggregation.NONE
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return math.prod(self._shape) * self._dtype.size
 
     @property
     def _value(self) -> Any:
@@ -272,10 +279,10 @@ class GradientBoxes:
     def _like(self, gradient: Any, variable: HostedVariable) -> list[Outbox]:
         name = f"{variable._name}/gradient"
         made = [Outbox(self, p._value.shape, p.dtype, name) for p in _parts(gradient)]
-        for box, part in zip(made, _parts(gradient), strict=True):
+        for box in made:
             # The memory of an earlier gradient is given to the program: fresh pages cost more than filling them.
-            size = math.prod(part._value.shape) * part.dtype.size
-            box._write_only, box.spared = size < _LARGE, size >= _LARGE
+            box._write_only = box._is_lent
+            box.spared = not box._is_lent
         return made
 
     def put(self, gradients: Sequence[Any]) -> None:

@@ -77,11 +77,11 @@ class ServerService:
     def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
             if push is None or self._server.knows(push.closure):
-                change = self._server.exchange(push, wish, floor)
+                change = self._server.exchange(push, wish, floor, wire.lend)
             else:
                 # What is done to the values is written down, and not which of them the worker wants.
                 done = self._noted("exchange", push, Wish(), floor)
-                change = self._server.exchange(None, wish, floor)
+                change = self._server.exchange(None, wish, floor, wire.lend)
                 change.staleness, change.refused = done.staleness, done.refused
             for key, value in change.values.items():
                 if not isinstance(value, Rows) and value.nbytes >= _LARGE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Request:
       number: the closure's number.
       function: which function, by number.
       arguments: a pickle of its arguments.
+      arrays: the bytes of arrays among them.
       after: see `Call`.
       floor: see `Call`.
       functions: pickles of functions that the worker has not had yet.
@@ -40,6 +42,7 @@ class Request:
     number: int
     function: int
     arguments: bytes
+    arrays: Sequence[Any]
     after: Sequence[int]
     floor: int
     functions: dict[int, bytes] = field(default_factory=dict)
@@ -136,8 +139,11 @@ class Book:
           strategy: the strategy.
         """
         number, function = self._functions.of(call.function)
-        data = dumps((call.args, call.kwargs), strategy, "the arguments")
-        request = Request(call.number, number, data, call.after, call.floor, attempt=call.attempt)
+        arrays: list[pickle.PickleBuffer] = []
+        data = dumps((call.args, call.kwargs), strategy, "the arguments", arrays)
+        request = Request(
+            call.number, number, data, arrays, call.after, call.floor, attempt=call.attempt
+        )
         with self._lock:
             if number not in self._sent[-FUNCTIONS // 2 :]:
                 request.functions[number] = function

@@ -98,7 +98,7 @@ class Outgoing:
         Args:
           nbytes: how many.
         """
-        segment = self._free(nbytes)
+        segment = self._free(nbytes) if nbytes >= _LEAST else None
         if segment is None:
             return None
         self._lent[segment.address] = segment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,6 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.errors import NotFoundError
-from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.attempts import Attempts
@@ -30,10 +30,10 @@ from meshflow.distribute.parameter_server.messages import (
     rounded_up,
 )
 
-__all__ = ["Held", "ParameterServer"]
+__all__ = ["LARGE", "Held", "ParameterServer"]
 
-# The rows of so many changes are sent as they come.
-_FEW = 3
+# From so many bytes on variables are changed in place, and who asks for the value gets a copy.
+LARGE = 1 << 20
 
 
 class Held(Variable):
@@ -44,6 +44,11 @@ class Held(Variable):
     """
 
     key: int
+
+    @property
+    def _is_lent(self) -> bool:  # type: ignore[override]
+        # Workers in this process, and messages, have it as it is.
+        return self._value.nbytes < LARGE
 
 
 class _History:
@@ -81,10 +86,7 @@ class _History:
         changed = [rows for at, rows in self._changes if at > clock]
         if not changed:
             return np.zeros(0, np.int64)
-        # Sorting costs more than to send the few rows twice that a few others have in common.
-        return (
-            np.concatenate(changed) if len(changed) <= _FEW else np.unique(np.concatenate(changed))
-        )
+        return _different(np.concatenate(changed))
 
 
 class ParameterServer:
@@ -229,13 +231,20 @@ class ParameterServer:
             self._attempts.raise_floor(floor)
             return self._attempts.stage(push, ballot)
 
-    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
+    def exchange(
+        self,
+        push: Push | Decision | None,
+        wish: Wish,
+        floor: int = 0,
+        memory: Callable[..., np.ndarray] = np.empty,
+    ) -> Change:
         """Does what a closure pushes, unless it was done before, and gives the values that changed.
 
         Args:
           push: what the closure wrote, or which of what was staged is done; None only to pull.
           wish: the values wanted.
           floor: closures with smaller numbers are over, and will not be pushed by anybody.
+          memory: gives memory for rows of values, for a shape and a dtype.
         """
         with writing:
             repeated, staleness, refused = False, 0, None
@@ -246,25 +255,26 @@ class ParameterServer:
                 if not repeated and refused is None:
                     staleness = self._do(self._attempts.decided(push))
                     self._attempts.finish(push.closure, push.attempt)
-            return Change(self.clock, self._changed(wish), staleness, repeated, refused)
+            return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
 
     def _do(self, push: Push | None) -> int:
         """Does a push; its staleness."""
         if push is None or not (push.sets or push.adds or push.steps):
             return 0
-        staleness = sum(1 for at in self._pushed if at > push.clock)
+        later = itertools.takewhile(lambda at: at > push.clock, reversed(self._pushed))
+        staleness = sum(1 for _ in later)
         self._apply(push)
         self._pushed.append(self.clock)
         return staleness
 
-    def _changed(self, wish: Wish) -> dict[int, Any]:
+    def _changed(self, wish: Wish, memory: Callable[..., np.ndarray]) -> dict[int, Any]:
         values: dict[int, Any] = {key: self._held(key)._value for key in wish.unknown}
         for key in wish.known:
             history = self._histories[key]
             if history.latest <= wish.clock:
                 continue
             rows, value = history.since(wish.clock), self._held(key)._value
-            values[key] = value if rows is None else Rows(np.asarray(value).take(rows, 0), rows)
+            values[key] = value if rows is None else _taken(np.asarray(value), rows, memory)
         return values
 
     def _apply(self, push: Push) -> None:
@@ -282,9 +292,11 @@ class ParameterServer:
             for s in push.steps
         ]
         operands = [gradients, list(push.sets.values()), list(push.adds.values())]
-        arrays = [
-            transfers.to_device(a) if type(a) is np.ndarray else a for a in nest.flatten(operands)
-        ]
+        given: list[Any] = []
+        for gradient in itertools.chain(*gradients):
+            given.extend(gradient if type(gradient) is list else [gradient])
+        given.extend(itertools.chain(*operands[1:]))
+        arrays = [transfers.to_device(a) if type(a) is np.ndarray else a for a in given]
         # Found without the checks of a call: there is one program for each kind of push.
         key = kind, tuple((a.shape, a.dtype) for a in arrays)
         program = self._programs.get(key)
@@ -300,12 +312,10 @@ class ParameterServer:
 
     def _whole(self, step: Step) -> Step:
         held = [self._held(key) for key in step.keys]
-        gradients = (
+        gradients = tuple(
             whole(g, v._shape, v.dtype.dtype) for g, v in zip(step.gradients, held, strict=True)
         )
-        return step._replace(
-            gradients=tuple(_different(g) if type(g) is Rows else g for g in gradients)
-        )
+        return step._replace(gradients=gradients)
 
     def _program(self, kind: Any) -> Callable[..., None]:
         steps, sets, adds = kind
@@ -339,17 +349,24 @@ class ParameterServer:
         return changes
 
 
-def _different(rows: Rows) -> Rows:
-    """Rows whose numbers differ: those of one number are added up."""
-    numbers = np.asarray(rows.indices)
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
+def _different(numbers: np.ndarray) -> np.ndarray:
+    """Numbers in order, each once: `np.unique` takes ten times as long."""
+    ordered = np.sort(numbers)
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    if first.all():
-        return rows
-    values = np.asarray(rows.values).take(order, 0)
-    return Rows(np.add.reduceat(values, np.flatnonzero(first)), ordered[first])
+    return ordered[first]
+
+
+def _taken(value: np.ndarray, numbers: np.ndarray, memory: Callable[..., np.ndarray]) -> Rows:
+    """Rows of a value, as many as a power of two, as who gets them has a program for each number of rows.
+
+    The last one comes again and again.
+    """
+    more = rounded_up(len(numbers)) - len(numbers)
+    numbers = np.concatenate([numbers, np.repeat(numbers[-1:], more)])
+    rows = memory((len(numbers), *value.shape[1:]), value.dtype)
+    # Without the check of numbers that are known, what is taken goes where it is wanted at once.
+    return Rows(value.take(numbers, 0, out=rows, mode="clip"), numbers)
 
 
 def _padded(rows: Rows, held: Held) -> list[Any]:

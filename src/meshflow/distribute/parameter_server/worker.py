@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +40,6 @@ from meshflow.distribute.parameter_server.messages import (
     Rows,
     Step,
     Wish,
-    rounded_up,
 )
 from meshflow.distribute.replicas.context import entered
 from meshflow.profiler.annotations import Trace
@@ -138,6 +139,9 @@ class Worker:
         # Memory of gradients that were sent, by shape and dtype.
         self.spares: dict[Any, list[Any]] = {}
         self._compress = Compressor(strategy.options.compression)
+        # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
+        self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._behind = False
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
@@ -154,13 +158,15 @@ class Worker:
         with self._computing, Trace("closure", step_num=call.number, _r=1):
             for key in call.ended:
                 self.resources.pop(key, None)
-            if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+            if self._must_pull(call):
                 with self._exchanging:
                     self._ask_all([None] * len(self.servers), call.floor)
             clocks, running = self._settled(), Running(self, call)
             with entered(self._strategy), _entered(running):
-                args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
-                value = nest.map_structure(_on_host, call.function(*args, **kwargs))
+                args, kwargs = self._own_arguments(call)
+                value = _mapped(_on_host, call.function(*args, **kwargs))
+            if self._is_over(call, running):
+                return Outcome(value, clocks, [], False, self._traffic())
             pushes = running.pushes(call, clocks)
             self._compress(pushes)
             # What the closure saw may be changed in place from here on.
@@ -172,6 +178,34 @@ class Worker:
         stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
         clocks = [c.clock for c in changes]
         return Outcome(value, clocks, stale, repeated, self._traffic())
+
+    def _must_pull(self, call: Call) -> bool:
+        """Whether a closure's values have to be pulled before it."""
+        if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+            return True
+        if not self._behind:
+            return False
+        try:
+            return call.function not in self._without_variables
+        except TypeError:
+            return True
+
+    def _is_over(self, call: Call, running: Running) -> bool:
+        """Whether a closure has touched no variables: servers need not hear of it, and the next one can do the pulling."""
+        # What another attempt has written is not known.
+        self._behind = not (running.values or running.outboxes or call.attempt)
+        # One that no such set can have is pulled for each time.
+        with contextlib.suppress(TypeError):
+            note = self._without_variables.add if self._behind else self._without_variables.discard
+            note(call.function)
+        return self._behind
+
+    def _own_arguments(self, call: Call) -> tuple[Any, Any]:
+        """A closure's arguments with what they stand for on this worker."""
+        if not call.kwargs and all(type(a) is Tensor for a in call.args):
+            return call.args, call.kwargs
+        args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
+        return args, kwargs
 
     def _traffic(self) -> tuple[int, int]:
         """Bytes sent to servers and received from them since the last call."""
@@ -273,11 +307,7 @@ def _replace_rows(values: dict[int, Any], key: int, rows: Rows) -> None:
     old = values.pop(key)
     if sys.getrefcount(old) > 2:
         old = transfers.duplicate(old)
-    # Few different numbers of rows, as a program is compiled for each: the last row is written again and again.
-    padding = [(0, rounded_up(len(rows.indices)) - len(rows.indices))]
-    indices = np.pad(rows.indices, padding, mode="edge")
-    new = np.pad(rows.values, padding + [(0, 0)] * (rows.values.ndim - 1), mode="edge")
-    values[key] = _with_rows(old, indices, new)
+    values[key] = _with_rows(old, _on_device(rows.indices), _on_device(rows.values))
 
 
 _with_rows = jax.jit(lambda old, indices, new: old.at[indices].set(new), donate_argnums=0)
@@ -397,7 +427,15 @@ class Running:
 
 
 def _zeros(box: Outbox) -> Any:
-    return transfers.transfer(np.zeros(box._shape, box.dtype.dtype), copy=False)
+    make = _shared_zeros if box._is_lent else _fresh_zeros
+    return make(box._shape, box.dtype.dtype)
+
+
+def _fresh_zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+    return transfers.transfer(np.zeros(shape, dtype), copy=False)
+
+
+_shared_zeros = functools.lru_cache(64)(_fresh_zeros)
 
 
 def _gradient(parts: list[Any], shape: tuple[int, ...]) -> Any:
@@ -407,6 +445,10 @@ def _gradient(parts: list[Any], shape: tuple[int, ...]) -> Any:
     # Programs have as many rows for each shard as for the table; those of other shards are past its end.
     here = numbers < shape[0]
     return Rows(values, numbers) if here.all() else Rows(np.asarray(values)[here], numbers[here])
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    return function(value) if type(value) is Tensor else nest.map_structure(function, value)
 
 
 def _on_host(leaf: Any) -> Any:

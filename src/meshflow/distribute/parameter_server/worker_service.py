@@ -76,7 +76,7 @@ class WorkerService:
             for key, data in request.iterators.items():
                 if key not in self._iterators:
                     self._iterators[key] = PerWorkerIterator(loads(data, resolve))
-            args, kwargs = loads(request.arguments, resolve)
+            args, kwargs = loads(request.arguments, resolve, request.arrays)
             function = self._functions[request.function]
         for key in request.ended:
             self._iterators.pop(key, None)

@@ -25,7 +25,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import sum_over_replicas
-from meshflow.keras.optimizers import rows
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
@@ -357,12 +356,11 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return pairs
 
     def _take(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """What a parameter server does with what `_for_servers` gave for its variables, no row given twice."""
-        with rows.without_repeats():
-            if self.gradient_accumulation_steps:
-                self._accumulate(pairs, self._run_update)
-            else:
-                self._step(pairs)
+        """What a parameter server does with what `_for_servers` gave for its variables."""
+        if self.gradient_accumulation_steps:
+            self._accumulate(pairs, self._run_update)
+        else:
+            self._step(pairs)
 
     def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
         """One update of variables by their gradients, which are summed over replicas."""

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-
-class _Known(threading.local):
-    different = False
-
-
-_known = _Known()
-
-
-@contextlib.contextmanager
-def without_repeats() -> Iterator[None]:
-    """Inside, no row number is given twice, as whoever gives them has seen to: nothing is left to add up."""
-    saved, _known.different = _known.different, True
-    try:
-        yield
-    finally:
-        _known.different = saved
+from meshflow.kernels import table_rows
 
 
 def summed(grad: Any, indices: Any, count: int) -> tuple[Any, Any]:
@@ -42,16 +24,9 @@ def summed(grad: Any, indices: Any, count: int) -> tuple[Any, Any]:
     Returns:
       n different row numbers, and the sum of the rows of each, in the order in which they were given.
     """
-    if _known.different:
-        return indices, grad
-    given = indices.shape[0]
-    # All numbers past the last row are one number, which has no row either.
-    numbers = jnp.minimum(jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32)), count)
-    positions = jnp.arange(given, dtype=jnp.int32)
-    # A row's rows are summed at one of their positions. Sorting takes several times as long as this table.
-    place = jnp.zeros(count + 1, jnp.int32).at[numbers].set(positions)[numbers]
-    different = jnp.where(place == positions, numbers, count + 1 + positions)
-    return different, jax.ops.segment_sum(grad, place, given)
+    numbers = jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32))
+    different, total = table_rows.summed(grad, numbers, count)
+    return different, total
 
 
 def taken(array: Any, numbers: Any) -> Any:
