@@ -170,6 +170,9 @@ class TextProgram:
       program: what comes after it, which takes what the steps give, and the arguments that are numbers.
     """
 
+    # The steps are done while the rest is traced, of strings that are known.
+    on_host = False
+
     def __init__(self, steps: Sequence[Any], program: Program) -> None:
         self._steps, self._program = steps, program
 
