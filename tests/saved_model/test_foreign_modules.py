@@ -25,7 +25,7 @@ def test_a_program_is_written_again():
 
 
 def test_one_that_ends_the_reading_process_is_an_error():
-    with pytest.raises(tf.errors.DataLossError, match="damaged|SmallVector|Failed|signal"):
+    with pytest.raises(tf.errors.DataLossError, match=r"damaged|SmallVector|Failed|signal"):
         rewritten(DAMAGED.read_bytes())
 
 

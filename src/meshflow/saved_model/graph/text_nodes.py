@@ -10,7 +10,6 @@ import numpy as np
 
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.saved_model.graph.nodes import STRING, Type, add_node, constant, datatype, strings
-from meshflow.saved_model.text import TEXT_FUNCTIONS
 
 __all__ = ["Nodes", "add_steps"]
 
@@ -53,12 +52,6 @@ def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
             value = f"{parts}:values:0"
         elif name == "look":
             value = _look_up(nodes, value, *more)
-        elif name == "text":
-            op, output = TEXT_FUNCTIONS[more[0]].op
-            given = {
-                k: v.encode("latin-1") if isinstance(v, str) else v for k, v in more[1].items()
-            }
-            value = nodes.add(op, [value], output, **given)
         else:
             value = _pad(nodes, value, rows, more[0])
     return value
