@@ -118,10 +118,7 @@ def test_functions_for_any_size_and_rank(module, folder):
 @pytest.fixture(scope="module")
 def graph(module, folder):
     """The module's folder as TensorFlow's alone."""
-    shutil.copytree(
-        folder / "module", folder / "graph_only", ignore=shutil.ignore_patterns("manifest.json")
-    )
-    return folder / "graph_only"
+    return graph_only(folder / "module", folder / "graph_only")
 
 
 def test_its_programs_are_read_from_the_graph_too(module, graph):
@@ -353,24 +350,162 @@ FROM_WORDS = {
 }
 
 
-def test_functions_of_strings_and_tables(folder, caplog):
+def test_functions_of_strings_and_tables(folder):
     module = Words()
-    tf.saved_model.save(module, folder / "strings")
-    assert "function joined is not saved" in caplog.text
-    assert "not among what can be saved" in caplog.text
-    shutil.copytree(
-        folder / "strings", folder / "string_graph", ignore=shutil.ignore_patterns("manifest.json")
-    )
+    tf.saved_model.save(module, folder / "strings", module.__call__)
+    graph_only(folder / "strings", folder / "string_graph")
     text, x = tf.constant(WORDS[0]), tf.constant(WORDS[1])
     for found in (module(text, x), *(tf.saved_model.load(folder / n)(text, x) for n in ("strings", "string_graph"))):  # fmt: skip
         assert {k: v.numpy().tolist() for k, v in found.items()} == FROM_WORDS
-    tf.saved_model.save(module, folder / "signed", {"serving_default": module.__call__})
-    signature = tf.saved_model.load(folder / "signed").signatures["serving_default"]
+    loaded = tf.saved_model.load(folder / "strings")
+    assert loaded.joined(text[0]).numpy().tolist() == [" É9!".encode(), b"B!"]
+    assert loaded.words.lookup(tf.constant(["b"])).numpy().tolist() == [2.5]
+    signature = loaded.signatures["serving_default"]
     assert signature(text=text[1:], x=x[1:])["y"].numpy().tolist() == FROM_WORDS["y"][1:]
-    with pytest.raises(
-        tf.errors.UnimplementedError, match=r"serving_default has .*, which is not among"
-    ):
-        tf.saved_model.save(module, folder / "no", {"serving_default": module.joined})
+
+
+def graph_only(path, place):
+    """A folder as TensorFlow's alone."""
+    shutil.copytree(path, place, ignore=shutil.ignore_patterns("manifest.json"))
+    return place
+
+
+class Labels(tf.Module):
+    """Strings as results, calls of the host between programs, tables that change, files."""
+
+    def __init__(self, file):
+        super().__init__()
+        lines = tf.lookup.TextFileIndex
+        self.file = tf.saved_model.Asset(file)
+        known = tf.lookup.TextFileInitializer(
+            str(file), tf.string, lines.WHOLE_LINE, tf.int64, lines.LINE_NUMBER
+        )
+        self.vocabulary = tf.lookup.StaticVocabularyTable(known, 3)
+        back = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), ["zero", "one"])
+        self.back = tf.lookup.StaticHashTable(back, "many")
+        self.seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, -1.0)
+        self.seen.insert(tf.constant(["x", "y"]), tf.constant([5.0, 6.0]))
+        self.names = tf.constant(["cat", "dog", "cow"])
+        self.weight = tf.Variable([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def label(self, x):
+        scores = x @ self.weight
+        best = tf.argmax(scores, -1)
+        return {
+            "scores": scores,
+            "name": tf.gather(self.names, best),
+            "back": self.back.lookup(best),
+        }
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def look(self, text):
+        found = self.seen.lookup(text)
+        told = tf.strings.as_string(found * 2.0 + self.weight[0, 0], precision=1)
+        return self.vocabulary.lookup(text), found, tf.strings.join([text, "!"]) + told
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None])])
+    def put(self, keys, values):
+        self.seen.insert(keys, values * self.weight[0, 2])
+        return self.seen.size(), self.seen.lookup(keys)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.string)])
+    def parts(self, text):
+        digits = tf.strings.regex_replace(text, "[^0-9]", "")
+        return {
+            "told": self.look(tf.reshape(text, [-1]))[2],
+            "joined": tf.strings.reduce_join(text, axis=1, separator=" "),
+            "chosen": tf.where(text == "a", "yes", text),
+            "first": tf.strings.substr(text[:, 0], 0, 1),
+            "numbers": tf.strings.to_number(digits + "1"),
+            "stacked": tf.stack([text[:, 1], tf.strings.upper(text[:, 0])], axis=1),
+        }
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+    def where(self, text):
+        return tf.strings.join([text, self.file.asset_path])
+
+
+# Program, arguments and results, in this order; as TensorFlow 2.21 computes them.
+CALLS = [
+    ["label", [[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]], {"scores": [[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]], "name": ["cat", "cow"], "back": ["zero", "many"]}],
+    ["look", [["a", "b", "q", "x"]], [[0, 1, 4, 4], [-1.0, -1.0, -1.0, 5.0], ["a!-2.0", "b!-2.0", "q!-2.0", "x!10.0"]]],
+    ["put", [["q"], [7.0]], [3, [7.0]]],
+    ["parts", [[["a", "b2"], ["q", "x"]]], {"told": ["a!-2.0", "b2!-2.0", "q!14.0", "x!10.0"], "joined": ["a b2", "q x"], "chosen": [["yes", "b2"], ["q", "x"]], "first": ["a", "q"], "numbers": [[1.0, 21.0], [1.0, 1.0]], "stacked": [["b2", "A"], ["x", "Q"]]}],
+]  # fmt: skip
+
+
+def plain(value):
+    """Tensors as lists, strings as text."""
+    value = tf.nest.map_structure(lambda t: np.asarray(t.numpy()).tolist(), value)
+    return json.loads(json.dumps(value, default=bytes.decode))
+
+
+@pytest.fixture(scope="module")
+def labels(folder):
+    file = folder / "words.txt"
+    file.write_text("a\nb\n")
+    made = Labels(file)
+    tf.saved_model.save(made, folder / "there", {"label": made.label, "parts": made.parts})
+    (folder / "there").rename(folder / "labels")
+    file.unlink()
+    return folder / "labels"
+
+
+@pytest.mark.parametrize("whose", ["labels", "labels_graph"])
+def test_strings_as_results_and_tables_that_change(labels, folder, whose):
+    path = labels if whose == "labels" else graph_only(labels, folder / whose)
+    loaded = tf.saved_model.load(path)
+    for name, args, expected in CALLS:
+        assert plain(getattr(loaded, name)(*map(tf.constant, args))) == expected, name
+    x = tf.constant([[1.0, 2.0, 3.0]])
+    assert plain(loaded.signatures["label"](x=x)["name"]) == ["cat"]
+    # Another one has its own table.
+    assert plain(tf.saved_model.load(path).look(tf.constant(["q"])))[1] == [-1.0]
+    file = plain(loaded.where(tf.constant("")))
+    assert pathlib.Path(file).parent == path / "assets"
+    assert pathlib.Path(file).read_text() == "a\nb\n"
+
+
+def test_parts_of_functions_of_strings_have_gradients_and_are_saved_again(labels, folder):
+    loaded = tf.saved_model.load(labels)
+    x = tf.constant([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded.label(x)["scores"] ** 2)
+    expected = [[12.0, 16.0, 20.0], [16.0, 16.0, 16.0], [20.0, 16.0, 12.0]]
+    assert_close(tape.gradient(loss, loaded.weight), expected, 1e-5)
+    loaded.weight.assign(-loaded.weight)
+    loaded.seen.insert(tf.constant(["new"]), tf.constant([1.0]))
+    tf.saved_model.save(loaded, folder / "labels_again")
+    again = tf.saved_model.load(folder / "labels_again")
+    assert plain(again.label(x)["name"]) == ["cow", "cat"]
+    assert plain(again.look(tf.constant(["new"])))[1] == [1.0]
+    assert set(again.signatures) == {"label", "parts"}
+
+
+@pytest.mark.parametrize("name", ["../x", "..", ""])
+def test_names_of_files_lead_nowhere_else(labels, folder, name):
+    path = folder / "leads"
+    shutil.copytree(labels, path, dirs_exist_ok=True)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (asset,) = (n for n in manifest["saved_model"]["nodes"] if n["kind"] == "asset")
+    asset["file"] = name
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(tf.errors.DataLossError, match="no file of the model"):
+        tf.saved_model.load(path)
+
+
+def test_what_is_not_known_of_strings_is_named(folder, caplog):
+    class Formatted(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def grams(self, text):
+            return tf.strings.ngrams(text, 2)
+
+    module = Formatted()
+    tf.saved_model.save(module, folder / "grams")
+    assert "function grams is not saved" in caplog.text
+    with pytest.raises(tf.errors.UnimplementedError, match="serving_default has "):
+        tf.saved_model.save(module, folder / "no", module.grams)
     assert not (folder / "no").exists()
 
 
@@ -443,6 +578,33 @@ def test_tensorflow_runs_functions_of_strings(folder):
     assert done.returncode == 0, done.stderr[-3000:]
     called, signed = json.loads(done.stdout.splitlines()[-1])
     assert called == FROM_WORDS and signed == FROM_WORDS
+
+
+@needs_tensorflow
+@pytest.mark.timeout(900)
+def test_tensorflow_gives_strings_and_changes_tables(labels):
+    code = (
+        "import json, sys, tensorflow as tf; l = tf.saved_model.load(sys.argv[1]); "
+        "plain = lambda v: tf.nest.map_structure(lambda t: t.numpy().tolist(), v); "
+        "found = [plain(getattr(l, n)(*map(tf.constant, a))) for n, a in json.loads(sys.argv[2])]; "
+        "named = plain(l.signatures['label'](x=tf.constant([[1., 2., 3.]])))['name']; "
+        "t = tf.GradientTape(); t.__enter__(); s = tf.reduce_sum(l.label(tf.ones([2, 3]))['scores'] ** 2); "
+        "t.__exit__(None, None, None); g = plain(t.gradient(s, l.weight)); "
+        "o = open(l.file.asset_path.numpy()).read(); s = tf.compat.v1.Session(graph=tf.Graph()); "
+        "m = s.graph.as_default().__enter__() and tf.compat.v1.saved_model.loader.load(s, ['serve'], sys.argv[1]); "
+        "d = m.signature_def['parts']; "
+        "v = s.run(d.outputs['told'].name, {d.inputs['text'].name: [['a', 'x']]}).tolist(); "
+        "print(json.dumps([found, named, g, o, v], default=bytes.decode))"
+    )
+    calls = json.dumps([c[:2] for c in CALLS])
+    command = [PYTHON, "-c", code, str(labels), calls]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, named, gradient, content, served = json.loads(done.stdout.splitlines()[-1])
+    assert found == [c[2] for c in CALLS]
+    assert named == ["cat"] and content == "a\nb\n"
+    assert gradient == [[4.0] * 3] * 3
+    assert served == ["a!-2.0", "x!10.0"]
 
 
 @needs_tensorflow

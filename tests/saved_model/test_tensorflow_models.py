@@ -255,3 +255,21 @@ def test_signatures_are_saved_and_converted_for_any_batch(stored):
     for count in (1, len(inputs)):
         given = {name: tf.constant(inputs[:count])}
         assert_close(only(again(**given)), outputs[:count], 1e-6)
+
+
+@pytest.mark.parametrize("folder", ["lstm_export", "gru_save"])
+def test_recurrent_models_are_saved_again_for_any_length(folder, stored, tmp_path):
+    """Their loops run as often as the sequence is long, which is a symbol while they are saved, and have gradients."""
+    inputs, outputs = case(stored, folder.split("_")[0])
+    tf.saved_model.save(tf.saved_model.load(stored / folder), tmp_path / "again")
+    signature = tf.saved_model.load(tmp_path / "again").signatures["serving_default"]
+    (name,) = signature.structured_input_signature[1]
+    with tf.GradientTape() as tape:
+        found = only(signature(**{name: tf.constant(inputs)}))
+        loss = tf.reduce_sum(found**2)
+    assert_close(found, outputs, 1e-6)
+    assert only(signature(**{name: tf.constant(inputs[:1, :2])})).shape[0] == 1
+    weights = [v for v in signature.captured_inputs if isinstance(v, tf.Variable) and v.trainable]
+    gradients = tape.gradient(loss, weights)
+    assert weights and all(float(tf.norm(g)) > 0 for g in gradients if g is not None)
+    assert sum(g is not None for g in gradients) == len(weights)

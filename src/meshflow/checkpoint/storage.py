@@ -108,6 +108,8 @@ def write_folder(
             if bundled is not None:
                 entries |= _write_bundled(part, arrays, bundled)
             for name, data in (files or {}).items():
+                if "/" in name:
+                    gfile.makedirs(gfile.join(part, name.rpartition("/")[0]))
                 with writing(gfile.join(part, name)) as file:
                     file.write(data)
             _write_manifest(part, entries, extra)

@@ -22,6 +22,7 @@ here first. What each is for, and what in public would take its place:
 * `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's own lowerings, which ours fall back
   on, and which of them ask for the devices. Public: functions that give a primitive's lowering, and an argument
   of its registration.
+* `dce_jaxpr`: a jaxpr without what some of its results do not need. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: devices of another number, jaxprs and primitives,
   all primitives by name, lines of users' programs. These are public, in `jax.extend`, but may change in any version.
 * `mlir_ir`, `mlir_func`, `mlir_hlo`, `read_portable_artifact`, `write_portable_artifact`, `refine_polymorphic_shapes`:
@@ -56,6 +57,7 @@ __all__ = [
     "collect_garbage",
     "common_lowerings",
     "copy_to_devices",
+    "dce_jaxpr",
     "distributed",
     "eager_constant_folding",
     "jex_backend",
@@ -91,6 +93,7 @@ try:
     from jax._src.export import _export
     from jax._src.interpreters import mlir as mlir_lowering
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
+    from jax._src.interpreters.partial_eval import dce_jaxpr
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client
     from jax._src.lib.mlir import ir as mlir_ir

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.graph import STATE
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, int64, string
@@ -66,6 +67,8 @@ class MutableHashTable(Table):
         Args:
           name: ignored.
         """
+        if self._is_recorded():
+            return context.recording.of_table("size", self, self)
         return numpy_function(
             lambda: np.asarray(len(self._content), np.int64), [], TensorSpec([], int64)
         )
@@ -85,6 +88,9 @@ class MutableHashTable(Table):
         Raises:
           TypeError: for keys of another dtype.
         """
+        if self._is_recorded(keys):
+            more = {"default": dynamic_default_values}
+            return context.recording.of_table("lookup", keys, self, **more)
         return of_elements(self._look, keys, dynamic_default_values)
 
     def _look(self, keys: Any, defaults: Any) -> Tensor:
@@ -118,6 +124,9 @@ class MutableHashTable(Table):
           TypeError: for keys of another dtype.
           InvalidArgumentError: when the values' shape is not one value for each key.
         """
+        if self._is_recorded(keys, values):
+            context.recording.of_table("insert", keys, self, values=values)
+            return
         tensor, given = self._keys(keys), self._values(values)
         expected = [*tensor.shape.as_list(), *self._value_shape]
         if given.shape.as_list() != expected:
@@ -144,6 +153,9 @@ class MutableHashTable(Table):
         Raises:
           TypeError: for keys of another dtype.
         """
+        if self._is_recorded(keys):
+            context.recording.of_table("remove", keys, self)
+            return
 
         def take(keys: np.ndarray) -> np.ndarray:
             wanted = np.asarray(keys).reshape(-1).tolist()
@@ -166,6 +178,10 @@ class MutableHashTable(Table):
             list(self._content.values()), [count, *self._value_shape], self._value_dtype.dtype
         )
         return convert_to_tensor(keys), convert_to_tensor(values)
+
+    def _is_recorded(self, *values: Any) -> bool:
+        """Whether a function that is saved does something with it."""
+        return context.recording is not None and context.recording.takes((self, *values), {})
 
     def _values(self, values: Any) -> Tensor:
         return convert_to_tensor(values, self._value_dtype)

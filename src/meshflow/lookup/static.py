@@ -104,7 +104,7 @@ class StaticHashTable(Table):
         Raises:
           TypeError: for keys of another dtype.
         """
-        if context.recording is not None and context.recording.takes((keys,), {}):
+        if context.recording is not None and context.recording.takes((self, keys), {}):
             return context.recording.looked_up(self, keys)
         return of_elements(self._look, keys)
 
@@ -207,6 +207,8 @@ class StaticVocabularyTable(Table):
         Raises:
           TypeError: for keys of another dtype.
         """
+        if context.recording is not None and context.recording.takes((self, keys), {}):
+            return context.recording.looked_up(self, keys)
         return of_elements(self._look, keys)
 
     def _look(self, keys: Any) -> Tensor:

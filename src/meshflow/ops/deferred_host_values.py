@@ -159,7 +159,10 @@ class Recording:
       calls: how many calls it has.
       on_host: whether there are functions among them that no program should do for all sizes.
       sources: where the tensors that stand for these inputs come from, by identity.
+      inlines: whether functions that are called become parts of the one that calls them.
     """
+
+    inlines = False
 
     def __init__(self) -> None:
         self.inputs: list[tuple[Tensor, Any]] = []
@@ -176,6 +179,10 @@ class Recording:
     def takes(self, args: Any, kwargs: Any) -> bool:
         """Whether a call has a `Pending` among its arguments."""
         return any(map(_holds, args)) or (bool(kwargs) and any(map(_holds, kwargs.values())))
+
+    def takes_number(self, value: Any) -> bool:
+        """Whether a call that makes strings of numbers has a `Pending` as its argument."""
+        return _holds(value)
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any, spec: Any = None) -> Any:
         """Keeps a call.
@@ -222,8 +229,12 @@ class Recording:
         """What a table of words has for strings; a table is asked for each element by itself."""
         raise Unrecordable("a string")
 
-    def key(self, seed: int | None) -> Tensor:
-        """The key of a random op."""
+    def of_table(self, name: str, keys: Any, table: Any, **more: Any) -> Any:
+        """What is done with a table that changes, for values that are known only for each element."""
+        raise Unrecordable("a string")
+
+    def key(self, seed: int | None) -> Tensor | None:
+        """The key of a random op, or None for the key that it has otherwise."""
         self._check_place()
         draw = Draw(seed, self._draws)
         self._draws += 1

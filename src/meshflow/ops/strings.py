@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import known_strings
 from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, bool_, float32, int32, string
@@ -154,6 +155,7 @@ def _check_unit(unit: str) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
+@waits()
 @also_symbolic
 def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Parts of strings.
@@ -248,6 +250,7 @@ def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tenso
     return _map("regex_full_match", matches, input, np.bool_)
 
 
+@waits()
 @also_symbolic
 def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> Tensor:
     """Numbers from text.
@@ -320,6 +323,9 @@ def as_string(
         raise InvalidValueError(
             f"as_string: fill must be one of ' ', '+', '-', '0', '#' or empty, got {fill!r}."
         )
+    if context.recording is not None and context.recording.takes_number(input):
+        given = (input, precision, scientific, shortest, width, fill)
+        return context.recording.call(as_string, given, {})
     array = _known(input)
     letter = "e" if scientific else "g" if shortest else "f"
     layout = f"%{fill}{width if width > -1 else ''}"
@@ -341,6 +347,7 @@ def as_string(
     return _strings([text(v) for v in array.reshape(-1)], array.shape)
 
 
+@waits()
 @also_symbolic
 def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
     """Strings of several tensors joined, element by element.
@@ -366,6 +373,7 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
     return _strings([separator.encode().join(p) for p in parts], arrays[0].shape)
 
 
+@waits()
 @also_symbolic
 def reduce_join(
     inputs: Any,

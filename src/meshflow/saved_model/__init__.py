@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.saved_model.assets import Asset
 from meshflow.saved_model.loading import contains_saved_model, load
 from meshflow.saved_model.saving import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
 from meshflow.saved_model.saving import save
@@ -37,6 +38,7 @@ __all__ = [
     "TRAINING",
     "VARIABLES_DIRECTORY",
     "VARIABLES_FILENAME",
+    "Asset",
     "LoadOptions",
     "SaveOptions",
     "contains_saved_model",

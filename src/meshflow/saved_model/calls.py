@@ -13,6 +13,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
+from meshflow.ops.deferred_host_values import Pending
+from meshflow.saved_model.functions import Choice
 from meshflow.saved_model.structures import Unsaved, packed
 
 __all__ = [
@@ -48,6 +50,11 @@ def calls_of(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
         return
     if function.input_signature is not None:
         yield _python_of(function), function.input_signature, {}
+        return
+    if isinstance(function.python_function, Choice):
+        # One that was loaded.
+        for alternative in function.python_function.alternatives:
+            yield function.python_function, *alternative.arguments
         return
     later = list(function._later.values())
     known = [
@@ -168,7 +175,7 @@ def as_dictionary(name: str, result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
         return dict(result)
     flat = nest.flatten(result)
-    if not all(isinstance(t, Tensor) for t in flat):
+    if not all(isinstance(t, (Tensor, Pending)) for t in flat):
         raise ValueError(
             f"tf.saved_model.save: signature {name!r} must return tensors, got {result!r}."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -14,10 +14,19 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.ops.deferred_host_values import Pending
 from meshflow.saved_model.programs import known_sizes, program_for
 from meshflow.saved_model.structures import unpacked
 
-__all__ = ["Alternative", "Choice", "Program", "Signature", "StableProgram"]
+__all__ = [
+    "Alternative",
+    "Choice",
+    "Program",
+    "Signature",
+    "StableProgram",
+    "compiled",
+    "restored_function",
+]
 
 
 class Program(Protocol):
@@ -30,6 +39,10 @@ class Program(Protocol):
     @property
     def captures(self) -> list[Any]:
         """Variables and constants that it uses."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the host makes calls while it runs, so that it is no part of a program."""
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Runs it; variables that it wrote when it was saved are written."""
@@ -46,6 +59,8 @@ class StableProgram:
       captures: variables and constants that it uses.
       writes: variables that it writes.
     """
+
+    on_host = False
 
     def __init__(
         self,
@@ -105,6 +120,12 @@ class Alternative:
                 if isinstance(value, (Tensor, np.ndarray)) or value != spec:
                     return None
                 continue
+            if isinstance(value, Pending):
+                # Strings of a function that is saved again.
+                if not spec.is_compatible_with(value.spec):
+                    return None
+                tensors.append(cast(Tensor, value))
+                continue
             try:
                 tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
             except (TypeError, ValueError):
@@ -127,21 +148,21 @@ class Choice:
     def __init__(self, name: str, parameters: list[Any], alternatives: list[Alternative]) -> None:
         self.__name__ = name
         self.parameters = parameters
-        self._alternatives = alternatives
+        self.alternatives = alternatives
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for positional, named in self._forms(args, kwargs):
-            for alternative in self._alternatives:
+            for alternative in self.alternatives:
                 tensors = alternative.tensors_of(positional, named)
                 if tensors is not None:
                     return alternative.call(tensors)
         options = "\n".join(
             f"  Option {i}: {a.arguments[0]}, {a.arguments[1]}"
-            for i, a in enumerate(self._alternatives, 1)
+            for i, a in enumerate(self.alternatives, 1)
         )
         raise ValueError(
             f"Could not find matching concrete function to call loaded from the SavedModel: {self.__name__} got "
-            f"{args}, {kwargs}. Expected one of {len(self._alternatives)} option(s):\n{options}"
+            f"{args}, {kwargs}. Expected one of {len(self.alternatives)} option(s):\n{options}"
         )
 
     def _forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -160,17 +181,35 @@ class Choice:
         yield tuple(full[: max(len(args), len(full) - 1)]), left
 
 
-class _Program:
-    """What a signature compiles, once for each size of its tensors."""
+class _Compiled:
+    """What is compiled, once for each size of its tensors."""
 
     is_stored_program = True
 
-    def __init__(self, name: str, alternative: Alternative) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self.__name__ = name
-        self._alternative = alternative
+        self._program = program
 
     def __call__(self, *tensors: Tensor) -> Any:
-        return self._alternative.call(tensors)
+        return self._program.call(tensors)
+
+
+def compiled(name: str, program: Program) -> Callable[..., Any]:
+    """A program as a function of tensors, which is compiled unless the host makes calls in it.
+
+    Args:
+      name: its name.
+      program: the program.
+    """
+    run = _Compiled(name, program)
+    return run if program.on_host else function(run, autograph=False)
+
+
+def restored_function(choice: Choice) -> Any:
+    """What loaded functions are: a `tf.function` of the alternatives."""
+    made: Any = function(choice, autograph=False)
+    made._op_by_op = any(a.program.on_host for a in choice.alternatives)
+    return made
 
 
 class Signature(Signed):
@@ -185,7 +224,7 @@ class Signature(Signed):
         self.name = name
         self._alternative = alternative
         self.structured_input_signature = ((), alternative.arguments[1])
-        self._run: Callable[..., Any] = function(_Program(name, alternative), autograph=False)
+        self._run = compiled(name, alternative.program)
 
     @property
     def structured_outputs(self) -> dict[str, TensorSpec]:

@@ -7,13 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
-from meshflow.core.functions.function import function
 from meshflow.core.runtime.errors import DataLossError, NotFoundError
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
 from meshflow.files.paths import text
-from meshflow.saved_model.functions import Alternative, Choice, Signature, StableProgram
+from meshflow.saved_model import tables
+from meshflow.saved_model.assets import Asset, file_of
+from meshflow.saved_model.functions import (
+    Alternative,
+    Choice,
+    Signature,
+    StableProgram,
+    restored_function,
+)
+from meshflow.saved_model.plans import HostPart, PlanProgram, ProgramPart, unpacked_argument
 from meshflow.saved_model.programs import loaded
 from meshflow.saved_model.restored import Restored, own_name, put_child
 from meshflow.saved_model.structures import unpacked
@@ -113,6 +121,10 @@ class _Reader:
         if kind == "variable":
             value = self._folder.read_file(node["file"])
             return Variable(value, trainable=node["trainable"], name=node["name"])
+        if kind == "asset":
+            return Asset(file_of(self._folder.path, node["file"]))
+        if kind == "table":
+            return tables.made(node, self._folder.read_file)
         if kind == "dict":
             return {}
         if kind == "list":
@@ -144,12 +156,35 @@ class _Reader:
         return root
 
     def _function(self, name: str, parameters: list[Any], alternatives: list[Any]) -> Any:
-        choose = Choice(name, parameters, [self._alternative(name, a) for a in alternatives])
-        return function(choose, autograph=False)
+        found = [self._alternative(name, a) for a in alternatives]
+        return restored_function(Choice(name, parameters, found))
 
     def _alternative(self, name: str, saved: dict[str, Any]) -> Alternative:
         structure = unpacked(saved["results"])
-        program = StableProgram(
+        whole: Any
+        if "plan" in saved:
+            whole = self._plan(name, structure, saved["plan"])
+        else:
+            whole = self._stable(name, saved)
+            if "text" in saved:
+                whole = TextProgram(saved["text"], whole)
+        return Alternative(unpacked(saved["arguments"]), structure, whole)
+
+    def _plan(self, name: str, structure: Any, saved: dict[str, Any]) -> PlanProgram:
+        parts: list[Any] = []
+        for step in saved["steps"]:
+            if "call" in step:
+                first, more = (unpacked_argument(step[k], self._items) for k in ("first", "more"))
+                parts.append(HostPart(step["call"], first, more, step["result"]))
+            else:
+                program = self._stable(name, step)
+                parts.append(ProgramPart(name, program, step["inputs"], step["outputs"]))
+        specs = [unpacked(s) for s in saved["specs"]]
+        return PlanProgram(parts, saved["values"], structure, specs)
+
+    def _stable(self, name: str, saved: dict[str, Any]) -> StableProgram:
+        structure = unpacked(saved["results"])
+        return StableProgram(
             name,
             structure,
             saved["count"],
@@ -157,8 +192,6 @@ class _Reader:
             [self._capture(c) for c in saved["captures"]],
             [self._capture(w) for w in saved["writes"]],
         )
-        whole = TextProgram(saved["text"], program) if "text" in saved else program
-        return Alternative(unpacked(saved["arguments"]), structure, whole)
 
     def _program(self, key: str) -> Callable[[], Any]:
         """A program, which is read now, and understood and checked when it is first called."""

@@ -24,6 +24,7 @@ from meshflow.environment.jax_internals import jex_core
 __all__ = [
     "NO_GRADIENT",
     "Program",
+    "TextArgument",
     "exported",
     "for_platforms",
     "is_differentiable",
@@ -98,6 +99,17 @@ class Program:
         return f"it calls {found[1]}, which is JAX's own code" if found else None
 
 
+@dataclasses.dataclass(frozen=True)
+class TextArgument:
+    """Stands for strings among the arguments of a function that is traced.
+
+    Attributes:
+      spec: their spec.
+    """
+
+    spec: TensorSpec
+
+
 def known_sizes(sizes: Any) -> list[int | None]:
     """Sizes of a shape, with None for symbols.
 
@@ -133,6 +145,11 @@ def _traced(function: Callable[..., Any], args: Any, kwargs: Any, shared: bool) 
     batch = jax.export.symbolic_shape("batch", scope=scope)[0]
 
     def sized(leaf: Any) -> Any:
+        if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string":
+            return TextArgument(with_symbols(leaf))
+        return with_symbols(leaf)
+
+    def with_symbols(leaf: Any) -> Any:
         if not isinstance(leaf, TensorSpec) or leaf.shape.is_fully_defined():
             return leaf
         if leaf.shape.rank is None:

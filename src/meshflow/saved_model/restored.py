@@ -17,6 +17,7 @@ class Restored(Module):
       signatures: functions by name, which take tensors by name and return a dictionary of tensors.
     """
 
+    signatures: dict[str, Any]
     _ordered: tuple[Variable, ...] | None = None
 
     @property

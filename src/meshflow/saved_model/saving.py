@@ -8,7 +8,9 @@ signature it was traced for, or for its `input_signature`. An object can name fu
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
+from meshflow.lookup.table import Table
+from meshflow.saved_model.assets import Asset
 from meshflow.saved_model.calls import (
     argument_names,
     as_dictionary,
@@ -40,10 +44,18 @@ from meshflow.saved_model.calls import (
     specs_of,
     with_rank,
 )
-from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
-from meshflow.saved_model.recorded_text import recorded
+from meshflow.saved_model.plans import packed_argument
+from meshflow.saved_model.programs import (
+    Program,
+    exported,
+    known_sizes,
+    serialized,
+    traced_for_export,
+)
+from meshflow.saved_model.recording import HostStep, Plan, Recorded, recorded
 from meshflow.saved_model.restored import Restored
 from meshflow.saved_model.structures import Unsaved, packed
+from meshflow.saved_model.tables import described
 from meshflow.saved_model.text import TextCall
 
 __all__ = ["SERVING", "content", "save"]
@@ -122,7 +134,7 @@ def write(path: Any, what: Content) -> None:
         isinstance(v, jax.Array) and not v.is_fully_addressable for _, v in what.arrays.values()
     )
     if what.graph is None or apart:
-        write_folder(text(path), what.arrays, what.manifest)
+        write_folder(text(path), what.arrays, what.manifest, files=what.files)
         return
     programs = {key for key in what.arrays if key.startswith("program_")}
     bundle = {key: what.keys.get(key, key) for key in what.arrays if key not in programs}
@@ -155,7 +167,7 @@ def content(
     writer = _Writer(obj, files or {})
     writer.functions_of_objects()
     writer.signatures(signatures)
-    made = Content(writer.arrays, {"saved_model": writer.manifest})
+    made = Content(writer.arrays, {"saved_model": writer.manifest}, files=writer.files)
     writer.for_tensorflow(made, getattr(options, "experimental_custom_gradients", True))
     return made
 
@@ -169,11 +181,16 @@ class _Writer:
         self._places = {id(item): i for i, item in enumerate(self._graph.objects)}
         self._constants: dict[int, tuple[str, Any]] = {}
         # What is saved, for TensorFlow: functions with their owners, names and parameters; signatures by name.
-        self._functions: list[tuple[int, str, list[Any], list[Program]]] = []
-        self._signatures: dict[str, Program] = {}
+        self._functions: list[tuple[int, str, list[Any], list[Program | Plan]]] = []
+        self._signatures: dict[str, Program | Plan] = {}
         self._entries: dict[int, dict[str, Any]] = {}
-        self._made: dict[int, Program] = {}
+        self._made: dict[int, Program | Plan] = {}
+        self._stored_programs: dict[bytes, str] = {}
         self.arrays: dict[str, tuple[str, Any]] = {}
+        # Assets, by their names in the folder.
+        self.files: dict[str, bytes] = {}
+        for node, item in list(zip(self._graph.nodes, self._graph.objects, strict=True)):
+            self._add_resources(node["children"], item)
         nodes = [
             {"children": node["children"], **self._describe(item, number)}
             for number, (node, item) in enumerate(
@@ -187,6 +204,20 @@ class _Writer:
             "functions": [],
             "signatures": {},
         }
+
+    def _add_resources(self, children: dict[str, int], item: Any) -> None:
+        """Adds an object's tables and files, which have no values that checkpoints hold."""
+        for name, child in getattr(item, "__dict__", {}).items():
+            if (
+                isinstance(child, (Asset, Table))
+                and name not in children
+                and not name.startswith("_")
+            ):
+                if id(child) not in self._places:
+                    self._places[id(child)] = len(self._graph.objects)
+                    self._graph.objects.append(child)
+                    self._graph.nodes.append({"path": name, "children": {}, "values": {}})
+                children[name] = self._places[id(child)]
 
     def _places_of(self, variables: Any) -> list[int] | None:
         """The object's own variables in their order; it may hold others, such as an optimizer's."""
@@ -204,6 +235,10 @@ class _Writer:
             return {"kind": "variable", "file": key, **about}
         if isinstance(item, Function) or hasattr(item, "get_concrete_function"):
             return {"kind": "function"}
+        if isinstance(item, Table):
+            return self._describe_table(item, number)
+        if isinstance(item, Asset):
+            return {"kind": "asset", "file": self._add_file(item)}
         if isinstance(item, Mapping):
             return {"kind": "dict"}
         if isinstance(item, (list, tuple)):
@@ -212,6 +247,25 @@ class _Writer:
         if isinstance(getattr(item, "_name", None), str):
             kind["name"] = item._name
         return kind
+
+    def _add_file(self, asset: Asset) -> str:
+        """Copies a file; gives its name in the folder."""
+        content, name = asset.content(), os.path.basename(asset.path)
+        stem, ending = os.path.splitext(name)
+        for number in itertools.count(1):
+            if self.files.setdefault(f"assets/{name}", content) == content:
+                return name
+            name = f"{stem}_{number}{ending}"
+        raise AssertionError
+
+    def _describe_table(self, table: Table, number: int) -> dict[str, Any]:
+        about = described(table)
+        for part in ("keys", "values", "default"):
+            array = about.pop(part, None)
+            if array is not None:
+                about[part] = key = f"table_{part}_{number:05d}"
+                self.arrays[key] = (key, array)
+        return {"kind": "table", **about}
 
     # ---- functions -------------------------------------------------------------------------
 
@@ -286,16 +340,8 @@ class _Writer:
 
     def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         structure = packed((args, kwargs))
-        if not isinstance(call, TextCall) and _has_text(args, kwargs):
-            call = recorded(name, call, args, kwargs)
-        steps = call.steps if isinstance(call, TextCall) else []
         try:
-            if isinstance(call, TextCall):
-                rest = nest.map_structure(_without_text, (args, kwargs))
-                traced = traced_for_export(call.rest, (call.specs, *rest[0]), rest[1])
-            else:
-                traced = traced_for_export(call, args, kwargs)
-            program = exported(traced)
+            entry, program = self._traced(name, call, args, kwargs)
         except (UnimplementedError, ImportError):
             raise
         except Exception as error:
@@ -306,38 +352,91 @@ class _Writer:
                 f"it is traced ({type(error).__name__}: {str(error).splitlines()[0]}). Use the tensor's "
                 "`shape` instead of tf.shape, or give all sizes."
             ) from error
-        number = len([k for k in self.arrays if k.startswith("program_")])
-        key = f"program_{number:05d}"
-        self.arrays[key] = (key, np.frombuffer(serialized(program), np.uint8))
+        entry["arguments"] = structure
+        self._made[id(entry)] = program
+        return entry
+
+    def _traced(self, name: str, call: Any, args: Any, kwargs: Any) -> tuple[Any, Program | Plan]:
+        """A function's description, and what it does."""
+        if isinstance(call, TextCall):
+            rest = nest.map_structure(_without_text, (args, kwargs))
+            traced = traced_for_export(call.rest, (call.specs, *rest[0]), rest[1])
+            entry, program = self._stored(Program(name, (args, kwargs), traced, exported(traced)))
+            entry["text"] = program.steps = call.steps
+            return entry, program
+        if _has_text(args, kwargs):
+            return self._planned(name, args, kwargs, recorded(name, call, args, kwargs))
+        try:
+            traced = traced_for_export(call, args, kwargs)
+            return self._stored(Program(name, (args, kwargs), traced, exported(traced)))
+        except Exception as error:
+            # Perhaps strings or tables are met on the way.
+            try:
+                plan = recorded(name, call, args, kwargs)
+            except Exception:
+                raise error from None
+            if not any(isinstance(step, HostStep) for step in plan.steps):
+                raise
+            return self._planned(name, args, kwargs, plan)
+
+    def _stored(self, program: Program) -> tuple[dict[str, Any], Program]:
+        """Keeps a program, once for all that are the same; gives its description."""
+        traced, data = program.traced, serialized(program.exported)
+        key = self._stored_programs.setdefault(data, f"program_{len(self._stored_programs):05d}")
+        self.arrays[key] = (key, np.frombuffer(data, np.uint8))
         entry = {
-            "arguments": structure,
             "results": packed(traced.structure),
             "count": traced.count,
             "program": key,
             "captures": [self._capture(c) for c in traced.captures],
             "writes": [self._capture(v) for v in traced.writes],
         }
-        if steps:
-            entry["text"] = steps
-        self._made[id(entry)] = Program(name, (args, kwargs), traced, program, steps)
-        return entry
+        return entry, program
+
+    def _planned(
+        self, name: str, args: Any, kwargs: Any, plan: Recorded
+    ) -> tuple[dict[str, Any], Plan]:
+        """Keeps a function of strings and tables; gives its description."""
+        steps: list[dict[str, Any]] = []
+        parts: list[Any] = []
+        for step in plan.steps:
+            if isinstance(step, HostStep):
+                put = lambda value: packed_argument(value, self._object)
+                about = {"call": step.name, "first": put(step.first), "more": put(step.more)}
+                steps.append({**about, "result": step.result})
+                parts.append(step)
+                continue
+            specs = [
+                TensorSpec(a.shape, a.dtype)
+                for a in step.traced.closed.in_avals[: len(step.inputs)]
+            ]
+            part = Program(
+                f"{name}_{len(steps)}", (tuple(specs), {}), step.traced, exported(step.traced)
+            )
+            entry, part = self._stored(part)
+            steps.append({**entry, "inputs": step.inputs, "outputs": step.outputs})
+            parts.append((step, part))
+        specs = [TensorSpec(known_sizes(s.shape), s.dtype) for s in plan.specs]
+        about = {"steps": steps, "values": plan.results, "specs": [packed(s) for s in specs]}
+        entry = {"results": packed(plan.structure), "plan": about}
+        return entry, Plan(name, (args, kwargs), plan, parts)
 
     def _capture(self, capture: Any) -> Any:
         if isinstance(capture, Variable):
-            return {"node": self._variable(capture)}
+            return {"node": self._object(capture)}
         if id(capture) not in self._constants:
             key = f"constant_{len(self._constants):05d}"
             self._constants[id(capture)] = key, capture
             self.arrays[key] = (key, np.asarray(capture._value))
         return {"constant": self._constants[id(capture)][0]}
 
-    def _variable(self, variable: Variable) -> int:
-        """Its number among the nodes; variables that no object owns (of random numbers) get one too."""
-        place = self._places.get(id(variable))
+    def _object(self, item: Any) -> int:
+        """Its number among the nodes; variables and tables that no object owns (of random numbers) get one too."""
+        place = self._places.get(id(item))
         if place is None:
-            place = self._places[id(variable)] = len(self.manifest["nodes"])
-            self._others.append(variable)
-            self.manifest["nodes"].append({"children": {}, **self._describe(variable, place)})
+            place = self._places[id(item)] = len(self.manifest["nodes"])
+            self._others.append(item)
+            self.manifest["nodes"].append({"children": {}, **self._describe(item, place)})
         return place
 
     # ---- TensorFlow's part -----------------------------------------------------------------

@@ -7,7 +7,6 @@ may have the numbers' dtype besides, and a function of `TEXT_FUNCTIONS` is ["tex
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,64 +18,20 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.ops import hashing, strings
 from meshflow.saved_model.functions import Program
 
-__all__ = ["TEXT_FUNCTIONS", "TextCall", "TextFunction", "TextProgram", "after", "as_text"]
+__all__ = ["TextCall", "TextProgram", "after"]
 
 Steps = list[list[Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextFunction:
-    """A function that gives something for each string.
-
-    Attributes:
-      function: the function.
-      parameters: what it takes besides the strings, with defaults.
-      op: TensorFlow's op, and the name of its output.
-      dtype: of the results.
-    """
-
-    function: Callable[..., Any]
-    parameters: Mapping[str, Any]
-    op: tuple[str, str]
-    dtype: str
-
-    def step(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """A call as a step."""
-        given = dict(zip(self.parameters, args, strict=False)) | dict(kwargs)
-        found = {key: given.get(key, default) for key, default in self.parameters.items()}
-        return ["text", name, {key: as_text(value) for key, value in found.items()}]
-
-
-def as_text(value: Any) -> Any:
-    """Bytes as text, Latin-1; numbers and truth values as they are."""
-    if isinstance(value, Tensor):
-        value = value.numpy()
-    if isinstance(value, str):
-        value = value.encode()
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-_PATTERN = {"pattern": ""}
-TEXT_FUNCTIONS = {
-    "lower": TextFunction(strings.lower, {"encoding": ""}, ("StringLower", "output"), "string"),
-    "upper": TextFunction(strings.upper, {"encoding": ""}, ("StringUpper", "output"), "string"),
-    "strip": TextFunction(strings.strip, {}, ("StringStrip", "output"), "string"),
-    "length": TextFunction(strings.length, {"unit": "BYTE"}, ("StringLength", "output"), "int32"),
-    "regex_replace": TextFunction(
-        strings.regex_replace,
-        {**_PATTERN, "rewrite": "", "replace_global": True},
-        ("StaticRegexReplace", "output"),
-        "string",
-    ),
-    "regex_full_match": TextFunction(
-        strings.regex_full_match, _PATTERN, ("StaticRegexFullMatch", "output"), "bool"
-    ),
-    "to_hash_bucket_fast": TextFunction(
-        hashing.to_hash_bucket_fast,
-        {"num_buckets": 0},
-        ("StringToHashBucketFast", "output"),
-        "int64",
-    ),
+# Function and dtype of the results, of functions that give something for each string in files of earlier versions.
+TEXT_FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
+    "lower": (strings.lower, "string"),
+    "upper": (strings.upper, "string"),
+    "strip": (strings.strip, "string"),
+    "length": (strings.length, "int32"),
+    "regex_replace": (strings.regex_replace, "string"),
+    "regex_full_match": (strings.regex_full_match, "bool"),
+    "to_hash_bucket_fast": (hashing.to_hash_bucket_fast, "int64"),
 }
 
 
@@ -130,7 +85,7 @@ def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
         elif name == "look":
             rows, dtype = _looked_up(rows, *more[:3]), more[3] if len(more) > 3 else dtype
         elif name == "text":
-            rows, dtype = _computed(rows, *more), TEXT_FUNCTIONS[more[0]].dtype
+            rows, dtype = _computed(rows, *more), TEXT_FUNCTIONS[more[0]][1]
         else:
             return _padded(rows, more[0]).reshape(*shape, -1)
     return np.array(rows, as_dtype(dtype).as_numpy_dtype).reshape(shape)
@@ -144,7 +99,7 @@ def _computed(rows: list[bytes], name: str, given: Mapping[str, Any]) -> list[An
     for key in ("encoding", "unit"):
         if key in plain:
             plain[key] = plain[key].decode()
-    return TEXT_FUNCTIONS[name].function(Tensor(texts), **plain).numpy().tolist()
+    return TEXT_FUNCTIONS[name][0](Tensor(texts), **plain).numpy().tolist()
 
 
 def _looked_up(rows: list[Any], words: list[str], numbers: list[int], others: int) -> list[Any]:
@@ -169,6 +124,9 @@ class TextProgram:
       steps: places of strings among the arguments, with what is done to each.
       program: what comes after it, which takes what the steps give, and the arguments that are numbers.
     """
+
+    # The steps are done while the rest is traced, of strings that are known.
+    on_host = False
 
     def __init__(self, steps: Sequence[Any], program: Program) -> None:
         self._steps, self._program = steps, program

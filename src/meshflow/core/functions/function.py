@@ -155,6 +155,8 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if Settings.run_eagerly or (self._plain_on_host and context.on_host):
             return self._call_python(self._python, args, kwargs)
+        if context.recording is not None and context.recording.inlines:
+            return self._call_python(self._converted(), args, kwargs)
         if self._op_by_op and context.trace is None:
             return self._run_python(args, kwargs)
         if self.input_signature is not None:

@@ -329,7 +329,9 @@ def op_key(seed: Any = None) -> Tensor:
     number = None if seed is None else int(seed)
     scope = context.trace
     if context.recording is not None:
-        return context.recording.key(number)
+        recorded = context.recording.key(number)
+        if recorded is not None:
+            return recorded
     if scope is None and _element.keys is not None:
         key = _element.keys(number)
         if key is not None:

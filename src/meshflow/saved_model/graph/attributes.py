@@ -34,6 +34,11 @@ _DEFAULTS: dict[str, Any] = {
     "function_list": [],
     "has_token_input_output": False,
     "platforms": [],
+    "precision": -1,
+    "scientific": False,
+    "shortest": False,
+    "width": -1,
+    "fill": b"",
     "default_value": b"",
     "delimiter": b"\t",
     "dilations": [1, 1, 1, 1, 1],
@@ -209,7 +214,7 @@ def traced(value: Any) -> Any:
     return jnp.stack(flat).reshape(value.shape)
 
 
-def numbers(value: Any) -> list[int]:
+def numbers(value: Any) -> list[Any]:
     """Integers that must be known while a program is written: sizes, axes; sizes may be symbols.
 
     Args:

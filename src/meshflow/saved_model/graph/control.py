@@ -82,7 +82,8 @@ def _names(size: Any) -> set[str]:
 
 def _with_sizes(value: Any, chosen: dict[str, int]) -> np.ndarray:
     """Sizes with numbers in place of symbols."""
-    plain = [n._evaluate(chosen) if is_symbolic_dim(n) else n for n in np.asarray(value).flat]
+    numbers: Any = chosen
+    plain = [n._evaluate(numbers) if is_symbolic_dim(n) else n for n in np.asarray(value).flat]
     return np.array(plain, np.int32).reshape(value.shape)
 
 

@@ -15,12 +15,16 @@ import jax
 import jax.export
 import numpy as np
 
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
 from meshflow.files.crc32c import crc32c
+from meshflow.saved_model.assets import Asset
+from meshflow.saved_model.graph.host_nodes import HostNodes
 from meshflow.saved_model.graph.nodes import (
     CHECKSUM,
     RESOURCE,
+    STRING,
     Function,
     Type,
     add_node,
@@ -33,8 +37,17 @@ from meshflow.saved_model.graph.nodes import (
 )
 from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
+from meshflow.saved_model.recording import HostStep, Plan
 
-__all__ = ["Written", "add_call", "add_gradient", "add_program", "add_wrapper", "is_trainable"]
+__all__ = [
+    "Written",
+    "add_call",
+    "add_gradient",
+    "add_plan",
+    "add_program",
+    "add_wrapper",
+    "is_trainable",
+]
 
 
 @dataclasses.dataclass
@@ -46,12 +59,14 @@ class Written:
       bound: numbers of the objects that its last arguments are, those of variables.
       outs: dtype and shape of each result.
       inputs: what its program takes.
+      is_differentiable: whether it has a gradient.
     """
 
     definition: Any
     bound: list[int]
-    outs: list[jax.ShapeDtypeStruct]
+    outs: Sequence[Any]
     inputs: list[str] = dataclasses.field(default_factory=list)
+    is_differentiable: bool = False
 
     @property
     def name(self) -> str:
@@ -122,7 +137,84 @@ def add_program(
         values = _with_gradient(function, gradient, values, outs, inputs, exported.in_avals)
     _add_results(function, values, outs)
     _put_input_shapes(function, [s.shape for s in program.specs])
-    return Written(function, bound, outs, inputs)
+    return Written(function, bound, outs, inputs, gradient is not None)
+
+
+def add_plan(
+    library: Any, name: str, plan: Plan, place: Callable[[Any], int], parts: Sequence[Written]
+) -> Written:
+    """Adds a function of strings and tables: ops between calls of programs.
+
+    Args:
+      library: a `FunctionDefLibrary`.
+      name: the function's name.
+      plan: what it does.
+      place: gives the number of the object that a table is.
+      parts: its programs as they were written.
+
+    Raises:
+      Unsaved: for what TensorFlow's ops do not do.
+    """
+    function = library.function.add()
+    function.signature.name = name
+    function.signature.is_stateful = True
+    outputs = {i: _add_argument(function, f"argument_{i}", s) for i, s in enumerate(plan.specs)}
+    kinds = {i: s.dtype for i, s in enumerate(plan.specs)}
+    shapes_of = {
+        i: tuple(s.shape) if s.shape.rank is not None else None for i, s in enumerate(plan.specs)
+    }
+    handles: dict[int, str] = {}
+
+    def handle(number: int, like: Any = None, kind: int = RESOURCE) -> str:
+        if number not in handles:
+            handles[number] = f"resource_{len(handles)}"
+            argument = function.signature.input_arg.add(name=handles[number], type=kind)
+            if like is not None:
+                argument.handle_data.extend(like.handle_data)
+        return handles[number]
+
+    nodes = HostNodes(
+        function,
+        outputs,
+        kinds,
+        lambda item: handle(place(item), kind=STRING if isinstance(item, Asset) else RESOURCE),
+    )
+    written = iter(parts)
+    for number, part in enumerate(plan.parts):
+        if isinstance(part, HostStep):
+            outputs[part.result] = nodes.add(part.name, part.first, part.more)
+            kinds[part.result], shapes_of[part.result] = part.spec.dtype, tuple(part.spec.shape)
+            continue
+        step, _program = part
+        inner = next(written)
+        resources = inner.definition.signature.input_arg[len(step.inputs) :]
+        given = [outputs[n] for n in step.inputs]
+        given += [handle(n, like) for n, like in zip(inner.bound, resources, strict=True)]
+        call = add_call(
+            function.node_def,
+            f"part_{number}",
+            inner.definition,
+            given,
+            inner.outs,
+            inner.is_differentiable,
+        )
+        for i, (n, aval) in enumerate(zip(step.outputs, inner.outs, strict=True)):
+            outputs[n] = f"{call}:output:{i}"
+            kinds[n], shapes_of[n] = as_dtype(aval.dtype), aval.shape
+        nodes.must_run(call)
+    results = plan.recorded.results
+    outs = [_Out(shapes_of[n], kinds[n]) for n in results]
+    _add_results(function, [outputs[n] for n in results], outs)
+    _put_input_shapes(function, [shapes_of[i] for i in range(len(plan.specs))])
+    return Written(function, list(handles), outs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Out:
+    """Shape and dtype of a result, which may be strings."""
+
+    shape: Any
+    dtype: Any
 
 
 def _shaped(aval: Any) -> jax.ShapeDtypeStruct:

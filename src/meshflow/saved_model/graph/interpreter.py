@@ -37,6 +37,7 @@ _OUTPUTS = {
     "TopKV2": ("values", "indices"),
     "StringSplitV2": ("indices", "values", "shape"),
     "Unique": ("y", "idx"),
+    "LookupTableExportV2": ("keys", "values"),
 }
 _FUSED_THIRD = "reserve_space_3"
 
@@ -238,6 +239,8 @@ class Run:
         if self._only is not None and op not in self._only:
             raise errors.UnimplementedError(f"node {node.name}: op {op} does not fill a table.")
         if op in _PURE:
+            if any(map(is_text, inputs)):
+                inputs = self._with_text(inputs)
             value = _PURE[op](node, *inputs)
             if any(isinstance(v, Sizes) for v in inputs):
                 return (
@@ -257,12 +260,18 @@ class Run:
         if op in TEXT:
             if not self.host:
                 raise HostNeeded
-            if op in ("HashTableV2", "MutableHashTableV2"):
+            if op in ("HashTableV2", "MutableHashTableV2", "MutableHashTableOfTensorsV2"):
                 return self._table(node, inputs)
             return TEXT[op](node, *inputs)
         raise errors.UnimplementedError(
             f"node {node.name}: TensorFlow's op {op} is not known here, so what needs it cannot be run."
         )
+
+    def _with_text(self, inputs: list[Any]) -> list[Any]:
+        """What an op takes that moves strings, by NumPy."""
+        if not self.host:
+            raise HostNeeded
+        return [np.asarray(v) if isinstance(v, jax.Array) else v for v in inputs]
 
     def _table(self, node: Node, inputs: list[Any]) -> Any:
         key = node.text("shared_name") or node.name
@@ -345,9 +354,9 @@ _STATE: dict[str, Callable[..., Any]] = {
 
 def _sizes_again(value: Any) -> Any:
     """What an op made of sizes, which NumPy gives as an array of objects or the object itself."""
-    if not isinstance(value, np.ndarray) and not is_symbolic_dim(value):
-        return value
-    return value if getattr(value, "dtype", object) != object else as_sizes(value, np.int32)
+    if is_symbolic_dim(value) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
+        return as_sizes(value, np.int32)
+    return value
 
 
 def known_ops() -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ from meshflow.checkpoint.graph import VARIABLE
 from meshflow.checkpoint.graph_message import GRAPH
 from meshflow.checkpoint.storage import GRAPH_FILE, VARIABLES
 from meshflow.checkpoint.wire import read_graph
-from meshflow.core.functions.function import function
 from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
@@ -23,11 +21,12 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
-from meshflow.saved_model.functions import Alternative, Choice, Signature
+from meshflow.saved_model.assets import Asset, file_of
+from meshflow.saved_model.functions import Alternative, Choice, Signature, restored_function
 from meshflow.saved_model.graph.attributes import Node, reference, sizes
 from meshflow.saved_model.graph.interpreter import Library, Run
 from meshflow.saved_model.graph.messages import DecodeError, SavedModel
-from meshflow.saved_model.graph.ops.text import AssetFile, Table
+from meshflow.saved_model.graph.ops.text import Table
 from meshflow.saved_model.graph.programs import GraphProgram, known, slots_of
 from meshflow.saved_model.graph.structured import taken
 from meshflow.saved_model.restored import Restored, own_name, put_child
@@ -225,10 +224,7 @@ class _Reader(_SignatureReader):
             return Tensor(self._nodes[proto.constant.operation]["value"])
         if kind == "asset":
             asset = self._meta.asset_file_def[proto.asset.asset_file_def_index]
-            if os.path.basename(asset.filename) != asset.filename:
-                raise DataLossError(f"{self._path}: {asset.filename!r} is no file of the model.")
-            file = gfile.join(self._path, "assets", asset.filename)
-            return Tensor(_object(AssetFile(file.encode())))
+            return Asset(file_of(self._path, asset.filename))
         if kind == "resource":
             return self._new_resource(proto)
         if kind in ("function", "bare_concrete_function", "captured_tensor"):
@@ -280,6 +276,8 @@ class _Reader(_SignatureReader):
 
     def _captured(self, number: int) -> Any:
         item = self._items[number]
+        if isinstance(item, Asset):
+            item = item.asset_path
         return known(item) if isinstance(item, Tensor) else item
 
     def root(self) -> Restored:
@@ -326,7 +324,7 @@ class _Reader(_SignatureReader):
             parameter.append(packed(default))
         if proto.function_spec.is_method or names[:1] == ["self"]:
             parameters = parameters[1:]
-        return function(Choice(name, parameters, alternatives), autograph=False)
+        return restored_function(Choice(name, parameters, alternatives))
 
     def _alternative(self, name: str, concrete: str) -> Alternative | None:
         about = self._objects.concrete_functions[concrete]
@@ -347,13 +345,6 @@ class _Reader(_SignatureReader):
         return Alternative(
             arguments, slots, GraphProgram(name, library, body, captured, slots, specs)
         )
-
-
-def _object(value: Any) -> np.ndarray:
-    """An object as it is, in an array."""
-    made = np.empty((), object)
-    made[()] = value
-    return made
 
 
 def _spec(info: Any, name: str) -> TensorSpec:

@@ -81,6 +81,11 @@ class GraphProgram:
         self._on_host = any(is_text(c) for c in self._captured)
 
     @property
+    def on_host(self) -> bool:
+        """Whether it is known to have strings or tables."""
+        return self._on_host
+
+    @property
     def out_specs(self) -> list[TensorSpec]:
         """Specs of the results."""
         return self._specs

@@ -10,9 +10,8 @@ import numpy as np
 
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.saved_model.graph.nodes import STRING, Type, add_node, constant, datatype, strings
-from meshflow.saved_model.text import TEXT_FUNCTIONS
 
-__all__ = ["add_steps"]
+__all__ = ["Nodes", "add_steps"]
 
 _INT64 = 9
 
@@ -29,7 +28,7 @@ def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
     Returns:
       The output that is their result.
     """
-    nodes, rows = _Nodes(function.node_def, prefix), ("", "")
+    nodes, rows = Nodes(function.node_def, prefix), ("", "")
     for name, *more in steps:
         if name == "lower":
             value = nodes.add("StringLower", [value], "output", encoding=b"")
@@ -53,12 +52,6 @@ def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
             value = f"{parts}:values:0"
         elif name == "look":
             value = _look_up(nodes, value, *more)
-        elif name == "text":
-            op, output = TEXT_FUNCTIONS[more[0]].op
-            given = {
-                k: v.encode("latin-1") if isinstance(v, str) else v for k, v in more[1].items()
-            }
-            value = nodes.add(op, [value], output, **given)
         else:
             value = _pad(nodes, value, rows, more[0])
     return value
@@ -68,23 +61,35 @@ def _minus_one(attr: Any) -> None:
     attr.list.i.append(-1)
 
 
-class _Nodes:
-    def __init__(self, where: Any, prefix: str) -> None:
+class Nodes:
+    """Adds nodes under names of their own.
+
+    Args:
+      where: a repeated field of nodes.
+      prefix: how the names begin.
+      whole_graph: whether they are a graph's, where outputs have no names, not a function's.
+    """
+
+    def __init__(self, where: Any, prefix: str, whole_graph: bool = False) -> None:
         self._where, self._prefix, self._count = where, prefix, 0
+        self._whole_graph = whole_graph
 
     def add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Adds a node; gives its output."""
         self._count += 1
         name = f"{self._prefix}_{self._count}"
-        return f"{add_node(self._where, name, op, inputs, **attributes)}:{output}:0"
+        add_node(self._where, name, op, inputs, **attributes)
+        return name if self._whole_graph else f"{name}:{output}:0"
 
     def constant(self, value: Any) -> str:
+        """Adds a constant; gives its output."""
         array = np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
         kind = STRING if array.dtype.hasobject else datatype(array.dtype)
         return self.add("Const", [], "output", value=constant(array), dtype=Type(kind))
 
 
 def _look_up(
-    nodes: _Nodes,
+    nodes: Nodes,
     value: str,
     words: list[str],
     numbers: list[Any],
@@ -122,7 +127,7 @@ def _look_up(
     )
 
 
-def _pad(nodes: _Nodes, value: str, rows: tuple[str, str], length: int | None) -> str:
+def _pad(nodes: Nodes, value: str, rows: tuple[str, str], length: int | None) -> str:
     indices, shape = rows
     masks = {"ellipsis_mask": 0, "new_axis_mask": 0}
     ids = nodes.add(

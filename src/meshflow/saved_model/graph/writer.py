@@ -23,7 +23,9 @@ from meshflow.saved_model.graph.nodes import (
     types,
 )
 from meshflow.saved_model.graph.structured import argument_spec, put
+from meshflow.saved_model.graph.tables import add_table
 from meshflow.saved_model.programs import NO_GRADIENT
+from meshflow.saved_model.recording import HostStep, Plan
 from meshflow.saved_model.structures import Unsaved
 
 __all__ = ["GraphWriter"]
@@ -68,16 +70,25 @@ class GraphWriter:
         self._count = 0
         self._places: dict[int, int] = {}
         # Functions of the root by name: their parameters, with each program and what was written of it.
-        self._of_root: dict[str, tuple[list[Any], list[tuple[Program, Written]]]] = {}
+        self._of_root: dict[str, tuple[list[Any], list[tuple[Program | Plan, Written]]]] = {}
         self._kinds = [node["kind"] for node in nodes]
+        tables: list[tuple[int, Any]] = []
         for number, (node, item) in enumerate(zip(nodes, objects, strict=True)):
             proto = self._objects.nodes.add()
             for name, child in node["children"].items():
                 proto.children.add(node_id=child, local_name=name)
             if node["kind"] == "variable":
                 self._add_variable(proto, number, item, node)
+            elif node["kind"] == "asset":
+                self._add_asset(proto, number, item, node["file"])
+            elif node["kind"] == "table":
+                tables.append((number, item))
             elif node["kind"] != "function":
                 _be_user_object(proto, _KINDS.get(node["kind"], "_generic_user_object"))
+        # What runs before the first call, where only the graph is used.
+        self._first: list[str] = []
+        for number, item in tables:
+            self._add_table(number, item)
         self._signatures = self._new_object(0, "signatures")
         _be_user_object(self._objects.nodes[self._signatures], "signature_map")
 
@@ -106,6 +117,43 @@ class GraphWriter:
             allowed_devices=strings([]),
         )
 
+    def _add_asset(self, proto: Any, number: int, item: Any, file: str) -> None:
+        self._places[id(item)] = number
+        proto.asset.asset_file_def_index = len(self._meta.asset_file_def)
+        path = np.array(f"assets/{file}".encode(), object)
+        name = f"variable_{number}"
+        add_node(self._graph.node, name, "Const", dtype=Type(STRING), value=constant(path))
+        about = self._meta.asset_file_def.add(filename=file)
+        about.tensor_info.name = f"{name}:0"
+
+    def _add_table(self, number: int, table: Any) -> None:
+        """Adds a table as a resource, with functions that make, fill and forget it."""
+        # A vocabulary is the table in it.
+        inner = getattr(table, "_table", table)
+        self._places[id(table)] = self._places[id(inner)] = number
+        proto = self._objects.nodes[number]
+        if inner is None:
+            _be_user_object(proto, "_generic_user_object")
+            return
+        proto.resource.SetInParent()
+        names = {
+            k: self._name(f"table{k}")
+            for k in ("_create_resource", "_initialize", "_destroy_resource")
+        }
+        handle = f"variable_{number}"
+        made, filled = add_table(self._graph, names, inner, handle)
+        self._first.append(filled)
+        for key, (function, bound, out) in made.items():
+            about = messages.SavedConcreteFunction(bound_inputs=[number] * bound)
+            put(about.canonicalized_input_signature, ((), {}))
+            spec = about.output_signature.tensor_spec_value
+            spec.dtype = out
+            spec.shape.SetInParent()
+            self._objects.concrete_functions[function].CopyFrom(about)
+            child = self._objects.nodes[self._new_object(number, key)].function
+            child.concrete_functions.append(function)
+            argument_spec(child.function_spec, [], [])
+
     def _place(self, capture: Any) -> int:
         return self._places[id(capture)]
 
@@ -117,7 +165,7 @@ class GraphWriter:
     # ---- functions -------------------------------------------------------------------------
 
     def add_function(
-        self, owner: int, name: str, parameters: list[Any], programs: Sequence[Program]
+        self, owner: int, name: str, parameters: list[Any], programs: Sequence[Program | Plan]
     ) -> None:
         """Adds a function that is an attribute or method of an object.
 
@@ -146,7 +194,7 @@ class GraphWriter:
         owner: int,
         name: str,
         parameters: list[Any],
-        programs: Sequence[Program],
+        programs: Sequence[Program | Plan],
         written: Sequence[Written],
     ) -> None:
         proto = self._function_object(owner, name).function
@@ -180,14 +228,31 @@ class GraphWriter:
     def _is_function(self, number: int) -> bool:
         return number < len(self._kinds) and self._kinds[number] == "function"
 
-    def _add_program(self, program: Program, trainable: bool) -> Written:
+    def _add_program(self, program: Program | Plan, trainable: bool) -> Written:
         """Adds a program with its gradient if it has one, as a concrete function."""
+        if isinstance(program, Plan):
+            return self._add_plan(program, trainable)
         if trainable and functions.is_trainable(program):
             try:
                 return self._add_concrete(program, True)
             except NO_GRADIENT as error:
                 _log.info("tf.saved_model.save: %s has no gradient: %s", program.name, error)
         return self._add_concrete(program, False)
+
+    def _add_plan(self, plan: Plan, trainable: bool) -> Written:
+        """Adds a function of strings and tables, as a concrete function."""
+        parts = [
+            self._add_program(p[1], trainable) for p in plan.parts if not isinstance(p, HostStep)
+        ]
+        library, before = self._graph.library, len(self._graph.library.function)
+        try:
+            name = self._name(plan.name)
+            written = functions.add_plan(library, name, plan, self._place, parts)
+            self._describe(written, plan.arguments, plan.returned)
+        except Exception:
+            del library.function[before:]
+            raise
+        return written
 
     def _add_concrete(self, program: Program, trainable: bool) -> Written:
         library, name = self._graph.library, self._name(program.name)
@@ -227,7 +292,7 @@ class GraphWriter:
 
     # ---- signatures ------------------------------------------------------------------------
 
-    def add_signature(self, name: str, program: Program) -> None:
+    def add_signature(self, name: str, program: Program | Plan) -> None:
         """Adds a signature: tensors by name to tensors by name.
 
         Args:
@@ -243,7 +308,7 @@ class GraphWriter:
         self._describe(written, program.arguments, program.returned)
         self._add_signature(name, program, written)
 
-    def _add_signature(self, name: str, program: Program, written: Written) -> None:
+    def _add_signature(self, name: str, program: Program | Plan, written: Written) -> None:
         names = sorted(program.arguments[1])
         number = self._new_object(self._signatures, name)
         bare = self._objects.nodes[number].bare_concrete_function
@@ -315,12 +380,12 @@ class GraphWriter:
         saver.filename_tensor_name, saver.save_tensor_name = "saver_filename:0", "saved:0"
         saver.restore_op_name, saver.version = "restore_all", 2
         init = self._meta.signature_def[_INIT].outputs[_INIT]
-        init.name = add_node(graph, "initialize", "NoOp")
+        init.name = add_node(graph, "initialize", "NoOp", [f"^{n}" for n in self._first])
         init.tensor_shape.unknown_rank = True
         return self.model.SerializeToString(deterministic=True)
 
 
-def _writable(name: str, program: Program) -> bool:
+def _writable(name: str, program: Program | Plan) -> bool:
     """Whether TensorFlow can run a program; says so where it cannot."""
     why = program.why_not()
     if why is not None:

@@ -62,7 +62,9 @@ def rewritten(data: bytes) -> bytes:
     except subprocess.TimeoutExpired:
         raise DataLossError(f"reading it took more than {_SECONDS} seconds") from None
     if done.returncode < 0:
-        raise DataLossError(f"it is damaged: reading it ended a process by signal {-done.returncode}")
+        raise DataLossError(
+            f"it is damaged: reading it ended a process by signal {-done.returncode}"
+        )
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
         raise DataLossError(lines[-1] if lines else "it cannot be read")

@@ -12,13 +12,10 @@ from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, Un
 from meshflow.core.values.tensor import Tensor
 from meshflow.files import gfile
 from meshflow.ops import hashing, strings
+from meshflow.saved_model.assets import AssetFile
 from meshflow.saved_model.graph.attributes import Node, numbers
 
-__all__ = ["TEXT", "AssetFile", "Table"]
-
-
-class AssetFile(bytes):
-    """The path of a file that belongs to a SavedModel: no other one is read."""
+__all__ = ["TEXT", "Table"]
 
 
 class Table:
@@ -41,6 +38,21 @@ class Table:
           values: of any shape after that.
         """
         self.content.update(zip(np.asarray(keys).reshape(-1).tolist(), values, strict=True))
+
+    def remove(self, keys: Any) -> None:
+        """Takes keys out.
+
+        Args:
+          keys: those that are missing are ignored.
+        """
+        for key in np.asarray(keys).reshape(-1).tolist():
+            self.content.pop(key, None)
+
+    def export(self) -> list[np.ndarray]:
+        """All keys, and all values."""
+        keys = np.empty(len(self.content), self.key_dtype)
+        keys[:] = list(self.content)
+        return [keys, self.find(keys, np.zeros((), self.value_dtype))]
 
     def find(self, keys: Any, default: Any) -> np.ndarray:
         """The values of keys.
@@ -110,7 +122,18 @@ def _length(node: Node, x: Any) -> Any:
 
 
 def _formatted(node: Node, x: Any) -> Any:
-    return strings.as_string(Tensor(np.asarray(x)))._value
+    more = {key: node[key] for key in ("precision", "scientific", "shortest", "width")}
+    return strings.as_string(Tensor(np.asarray(x)), **more, fill=node.text("fill"))._value
+
+
+def _part(node: Node, x: Any, place: Any, count: Any) -> Any:
+    text, first, length = (Tensor(np.asarray(v)) for v in (x, place, count))
+    return strings.substr(text, first, length, node.text("unit"))._value
+
+
+def _joined_along(node: Node, x: Any, axes: Any) -> Any:
+    more = {"keepdims": node["keep_dims"], "separator": node.text("separator")}
+    return strings.reduce_join(Tensor(np.asarray(x)), axis=numbers(axes), **more)._value
 
 
 def _to_number(node: Node, x: Any) -> Any:
@@ -220,6 +243,8 @@ TEXT: dict[str, Callable[..., Any]] = {
     "StringSplitV2": _split,
     "StringJoin": _joined,
     "StringLength": _length,
+    "Substr": _part,
+    "ReduceJoin": _joined_along,
     "AsString": _formatted,
     "StringToNumber": _to_number,
     "StringToHashBucketFast": _op(hashing.to_hash_bucket_fast, "num_buckets"),
@@ -228,9 +253,12 @@ TEXT: dict[str, Callable[..., Any]] = {
     "RaggedTensorToTensor": _ragged_to_tensor,
     "HashTableV2": _new_table,
     "MutableHashTableV2": _new_table,
+    "MutableHashTableOfTensorsV2": _new_table,
     "LookupTableFindV2": _found,
     "LookupTableImportV2": _imported,
     "LookupTableInsertV2": _imported,
+    "LookupTableRemoveV2": lambda node, table, keys: table.remove(keys),
+    "LookupTableExportV2": lambda node, table: table.export(),
     "LookupTableSizeV2": lambda node, table: np.array(len(table.content), np.int64),
     "InitializeTableV2": _imported,
     "InitializeTableFromTextFileV2": _from_file,

@@ -1,0 +1,49 @@
+"""Programs of StableHLO that others wrote: what MLIR does not survive ends no process of ours."""
+
+import pathlib
+import random
+
+import jax
+import pytest
+
+import meshflow as tf
+from fuzz.mutations import changed
+from helpers import rounds
+from meshflow.saved_model.graph.ops.foreign_modules import rewritten
+
+# The program of an MLP with some bits changed, of which MLIR makes an array larger than any memory, and aborts.
+DAMAGED = pathlib.Path(__file__).parent.parent / "reference" / "damaged_module.bin"
+
+
+def module():
+    spec = jax.ShapeDtypeStruct((2, 3), "float32")
+    return bytes(jax.export.export(jax.jit(lambda x: x @ x.T + 1))(spec).mlir_module_serialized)
+
+
+def test_a_program_is_written_again():
+    assert rewritten(module()).startswith(b"ML\xefR")
+
+
+def test_one_that_ends_the_reading_process_is_an_error():
+    with pytest.raises(tf.errors.DataLossError, match=r"damaged|SmallVector|Failed|signal"):
+        rewritten(DAMAGED.read_bytes())
+
+
+def test_what_is_no_program_is_told_at_once():
+    with pytest.raises(tf.errors.DataLossError, match="does not begin"):
+        rewritten(b"func.func @main() { return }")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_damaged_programs_are_errors_or_read():
+    whole, counts = module(), [0, 0]
+    for number in range(rounds(20, 500)):
+        try:
+            read = rewritten(changed(whole, random.Random(number)))
+            assert read.startswith(b"ML\xefR")
+            counts[1] += 1
+        except tf.errors.DataLossError as error:
+            assert str(error)
+            counts[0] += 1
+    assert counts[0] > counts[1]
