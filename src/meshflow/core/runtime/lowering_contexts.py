@@ -18,22 +18,22 @@ __all__ = ["share"]
 PROGRAMS = 64
 
 
-class _Latest(threading.local):
-    """The context of this thread, which loads dialects without a lock, and how many more programs it takes."""
-
-    context: Any = None
-    left = 0
-
-
 def sharing(make: Callable[[], Any], programs: int = PROGRAMS) -> Callable[[], Any]:
-    """A function that gives a context of `make`, the same one in a thread for so many programs."""
-    latest = _Latest()
+    """A function that gives the main thread one context of `make` for so many programs, and other threads new ones.
+
+    A context loads dialects without a lock. XLA's threads, which lower parts of divided programs, cannot keep one:
+    no object of theirs may end with the thread.
+    """
+    latest, left = None, 0
 
     def context() -> Any:
-        if not latest.left:
-            latest.context, latest.left = make(), programs
-        latest.left -= 1
-        return latest.context
+        nonlocal latest, left
+        if threading.get_ident() != threading.main_thread().ident:
+            return make()
+        if not left:
+            latest, left = make(), programs
+        left -= 1
+        return latest
 
     return context
 
