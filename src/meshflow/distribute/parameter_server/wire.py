@@ -1,6 +1,6 @@
 """Calls between the processes of a job: pickles that only who knows the job's secret can write, arrays beside them.
 
-A connection begins with the greeting of `distribute.channel`, which gives it a key of its own. Whatever is unpickled was
+A connection begins with the greeting of `distribute.cluster.channel`, which gives it a key of its own. Whatever is unpickled was
 signed with that key and counted. The bytes of arrays are not signed: they hold numbers, nothing that runs. Between
 processes of one machine large arrays go by memory that both have.
 """
