@@ -205,6 +205,10 @@ def is_new(optimizer: Any) -> bool:
     return known and not optimizer.get_config().get("decay")
 
 
+# Settings of optimizers that Keras 3 does not know, and Keras 2 has as here when they are not given.
+_OF_KERAS_2 = ("decay", "jit_compile", "is_legacy_optimizer")
+
+
 def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any]:
     """A `training_config` in the form of `.keras` files, which name the module of each class.
 
@@ -217,7 +221,7 @@ def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any
     optimizer = config.pop("optimizer_config")
     old = optimizer["class_name"] in legacy.__all__ and not new
     if new:
-        settings = {k: v for k, v in optimizer["config"].items() if k != "decay"}
+        settings = {k: v for k, v in optimizer["config"].items() if k not in _OF_KERAS_2}
         optimizer = {**optimizer, "config": settings}
     config["optimizer"] = _with_module(optimizer, f"keras.optimizers{'.legacy' if old else ''}")
     for key, module in (

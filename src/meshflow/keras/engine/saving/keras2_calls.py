@@ -49,18 +49,19 @@ def _listed(call: dict[str, Any], class_name: str) -> Any:
     args, kwargs = call["args"], dict(call["kwargs"])
     if len(args) != 1:
         return None
-    first = args[0]
+    (first,) = args
+    parts: dict[str, Any] = first if isinstance(first, dict) else {}
     if class_name in KEEP_LISTS:
         settings = {key: _argument(value) for key, value in kwargs.items()}
-        several = isinstance(first, dict) and ("list" in first or "tuple" in first)
-        items = (first.get("list") or first.get("tuple")) if several else [first]
+        several = "list" in parts or "tuple" in parts
+        items = parts.get("list", parts.get("tuple", [first]))
         if not items or not _is_tensor(items[0]):
             # A list of numbers is one constant.
             return [CONSTANT, -1, _argument(first), settings]
         found = [_first_argument(item, settings) for item in items]
         return found if several else found[0]
-    tensors = first.get("list", [first]) if isinstance(first, dict) else [None]
-    if "list" in (first if isinstance(first, dict) else {}) and len(tensors) == 1:
+    tensors = parts.get("list", [first])
+    if "list" in parts and len(tensors) == 1:
         return None
     if class_name in _WITH_STATES and len(tensors) == 1:
         states = kwargs.pop("initial_state", None) or {}
