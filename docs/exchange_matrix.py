@@ -1,19 +1,26 @@
 """Measures which files TensorFlow, tf-keras, Keras 3, LiteRT, ONNX Runtime and Meshflow read of each other.
 
-    MESHFLOW_PEERS_PYTHON=... python docs/exchange_matrix.py
+    python docs/exchange_matrix.py
+
+TensorFlow is installed into an environment under `build/exchange`, unless MESHFLOW_PEERS_PYTHON names one's Python. What is
+measured is kept there: a run that was stopped goes on where it was, and `--again` begins anew (`--again keras3` with
+what concerns one of tf-keras, keras3, litert and onnx). About ten minutes on two cores.
 
 Every kind of model of `tests/reference/exchange_cases.py` is written in every format by every program and read by the
 others. The largest differences go to `tests/reference/exchange.json`, the table made of it into `docs/exchange.md`, and
 what TensorFlow wrote to `tests/reference/exchange.tar.xz`, which tests read where it is not installed.
 """
 
+import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 
 import numpy as np
 
@@ -23,7 +30,9 @@ NUMBERS = REFERENCE / "exchange.json"
 STORED = REFERENCE / "exchange.tar.xz"
 PAGE = ROOT / "docs" / "exchange.md"
 BEGIN, END = "<!-- exchange_matrix.py: begin -->\n", "<!-- exchange_matrix.py: end -->"
-PYTHON = os.environ.get("MESHFLOW_PEERS_PYTHON", str(ROOT / ".venv-peers" / "bin" / "python"))
+PLACE = ROOT / "build" / "exchange"
+PACKAGES = ("tensorflow-cpu==2.21.*", "tf-keras==2.21.*", "keras==3.15.*")
+PYTHON = os.environ.get("MESHFLOW_PEERS_PYTHON", str(PLACE / "tensorflow" / "bin" / "python"))
 PEERS = {"tf-keras": "1", "keras3": ""}
 TITLES = {"tf-keras": "tf-keras", "keras3": "Keras 3"}
 FORMS = {
@@ -41,15 +50,44 @@ import exchange_files as files  # noqa: E402
 import meshflow as tf  # noqa: E402
 
 
+def prepare():
+    """Makes the environment of TensorFlow, if it is not there."""
+    if os.access(PYTHON, os.X_OK):
+        return
+    folder = pathlib.Path(PYTHON).parent.parent
+    say(f"installing {', '.join(PACKAGES)} into {folder}")
+    made = folder.with_name(folder.name + ".part")
+    shutil.rmtree(made, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", made], check=True)
+    subprocess.run([made / "bin" / "python", "-m", "pip", "install", "-q", *PACKAGES], check=True)
+    made.rename(folder)
+
+
+STARTED = time.monotonic()
+
+
+def say(text):
+    """A line of progress."""
+    minutes, seconds = divmod(int(time.monotonic() - STARTED), 60)
+    print(f"{minutes:3d}:{seconds:02d}  {text}", flush=True)
+
+
 def run(program, task, folder):
-    """A task of `exchange_files.py` in another program; what it prints."""
+    """A task of `exchange_files.py` in another program, which goes on where it was stopped."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "XLA_FLAGS")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": PEERS[program]}
-    command = [PYTHON, str(REFERENCE / "exchange_files.py"), task, str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{program} could not {task}: {done.stderr[-3000:]}")
-    return done.stdout
+    command = [PYTHON, "-u", str(REFERENCE / "exchange_files.py"), task, str(folder)]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        for line in process.stdout:
+            say(f"{TITLES[program]}: {line.strip()}")
+        if process.wait():
+            errors.seek(0)
+            raise RuntimeError(f"{program} could not {task}: {errors.read()[-3000:]}")
 
 
 def attempt(measure, *args):
@@ -82,8 +120,9 @@ def read_there(folder, program, kind, form):
     return files.difference(found, expected(folder, kind))
 
 
-def litert(model, kind):
+def litert(kind):
     """The largest difference in LiteRT, for all rows and for one."""
+    model = cases.made(tf, kind)
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     call = tf.lite.Interpreter(model_content=content).get_signature_runner("serving_default")
     return _deployed(
@@ -91,8 +130,9 @@ def litert(model, kind):
     )
 
 
-def onnx(model, kind):
+def onnx(kind):
     """The largest difference in ONNX Runtime, for all rows and for one."""
+    model = cases.made(tf, kind)
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -130,36 +170,79 @@ def stored_by(folder, kind):
     return [form for form in files.FORMATS if os.path.exists(there(form))]
 
 
+class Numbers:
+    """What was measured, kept in a file as it comes.
+
+    Attributes:
+      found: by direction (`in`, `out`, `deployed`), program or runtime, kind, and format.
+    """
+
+    def __init__(self, folder):
+        self._file = pathlib.Path(folder) / "numbers.json"
+        self.found = json.loads(self._file.read_text()) if self._file.exists() else {}
+
+    def add(self, direction, program, kind, measure, *args):
+        """Measures what is not there yet."""
+        kinds = self.found.setdefault(direction, {}).setdefault(program, {})
+        if kind in kinds:
+            return
+        value = kinds[kind] = measure(*args)
+        self.write()
+        cells = value.items() if isinstance(value, dict) else [(program, value)]
+        say(f"{kind} {direction}, {program}: {', '.join(f'{f} {_cell(v)}' for f, v in cells)}")
+
+    def write(self):
+        """Writes the file; one that is stopped meanwhile leaves the one before."""
+        part = self._file.with_suffix(".part")
+        part.write_text(json.dumps(self.found, indent=1) + "\n")
+        part.replace(self._file)
+
+
+def by_form(forms, measure, *args):
+    """A difference for each format."""
+    return {form: attempt(measure, *args, form) for form in forms}
+
+
 def measured(folder):
     """All differences: `in` by program, kind and format; `out` the same; `deployed` by runtime and kind."""
-    here, found = pathlib.Path(folder) / "meshflow", {"in": {}, "out": {}, "deployed": {}}
+    here, numbers = pathlib.Path(folder) / "meshflow", Numbers(folder)
     for program in PEERS:
         place = pathlib.Path(folder) / program
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         run(program, "write", place)
-        found["in"][program] = {
-            kind: {form: attempt(read_here, place, kind, form) for form in stored_by(place, kind)}
-            for kind in cases.KINDS
-        }
-    here.mkdir()
-    models = {kind: cases.made(tf, kind) for kind in cases.KINDS}
+        for kind in cases.KINDS:
+            forms = stored_by(place, kind)
+            numbers.add("in", program, kind, by_form, forms, read_here, place, kind)
     for runtime in (litert, onnx):
-        found["deployed"][runtime.__name__] = {
-            kind: attempt(runtime, model, kind) for kind, model in models.items()
-        }
+        for kind in cases.KINDS:
+            numbers.add("deployed", runtime.__name__, kind, attempt, runtime, kind)
+    here.mkdir(exist_ok=True)
     not_written = files.write_all(tf, here)
     if not_written:
         raise RuntimeError(f"Not written: {not_written}")
     for program in PEERS:
         run(program, "read", here)
-        found["out"][program] = {
-            kind: {
-                form: attempt(read_there, here, program, kind, form)
-                for form in stored_by(here, kind)
-            }
-            for kind in cases.KINDS
-        }
-    return found
+        for kind in cases.KINDS:
+            forms = stored_by(here, kind)
+            numbers.add("out", program, kind, by_form, forms, read_there, here, program, kind)
+    return numbers.found
+
+
+def forget(folder, which):
+    """Leaves out what was measured of programs, or everything."""
+    folder = pathlib.Path(folder)
+    if "all" in which:
+        for name in ("meshflow", *PEERS):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "numbers.json").unlink(missing_ok=True)
+    numbers = Numbers(folder)
+    for program in which:
+        for path in (folder / "meshflow").glob(f"*.{program}.npz"):
+            path.unlink()
+        shutil.rmtree(folder / program, ignore_errors=program in ("all", "litert", "onnx"))
+        for kinds in numbers.found.values():
+            kinds.pop(program, None)
+    numbers.write()
 
 
 def table(numbers):
@@ -205,15 +288,24 @@ def _cell(value):
 
 def main():
     """Measures, and writes numbers, table and stored files."""
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = measured(folder)
-        with tarfile.open(STORED, "w:xz") as archive:
-            for program in PEERS:
-                archive.add(f"{folder}/{program}", program, filter=_without_date)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", default=PLACE / "work", help="where files and numbers are kept")
+    choices = ["all", *PEERS, "litert", "onnx"]
+    parser.add_argument("--again", nargs="?", const="all", choices=choices, help="measured anew")
+    options = parser.parse_args()
+    os.makedirs(options.folder, exist_ok=True)
+    if options.again:
+        forget(options.folder, [options.again])
+    prepare()
+    numbers = measured(options.folder)
+    with tarfile.open(STORED, "w:xz") as archive:
+        for program in PEERS:
+            archive.add(f"{options.folder}/{program}", program, filter=_without_date)
     NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n")
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     PAGE.write_text(before + BEGIN + table(numbers) + END + rest.partition(END)[2])
+    say(f"written: {PAGE}, {NUMBERS.name}, {STORED.name}")
 
 
 def _without_date(member):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import meshflow as tf
+from meshflow.keras.engine.saving.configuration import compile_config, model_config
 
 REFERENCE = Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(REFERENCE))
@@ -34,3 +35,26 @@ def test_configuration(name):
     assert ours == theirs
     again = type(thing).from_config(stored)
     assert {k: v for k, v in plain(again.get_config()).items() if k not in skipped} == ours
+
+
+def test_files_say_what_keras_2_and_3_both_read():
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((4, 8, 2)),
+            layers.TimeDistributed(layers.SeparableConv1D(3, 2, name="inner")),
+            layers.Conv2DTranspose(2, 2),
+        ]
+    )
+    _, outer, transposed = model_config(model)["config"]["layers"]
+    inner = outer["config"]["layer"]
+    # Keras 3 looks up a class inside another's settings by its module.
+    assert (inner["module"], inner["registered_name"]) == ("keras.layers", None)
+    assert "module" not in outer
+    # It refuses what these inherit and do not use.
+    assert "groups" not in {*inner["config"], *transposed["config"]}
+    assert "kernel_initializer" not in inner["config"]
+    training = {
+        "optimizer_config": {"class_name": "Adam", "config": {"jit_compile": True, "beta_1": 0.5}}
+    }
+    assert compile_config(training, new=True)["optimizer"]["config"] == {"beta_1": 0.5}

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -48,3 +49,21 @@ def test_weights_of_a_whole_model(tmp_path):
         model = tf.keras.models.model_from_json(str(STORED["functional_new_json"]))
         model.load_weights(unpack(tmp_path, "functional_new" + suffix))
         assert_close(model(X), STORED["functional_new_predictions"], 1e-5)
+
+
+def test_the_state_of_newer_optimizers_lies_as_keras_2_reads_it(tmp_path):
+    model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(1, name="d")])
+    model.compile(tf.keras.optimizers.experimental.Adam(0.01), "mse")
+    x, y = np.ones((4, 3), "float32"), np.zeros((4, 1), "float32")
+    model.train_on_batch(x, y)
+    path = str(tmp_path / "model.h5")
+    model.save(path)
+    with h5py.File(path) as file:
+        names = [name.decode() for name in file["optimizer_weights"].attrs["weight_names"]]
+    # One variable after another, where older optimizers have all means first.
+    assert names[0] == "iteration:0"
+    assert ["kernel" in name for name in names[-4:]] == [True, True, False, False]
+    loaded = tf.keras.models.load_model(path)
+    for each in (model, loaded):
+        each.train_on_batch(x, y)
+    assert_close(loaded.predict(x, verbose=0), model.predict(x, verbose=0), 1e-6)

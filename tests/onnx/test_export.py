@@ -6,7 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+import meshflow
 import meshflow as tf
+import meshflow.onnx
 
 L = tf.keras.layers
 
@@ -91,6 +93,45 @@ def test_loops_and_branches(onnxruntime):
     for i, chosen in enumerate((x, x * 10, x - 1)):
         found = session.run(["looped", "chosen"], {"x": x, "i": np.asarray(i, np.int32)})
         np.testing.assert_allclose(found, [x ** (i + 1), chosen])
+
+
+def test_functions_are_exported(tmp_path, onnxruntime):
+    weight = tf.Variable([[1.0], [2.0]])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
+    def run(x):
+        return {"product": x @ weight, "twice": tf.tile(x, [2, 1])}
+
+    x = np.float32([[1, 1], [0, 3], [5, 2]])
+    concrete = run.get_concrete_function()
+    for i, source in enumerate((run, concrete)):
+        path = tmp_path / f"{i}.onnx"
+        meshflow.onnx.export(source, path)
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        product, twice = session.run(["product", "twice"], {"x": x})
+        np.testing.assert_allclose(product, x @ weight.numpy())
+        np.testing.assert_array_equal(twice, np.tile(x, [2, 1]))
+    with pytest.raises(TypeError, match="no input_signature"):
+        meshflow.onnx.export(tf.function(lambda x: x), tmp_path / "no.onnx")
+    with pytest.raises(TypeError, match="concrete function"):
+        meshflow.onnx.export(3, tmp_path / "no.onnx")
+
+
+def test_a_model_of_text_says_where_to_cut_it(tmp_path, onnxruntime):
+    words = L.TextVectorization(output_sequence_length=3, vocabulary=["a", "b"], name="words")
+    lines = tf.keras.Input((1,), dtype=tf.string)
+    model = tf.keras.Model(lines, L.Flatten()(L.Embedding(4, 2)(words(lines))))
+    with pytest.raises(tf.errors.UnimplementedError, match=r"'words' \(TextVectorization\)"):
+        model.export(tmp_path / "whole.onnx", format="onnx")
+    # As the message says.
+    rest = tf.keras.Model(model.get_layer("words").output, model.output)
+    rest.export(tmp_path / "rest.onnx", format="onnx")
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "rest.onnx"), providers=["CPUExecutionProvider"]
+    )
+    text = tf.constant([["a b"], ["b c a"]])
+    (found,) = session.run(None, {"words": words(text).numpy()})
+    np.testing.assert_allclose(found, model(text))
 
 
 def test_what_cannot_be_converted_names_the_primitive_and_the_layer(tmp_path, onnxruntime):

@@ -133,6 +133,9 @@ def write_all(tf, folder, kinds=cases.KINDS):
     """Every kind in every format, with what it gives; errors as text."""
     errors = {}
     for kind in kinds:
+        done = pathlib.Path(folder) / f"{kind}.npz"
+        if done.exists():
+            continue
         model = cases.made(tf, kind)
         for form in FORMATS:
             if (kind, form) in NOT_WRITTEN:
@@ -141,7 +144,9 @@ def write_all(tf, folder, kinds=cases.KINDS):
                 write(tf, model, folder, kind, form)
             except Exception as error:  # the table says which
                 errors[kind, form] = f"{type(error).__name__}: {error}"
-        np.savez(f"{folder}/{kind}.npz", **expected(tf, model, kind))
+        np.savez(done.with_suffix(".part.npz"), **expected(tf, model, kind))
+        done.with_suffix(".part.npz").replace(done)
+        print(f"{kind} written", flush=True)
     return errors
 
 
@@ -161,11 +166,15 @@ def main(task, folder):
                 place(folder, kind, form) + (".index" if form == "checkpoint" else "")
             ):
                 continue
+            result = f"{folder}/{kind}.{form}.{program(tf)}.npz"
+            if os.path.exists(result):
+                continue
             try:
                 found = read(tf, folder, kind, form)
             except Exception as error:
                 found = {"error": np.array(f"{type(error).__name__}: {error}"[:2000])}
-            np.savez(f"{folder}/{kind}.{form}.{program(tf)}.npz", **found)
+            np.savez(result, **found)
+        print(f"{kind} read", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from rich.table import Table
 from meshflow._version import __version__
 from meshflow.cli import doctor as examination
 from meshflow.cli import profile
+from meshflow.cli.convert import convert
 from meshflow.cli.launch import Job
 from meshflow.cli.plan import SCRIPT, plan
 from meshflow.cli.serve import serve
@@ -24,6 +25,7 @@ app.add_typer(profile.app, name="profile")
 
 
 app.command()(serve)
+app.command()(convert)
 app.command(name="plan", context_settings=SCRIPT)(plan)
 
 

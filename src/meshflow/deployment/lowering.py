@@ -234,6 +234,17 @@ def _broadcast(l: Lowering, e: Equation) -> Any:
     return l.broadcast(l.least(e.inputs[0]), e.outputs[0].shape)
 
 
+def _tile(l: Lowering, e: Equation) -> Any:
+    value, times = l.full(e.inputs[0]), e.params["reps"]
+    # Repeated dimensions get one of size 1 before them, which broadcasting makes larger.
+    apart, wide = [], []
+    for size, number in zip(value.shape, times, strict=True):
+        more = number != 1
+        apart += [1, size] if more else [size]
+        wide += [number, size] if more else [size]
+    return l.reshape(l.broadcast(l.reshape(value, apart), wide), e.outputs[0].shape)
+
+
 def _size(l: Lowering, e: Equation) -> Any:
     return l.cast(l.size(e.params["dim"]), e.outputs[0].dtype)
 
@@ -242,6 +253,7 @@ _COMMON: dict[str, Callable[[Any, Equation], Any]] = {
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
     "transpose": _transpose,
     "slice": _slice,
+    "tile": _tile,
     "broadcast": _broadcast,
     "dim_as_value": _size,
 }

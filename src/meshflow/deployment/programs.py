@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
+from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.deployment.equations import Program, flattened
 from meshflow.deployment.idioms import with_idioms
 from meshflow.saved_model import load
 from meshflow.saved_model.programs import traced_for_export
 
-__all__ = ["Deployable", "of_concrete_function", "of_model", "of_saved_model"]
+__all__ = ["Deployable", "of_anything", "of_concrete_function", "of_model", "of_saved_model"]
 
 
 @dataclasses.dataclass
@@ -55,8 +59,32 @@ def of_model(model: Any, name: str = "serving_default") -> Deployable:
             f"Model {model.name} must be built or called before it is converted: its inputs are not known."
         )
     function, args, kwargs = next(iter(found.values()))
+    _refuse_text(model, _specs(args, kwargs))
     traced = traced_for_export(function, args, kwargs)
     return _deployable(name, traced, _specs(args, kwargs))
+
+
+def _refuse_text(model: Any, specs: list[TensorSpec]) -> None:
+    text = [spec.name for spec in specs if spec.dtype is string]
+    if not text:
+        return
+    hosts = [
+        layer
+        for layer in getattr(model, "layers", ())
+        if any(getattr(inner, "runs_on_host", False) for inner in layer._flatten_layers())
+    ]
+    if not hosts:
+        raise UnimplementedError(
+            f"{model.name} takes strings ({', '.join(map(str, text))}), which LiteRT and ONNX do not compute with: "
+            "convert a function of what it makes of them."
+        )
+    *_, last = hosts
+    names = ", ".join(f"{layer.name!r} ({type(layer).__name__})" for layer in hosts)
+    raise UnimplementedError(
+        f"{model.name} cannot be converted as a whole: text is worked on by the host, in {names}, which LiteRT and ONNX "
+        f"have nothing for. Convert what follows, tf.keras.Model(model.get_layer({last.name!r}).output, model.output), "
+        "and give that what the layer makes of your text."
+    )
 
 
 def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
@@ -90,28 +118,57 @@ def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
     return _deployable(name or "serving_default", traced, _specs(args, kwargs))
 
 
-def of_saved_model(
-    folder: Any, load_model: Callable[..., Any], name: str = "serving_default"
-) -> Deployable:
+def of_saved_model(folder: Any, name: str = "serving_default") -> Deployable:
     """What a signature of a saved model computes.
 
     Args:
-      folder: of `Model.save` or `tf.saved_model.save`.
-      load_model: `tf.keras.models.load_model`: a model of layers gives more than its saved functions.
-      name: the signature's.
+      folder: of `Model.save` or `tf.saved_model.save`, here or in TensorFlow.
+      name: the signature.
 
     Raises:
       OSError: when nothing was saved there.
       ValueError: for a signature that is not there.
     """
     if name == "serving_default":
-        model = load_model(folder, compile=False)
+        # A model of layers gives more than the functions that were saved of it.
+        model = _face().keras.models.load_model(folder, compile=False)
         if model._saved_signatures():
             return of_model(model)
     signatures = load(folder).signatures
     if name not in signatures:
         raise ValueError(f"{folder} has no signature {name!r}, only {sorted(signatures)}.")
     return of_concrete_function(signatures[name], name)
+
+
+def _face() -> Any:
+    """The package that users import, which is above this one and has been loaded by whoever gets here."""
+    return sys.modules[__name__.partition(".")[0]]
+
+
+def of_anything(source: Any, name: str = "serving_default") -> Deployable:
+    """What a model, a function or a saved model computes.
+
+    Args:
+      source: a built model, a concrete function, a `tf.function` with an input signature, or the folder of a saved
+        model.
+      name: of a saved model the signature; else what the signature is called.
+
+    Raises:
+      TypeError: for anything else, and for a function whose arguments are not known.
+      OSError: when nothing was saved in a folder.
+      ValueError: for a model that has not been built, and for a signature that is not there.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return of_saved_model(os.fspath(source), name)
+    if hasattr(source, "_saved_signatures"):
+        return of_model(source, name)
+    if isinstance(source, Function):
+        if source.input_signature is None:
+            raise TypeError(
+                f"{source!r} has no input_signature: convert what its get_concrete_function(tf.TensorSpec(...)) gives."
+            )
+        source = source.get_concrete_function()
+    return of_concrete_function(source, name)
 
 
 def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.programs import of_saved_model
-from meshflow.keras.models import load_model
 from meshflow.onnx.exporting import exported
 from meshflow.onnx.lowering import onnx
 from meshflow.onnx.sessions import Session, providers_for, runtime
@@ -131,7 +130,7 @@ class Converter:
             )
         if calibration_input_fn is not None and not calibrated:
             raise ValueError("Should not specify calibration_input_fn because INT8 calibration is not needed.")  # fmt: skip
-        content = exported(of_saved_model(str(self._folder), load_model, self._signature))
+        content = exported(of_saved_model(str(self._folder), self._signature))
         if calibration_input_fn is not None:
             content = _calibrated(content, calibration_input_fn)
         self._content = content

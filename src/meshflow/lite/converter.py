@@ -10,7 +10,6 @@ import numpy as np
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.deployment.programs import Deployable, of_concrete_function, of_model, of_saved_model
-from meshflow.keras.models import load_model
 from meshflow.lite.calibration import ranges
 from meshflow.lite.graph import written
 from meshflow.lite.integers import quantize, with_integer_ends
@@ -96,7 +95,7 @@ class TFLiteConverter:
         """A converter of signatures of a saved model.
 
         Args:
-          saved_model_dir: the folder, of `Model.save` or `tf.saved_model.save`.
+          saved_model_dir: the folder, of `Model.save` or `tf.saved_model.save`, here or in TensorFlow.
           signature_keys: names of signatures; default ['serving_default'].
           tags: accepted.
 
@@ -106,7 +105,7 @@ class TFLiteConverter:
         """
         del tags
         keys = list(signature_keys or ["serving_default"])
-        found = [of_saved_model(saved_model_dir, load_model, key) for key in keys]
+        found = [of_saved_model(saved_model_dir, key) for key in keys]
         return cls(lambda: found)
 
     def convert(self) -> bytes:

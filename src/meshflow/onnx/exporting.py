@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow._version import __version__
-from meshflow.deployment.programs import Deployable, of_model
+from meshflow.deployment.programs import Deployable, of_anything
 from meshflow.files.replacing import replacing
 from meshflow.onnx import elementwise, loops, products, shaping  # noqa: F401 - they fill the table
 from meshflow.onnx.loops import described
@@ -21,19 +21,28 @@ _OPSET, _IR = 18, 8
 _LARGEST = 1 << 31
 
 
-def export(model: Any, filepath: Any) -> None:
-    """Writes what a Keras model predicts as an ONNX file, for any batch size.
+def export(source: Any, filepath: Any, signature: str = "serving_default") -> None:
+    """Writes what a model or a function computes as an ONNX file; sizes that are left open stay open.
 
     Args:
-      model: a built model.
+      source: a built Keras model, which predicts; a concrete function; a `tf.function` with an input signature; or
+        the folder of a saved model, written here or in TensorFlow.
       filepath: the file.
+      signature: which one, of a saved model.
 
     Raises:
       UnimplementedError: for an operation that cannot be converted, naming its primitive, its layer and why.
-      ValueError: when the model has not been built, or has more than 2 GB of weights.
+      ValueError: when the model has not been built, has more than 2 GB of weights, or no such signature.
+      TypeError: for anything else, and for a function whose arguments are not known.
+      OSError: when nothing was saved in the folder.
       ImportError: without the extra `onnx`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> scaled = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 3], name="x")])
+      >>> meshflow.onnx.export(scaled, "scaled.onnx")  # doctest: +SKIP
     """
-    content = exported(of_model(model))
+    content = exported(of_anything(source, signature))
     with replacing(filepath) as file:
         file.write(content)
 

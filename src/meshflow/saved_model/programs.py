@@ -20,6 +20,7 @@ from meshflow.core.tracing.trace import Slot, Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.contraction_order import order_contractions
 
 __all__ = [
     "NO_GRADIENT",
@@ -193,9 +194,8 @@ def exported(traced: Traced) -> Any:
             f"{traced.name} calls Python while it runs (py_function, print, an assertion, a table, or an "
             "iterator), which cannot be saved."
         )
-    return for_platforms(
-        jex_core.jaxpr_as_fun(traced.closed), [_spec(a) for a in traced.closed.in_avals]
-    )
+    closed = order_contractions(traced.closed)
+    return for_platforms(jex_core.jaxpr_as_fun(closed), [_spec(a) for a in closed.in_avals])
 
 
 def _spec(aval: Any) -> jax.ShapeDtypeStruct:

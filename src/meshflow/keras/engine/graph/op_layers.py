@@ -17,6 +17,7 @@ from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
 from meshflow.keras.engine.graph import op_table
+from meshflow.keras.engine.graph.public_calls import public_call
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -27,38 +28,42 @@ from meshflow.ops.operators import install
 _KERAS_NAMES = {
     "linalg.einsum": "einsum",
     "linalg.l2_normalize": "math.l2_normalize",
-    "linalg.norm": "compat.v1.norm",
-    "math.cast": "cast",
-    "math.clip_by_value": "clip_by_value",
-    "math.floordiv": "compat.v1.floor_div",
-    "floormod": "math.floormod",
-    "math.logical_or_bitwise_and": "math.logical_and",
-    "math.logical_or_bitwise_not": "math.logical_not",
-    "math.logical_or_bitwise_or": "math.logical_or",
+    "linalg.norm": "norm",
     "nn.avg_pool": "nn.avg_pool2d",
+    "nn.log_sigmoid": "math.log_sigmoid",
     "nn.max_pool": "nn.max_pool2d",
     "nn.sigmoid": "math.sigmoid",
     "nn.softplus": "math.softplus",
     "nn.swish": "nn.silu",
     "nn.tanh": "math.tanh",
     "nn.top_k": "math.top_k",
-    "pad_constant": "compat.v1.pad",
-    "select": "where",
-    "shape_of_symbolic": "compat.v1.shape",
-    "size_of_symbolic": "compat.v1.size",
-    **{name: f"compat.v1.{name}" for name in ("gather", "pad", "squeeze", "transpose")},
+    **{
+        f"math.{name}": name
+        for name in ("cast", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "complex")
+    },
+    **{f"math.{name}": name for name in ("saturate_cast", "realdiv", "truncatediv", "truncatemod")},
+}
+# Ops of which Keras makes layers of version 1's, which take the same and more.
+_NAMED_AS_OLDER = {
+    "math.floordiv": "floor_div",
+    **{name: name for name in ("gather", "norm", "pad", "shape", "size", "squeeze", "transpose")},
 }
 
 
-def _layer_name(function: Callable[..., Any], symbol: str) -> str:
+def _symbol(function: Callable[..., Any]) -> str:
+    """The name of an op in files, which TensorFlow knows where it has the op."""
+    symbol = op_table.public_name(function)
+    return _KERAS_NAMES.get(symbol, symbol)
+
+
+def _layer_name(symbol: str) -> str:
     """The name that Keras gives the layer of an op, such as 'tf.math.reduce_mean'."""
     operator = op_table.operator_name(symbol)
     if operator is not None:
         return f"tf.{operator}"
-    if not op_table.is_public(function):
-        # The op behind a public function, which is the one to name the layer after.
-        symbol = op_table.public_name_like(function.__name__.strip("_").replace("_or_bitwise", ""))
-    return f"tf.{_KERAS_NAMES.get(symbol, symbol)}"
+    if symbol in _NAMED_AS_OLDER:
+        return f"tf.compat.v1.{_NAMED_AS_OLDER[symbol]}"
+    return f"tf.{symbol}"
 
 
 class TFOpLambda(Layer):
@@ -72,10 +77,13 @@ class TFOpLambda(Layer):
     def __init__(self, function: Any, **kwargs: Any) -> None:
         if isinstance(function, HeldName):
             function = function.value
-        self._function = op_table.find_function(function) if isinstance(function, str) else function
-        self._symbol = op_table.public_name(self._function)
+        if isinstance(function, str):
+            self._function = op_table.find_function(function)
+            self._symbol = function.removeprefix("tf.")
+        else:
+            self._function, self._symbol = function, _symbol(function)
         if "name" not in kwargs:
-            kwargs["name"] = settings.unseen_name(_layer_name(self._function, self._symbol))
+            kwargs["name"] = settings.unseen_name(_layer_name(self._symbol))
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.built = True
@@ -132,9 +140,18 @@ def _index(x: Any, slice_spec: Any) -> Any:
     return getitem(x, decode_index(slice_spec))
 
 
-def encode_index(key: Any) -> Any:
-    """An index as plain lists and dictionaries, which a configuration can hold."""
+def encode_index(key: Any, rank: int | None) -> Any:
+    """An index as plain lists and dictionaries, which a configuration can hold.
+
+    Args:
+      key: what stands in the brackets.
+      rank: of what is indexed; where it is known, `...` is written as the slices that it stands for.
+    """
     items = list(key) if isinstance(key, tuple) else [key]
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
+    if at is not None and rank is not None:
+        named = sum(item is not None for item in items) - 1
+        items[at : at + 1] = [slice(None)] * max(rank - named, 0)
     encoded: list[Any] = []
     for item in items:
         if isinstance(item, slice):
@@ -147,15 +164,14 @@ def encode_index(key: Any) -> Any:
 
 
 def decode_index(encoded: Any) -> tuple[Any, ...]:
-    """The index that `encode_index` described."""
-    return tuple(
-        slice(item["start"], item["stop"], item["step"])
-        if isinstance(item, dict)
-        else Ellipsis
-        if isinstance(item, str) and item == "..."
-        else item
-        for item in encoded
-    )
+    """The index that `encode_index`, or Keras, described."""
+    return tuple(map(_decoded, encoded if isinstance(encoded, (list, tuple)) else [encoded]))
+
+
+def _decoded(item: Any) -> Any:
+    if isinstance(item, dict):
+        return slice(item["start"], item["stop"], item["step"])
+    return Ellipsis if isinstance(item, str) and item == "..." else item
 
 
 def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,12 +185,13 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             stacklevel=3,
         )
     name = kwargs.pop("name", None)
+    function, args, kwargs = public_call(function, args, kwargs)
     layer = TFOpLambda(function, **({"name": name} if name else {}))
     return layer(*args, **kwargs)
 
 
 def _getitem(self: KerasTensor, key: Any) -> Any:
-    return SlicingOpLambda()(self, slice_spec=encode_index(key))
+    return SlicingOpLambda()(self, slice_spec=encode_index(key, self.shape.rank))
 
 
 KerasTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]

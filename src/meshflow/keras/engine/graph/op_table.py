@@ -19,8 +19,8 @@ __all__ = [
     "is_public",
     "operator_name",
     "ops_of",
+    "public_like",
     "public_name",
-    "public_name_like",
 ]
 
 # Python operators that Keras names after themselves, not after the function they call.
@@ -134,20 +134,39 @@ def ops_of(space: str) -> dict[str, Callable[..., Any]]:
     return {n: f for n, f in members if n in allowed or op_names.is_entered(f)}
 
 
+# Version 1's names that Keras 2 gives layers of ops, where ours differ.
+_RENAMED = {"floor_div": "math.floordiv"}
+# Arguments of version 1's that version 2 calls otherwise, or has not.
+_OLDER_ARGUMENTS: dict[str, dict[str, str | None]] = {
+    f"nn.{name}": {"filter": "filters", "use_cudnn_on_gpu": None} for name in ("conv2d", "conv3d")
+}
+
+
 def _public_op(name: str) -> Callable[..., Any] | None:
     """The op with a public name, of this version or of version 1."""
     current = name.removeprefix("compat.v1.")
+    older = current != name
+    current = _RENAMED.get(current, current) if older else current
     space, _, plain = current.rpartition(".")
     found = ops_of(space).get(plain) if space in SPACES else None
-    return found if found is None or current == name else _older(current)
+    return _older(current, found) if older and found is not None else found
 
 
-def _older(name: str) -> Any:
+def _older(name: str, current: Callable[..., Any]) -> Any:
     """Version 1's op of a name of version 2 that is known to be an op's."""
+    if name in _OLDER_ARGUMENTS:
+        return functools.partial(_with_older_arguments, current, _OLDER_ARGUMENTS[name])
     found: Any = public_face().compat.v1
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found
+    return found or current
+
+
+def _with_older_arguments(
+    function: Callable[..., Any], older: dict[str, str | None], *args: Any, **kwargs: Any
+) -> Any:
+    named = {older.get(key, key): value for key, value in kwargs.items()}
+    return function(*args, **{k: v for k, v in named.items() if k is not None and v is not None})
 
 
 def public_name(function: Callable[..., Any]) -> str:
@@ -169,13 +188,14 @@ def is_public(function: Callable[..., Any]) -> bool:
     return id(function) in _public_names()
 
 
-def public_name_like(plain: str) -> str:
-    """The first public name that ends in a name, or that name.
+def public_like(plain: str) -> dict[str, Callable[..., Any]]:
+    """The ops that files may name whose names end in a name, by these names.
 
     Args:
       plain: a name without the namespace.
     """
-    return next((n for n in _public_names().values() if n.split(".")[-1] == plain), plain)
+    spaces = {space: ops_of(space) for space in _NAMING_SPACES}
+    return {f"{s}.{plain}" if s else plain: ops[plain] for s, ops in spaces.items() if plain in ops}
 
 
 def operator_name(symbol: str) -> str | None:

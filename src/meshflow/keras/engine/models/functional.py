@@ -13,6 +13,7 @@ from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.operation import Operation
+from meshflow.keras.engine.saving.keras2_calls import CONSTANT, KEEP_LISTS
 from meshflow.keras.engine.saving.keras3_configuration import OPERATION
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 
@@ -142,6 +143,9 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
         return _plain_constant(value)
 
     args, kwargs = _named(node)
+    if args and type(args[0]) is int and node.keras_inputs[0].dtype.is_floating:
+        # TensorFlow would make an integer tensor of it before it sees the other argument.
+        args = (float(args[0]), *args[1:])
     return {
         "args": [encode(a) for a in args],
         "kwargs": {k: encode(v) for k, v in kwargs.items()},
@@ -151,7 +155,7 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
 def _named(node: Node) -> tuple[Any, dict[str, Any]]:
     """A call's arguments, those after the first by their names, as Keras 2's files have them."""
     args, kwargs, layer = node.args, node.kwargs, node.layer
-    if len(args) < 2 or not isinstance(args[0], KerasTensor):
+    if len(args) < 2:
         return args, kwargs
     try:
         parameters = inspect.signature(getattr(layer, "_function", layer.call)).parameters.values()
@@ -164,6 +168,8 @@ def _named(node: Node) -> tuple[Any, dict[str, Any]]:
 
 
 def _plain_constant(value: Any) -> Any:
+    if value is Ellipsis:
+        return {"ellipsis": True}
     if isinstance(value, DType):
         return {"dtype": value.name}
     if is_tensor(value):
@@ -190,8 +196,9 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
         if nodes:
             results[entry["name"], 0] = nodes[0].flat_outputs
         offset = 1 if nodes and not hasattr(layer, "layers") else 0
+        keeps_lists = entry["class_name"] in KEEP_LISTS
         for number, call in enumerate(entry["inbound_nodes"]):
-            waiting.append((entry["name"], number + offset, _modern_call(call)))
+            waiting.append((entry["name"], number + offset, _modern_call(call, keeps_lists)))
 
     def decode(value: Any) -> Any:
         if isinstance(value, dict):
@@ -258,19 +265,19 @@ def _single(structure: Any) -> Any:
     return structure[0] if isinstance(structure, list) and len(structure) == 1 else structure
 
 
-_CONSTANT = "_CONSTANT_VALUE"
-
-
-def _modern_call(call: Any) -> dict[str, Any]:
+def _modern_call(call: Any, keeps_lists: bool) -> dict[str, Any]:
     """A call in our form; Keras 2 files have lists of [layer, node, tensor, kwargs], or one of these."""
     if isinstance(call, dict):
         return call
-    if call and isinstance(call[0], str):
-        call = [call]
-    tensors = [c[2] if c[0] == _CONSTANT else {"keras_tensor": list(c[:3])} for c in call]
+    one = bool(call) and isinstance(call[0], str)
+    call = [call] if one else call
+    tensors = [
+        _modern_argument(c[2]) if c[0] == CONSTANT else {"keras_tensor": list(c[:3])} for c in call
+    ]
     given = dict(call[0][3] or {}) if call and len(call[0]) > 3 else {}
     kwargs = {key: _modern_argument(value) for key, value in given.items()}
-    return {"args": [tensors[0] if len(tensors) == 1 else {"list": tensors}], "kwargs": kwargs}
+    alone = one or (len(tensors) == 1 and not keeps_lists)
+    return {"args": [tensors[0] if alone else {"list": tensors}], "kwargs": kwargs}
 
 
 def _modern_argument(value: Any) -> Any:
@@ -279,4 +286,8 @@ def _modern_argument(value: Any) -> Any:
         if len(value) == 3 and isinstance(value[0], str) and all(type(v) is int for v in value[1:]):
             return {"keras_tensor": value}
         return {"list": [_modern_argument(v) for v in value]}
+    if isinstance(value, dict) and value.get("class_name") == "__ellipsis__":
+        return {"ellipsis": True}
+    if isinstance(value, dict):
+        return {"mapping": {key: _modern_argument(v) for key, v in value.items()}}
     return value

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import registry
+from meshflow.keras.engine.saving.keras2_calls import listed_call
 from meshflow.keras.engine.saving.keras3_configuration import for_all_versions, from_keras_3
 from meshflow.keras.optimizers import experimental, legacy
 from meshflow.version import KERAS_VERSION
@@ -98,7 +99,7 @@ def to_keras(config: Any) -> Any:
     if "input_layers" not in config:
         return config
     for entry in config["layers"]:
-        calls = [_listed_call(call) for call in entry["inbound_nodes"]]
+        calls = [listed_call(call, entry["class_name"]) for call in entry["inbound_nodes"]]
         if None not in calls:
             entry["inbound_nodes"] = calls
     _shift(config, dict.fromkeys(_nested_with_inputs(config), 1))
@@ -138,28 +139,6 @@ def _nested_with_inputs(config: dict[str, Any]) -> list[str]:
         if entry["class_name"] in _NESTED and known:
             found.append(entry["name"])
     return found
-
-
-def _listed_call(call: Any) -> Any:
-    """A call as a list of tensors with arguments, or None when it is not of that kind."""
-    if not isinstance(call, dict):
-        return call
-    args, kwargs = call["args"], {k: _listed_argument(v) for k, v in call["kwargs"].items()}
-    if len(args) != 1 or any(isinstance(v, dict) for v in kwargs.values()):
-        return None
-    tensors: list[Any] = args[0].get("list", [args[0]]) if isinstance(args[0], dict) else [None]
-    if not tensors or not all(isinstance(t, dict) and "keras_tensor" in t for t in tensors):
-        return None
-    if "list" in args[0] and len(tensors) == 1:
-        return None
-    return [[*t["keras_tensor"], kwargs] for t in tensors]
-
-
-def _listed_argument(value: Any) -> Any:
-    """An argument that is a tensor as its place; others stay as they are."""
-    if isinstance(value, dict) and set(value) == {"keras_tensor"}:
-        return value["keras_tensor"]
-    return value
 
 
 def _places(config: dict[str, Any]) -> Iterator[list[Any]]:
@@ -226,6 +205,10 @@ def is_new(optimizer: Any) -> bool:
     return known and not optimizer.get_config().get("decay")
 
 
+# Settings of optimizers that Keras 3 does not know, and Keras 2 has as here when they are not given.
+_OF_KERAS_2 = ("decay", "jit_compile", "is_legacy_optimizer")
+
+
 def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any]:
     """A `training_config` in the form of `.keras` files, which name the module of each class.
 
@@ -238,7 +221,7 @@ def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any
     optimizer = config.pop("optimizer_config")
     old = optimizer["class_name"] in legacy.__all__ and not new
     if new:
-        settings = {k: v for k, v in optimizer["config"].items() if k != "decay"}
+        settings = {k: v for k, v in optimizer["config"].items() if k not in _OF_KERAS_2}
         optimizer = {**optimizer, "config": settings}
     config["optimizer"] = _with_module(optimizer, f"keras.optimizers{'.legacy' if old else ''}")
     for key, module in (

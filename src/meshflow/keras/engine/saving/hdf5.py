@@ -10,7 +10,6 @@ import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras.engine.saving.configuration import KERAS_VERSION
-from meshflow.keras.engine.saving.optimizer_state import state_of
 
 # HDF5 keeps attributes of an object in 64 kB; longer lists of names are cut into pieces.
 _HEADER_LIMIT = 64512
@@ -189,15 +188,18 @@ def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: boo
             assign(list(zip(rest, values, strict=True)), skip_mismatch, "model weights")
 
 
-def write_optimizer(optimizer: Any, file: Any) -> None:
+def write_optimizer(weights: Sequence[Any], file: Any, by_variable: bool) -> None:
     """Writes an optimizer's state.
 
     Args:
-      optimizer: the optimizer.
+      weights: what `state_of` or `by_variable` of `optimizer_state` gave.
       file: an HDF5 file.
+      by_variable: which of them.
     """
-    weights = state_of(optimizer)
-    _write_group(file.create_group("optimizer_weights"), weights, names_of(weights))
+    names = names_of(weights)
+    if by_variable:  # this name of the first says in which order they are
+        names[0] = "iteration:0"
+    _write_group(file.create_group("optimizer_weights"), weights, names)
 
 
 def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:

@@ -68,20 +68,49 @@ def _translated(config: Any) -> Any:
     return found
 
 
+# What layers inherit and do not use.
+_KERNEL = ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint")
+_UNUSED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("SeparableConv1D", "SeparableConv2D"), _KERNEL),
+    **dict.fromkeys(("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"), ("groups",)),
+}
+
+
 def for_all_versions(config: Any) -> Any:
     """A configuration in words of Keras 2 that Keras 3 understands, too, where there are such.
 
     Args:
       config: any part of a configuration, as JSON holds it.
     """
+    return _understood(config, inside=False)
+
+
+def _understood(config: Any, inside: bool) -> Any:
+    """`inside`: whether this is among a layer's settings, where Keras 3 asks for the module of a class."""
     if isinstance(config, list):
-        return [for_all_versions(value) for value in config]
+        return [_understood(value, inside) for value in config]
     if not isinstance(config, dict):
         return config
-    if config.get("class_name") == "Policy" and set(config.get("config", ())) == {"name"}:
+    name = config.get("class_name")
+    if name == "Policy" and set(config.get("config", ())) == {"name"}:
         return config["config"]["name"]
     kept = {k: v for k, v in config.items() if (k, v) != ("time_major", False)}
-    return {key: for_all_versions(value) for key, value in kept.items()}
+    found = {
+        key: _understood(value, key != "layers" and (inside or key == "config"))
+        for key, value in kept.items()
+    }
+    if isinstance(name, str) and isinstance(found.get("config"), dict):
+        own = found["config"]
+        found["config"] = {k: v for k, v in own.items() if k not in _UNUSED.get(name, ())}
+        if inside and "module" not in found and _is_ours(name) and "registered_name" not in found:
+            return {"module": "keras.layers", "registered_name": None, **found}
+    return found
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a class of layers is Keras', which nobody registered under that name."""
+    known = registry.LAYERS.table.get(name)
+    return getattr(known, "__module__", "").startswith("meshflow.keras.layers")
 
 
 def _is_operation(entry: dict[str, Any], name: Any, module: Any) -> bool:

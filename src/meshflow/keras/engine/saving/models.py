@@ -151,19 +151,26 @@ def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> No
             file.attrs[key] = json.dumps(meta[key])
     hdf5.write_model(model, file.create_group("model_weights"))
     if optimizer is not None and hasattr(optimizer, "weights"):
-        hdf5.write_optimizer(optimizer, file)
+        weights, by_variable = _optimizer_weights(model, optimizer)
+        hdf5.write_optimizer(weights, file, by_variable)
+
+
+def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
+    """An optimizer's state in the order of its version of Keras, and whether that is one variable after another."""
+    if not is_new(optimizer):
+        return optimizer_state.state_of(optimizer), False
+    trained = len(whole_variables(model.trainable_variables))
+    weights = optimizer_state.by_variable(optimizer, trained)
+    return (optimizer_state.state_of(optimizer), False) if weights is None else (weights, True)
 
 
 def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any) -> None:
-    buffer, weights = io.BytesIO(), None
-    if optimizer is not None and hasattr(optimizer, "weights"):
-        trained = len(whole_variables(model.trainable_variables))
-        weights = optimizer_state.by_variable(optimizer, trained) if is_new(optimizer) else None
+    buffer, by_variable = io.BytesIO(), False
     with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
         if optimizer is not None and hasattr(optimizer, "weights"):
-            state = optimizer_state.state_of(optimizer) if weights is None else weights
-            keras3.write_optimizer(state, file, by_variable=weights is not None)
+            weights, by_variable = _optimizer_weights(model, optimizer)
+            keras3.write_optimizer(weights, file, by_variable)
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
@@ -172,7 +179,7 @@ def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer:
         if meta["input_specs"] is not None:
             config["build_config"]["input_specs"] = meta["input_specs"]
     if meta["training_config"]:
-        config["compile_config"] = compile_config(meta["training_config"], new=weights is not None)
+        config["compile_config"] = compile_config(meta["training_config"], new=by_variable)
     about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
     with zipfile.ZipFile(part, "w") as archive:
         archive.writestr("metadata.json", json.dumps(about))

@@ -1,0 +1,151 @@
+"""Calls of the ops inside public functions, as calls of these functions.
+
+`tf.cast` looks at its arguments and calls an op, which is what meets a symbolic tensor. Files of models say
+`cast` and its arguments, as every version of Keras 2 reads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.dispatch import op_names
+from meshflow.keras.engine.graph import op_table
+
+__all__ = ["public_call"]
+
+_OPS = "ops."
+
+
+def public_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """A public function and arguments that give what an op gives.
+
+    Args:
+      function: the op.
+      args: its arguments.
+      kwargs: its named arguments.
+
+    Returns:
+      (function, args, kwargs): those given where the op is public, or no public function computes just that.
+    """
+    name = op_names.name_of(function) or ""
+    inside = name.startswith(_OPS) and not op_table.is_public(function)
+    if not inside and name not in _CALLED_OTHERWISE:
+        return function, args, kwargs
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    given.pop("name", None)
+    translate = _CALLED_OTHERWISE.get(name, functools.partial(_namesake, name))
+    found = translate(**given)
+    if found is None:
+        return function, args, kwargs
+    symbol, arguments = found
+    first, *rest = arguments
+    return (
+        op_table.find_function(symbol),
+        (arguments[first],),
+        {key: arguments[key] for key in rest},
+    )
+
+
+_Call = tuple[str, dict[str, Any]]
+
+
+def _namesake(op: str, **given: Any) -> _Call | None:
+    """The public function of the op's name that takes the same arguments, if there is one."""
+    symbol = _with_parameters(op.rpartition(".")[2].strip("_"), frozenset(given))
+    return None if symbol is None else (symbol, given)
+
+
+@functools.cache
+def _with_parameters(plain: str, names: frozenset[str]) -> str | None:
+    for symbol, function in op_table.public_like(plain).items():
+        parameters = inspect.signature(function).parameters.values()
+        if names <= {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}:
+            return symbol
+    return None
+
+
+# ---- ops that public functions call with other arguments -------------------------------------
+
+
+def _as(symbol: str, **names: str) -> Callable[..., _Call]:
+    """A public function that takes the arguments by other names."""
+
+    def translate(**given: Any) -> _Call:
+        return symbol, {names.get(key, key): value for key, value in given.items()}
+
+    return translate
+
+
+def _logical_or_bitwise(kind: str) -> Callable[..., _Call]:
+    def translate(**given: Any) -> _Call:
+        logical = given["x"].dtype.is_bool if hasattr(given["x"], "dtype") else None
+        if logical is None:
+            logical = given["y"].dtype.is_bool
+        plain = {"not": "invert"}.get(kind, f"bitwise_{kind}")
+        return f"math.logical_{kind}" if logical else f"bitwise.{plain}", given
+
+    return translate
+
+
+def _like(input: Any, dtype: Any, value: int) -> _Call:
+    symbol = "ones_like" if value else "zeros_like"
+    return symbol, {"input": input} if dtype is None else {"input": input, "dtype": dtype}
+
+
+def _padded(tensor: Any, constant_values: Any, paddings: Any) -> _Call:
+    return "pad", {"tensor": tensor, "paddings": paddings, "constant_values": constant_values}
+
+
+def _segments(kind: str, **given: Any) -> _Call:
+    return f"math.unsorted_segment_{kind}", given
+
+
+def _resized(images: Any, height: int, width: int, method: str, antialias: bool) -> _Call:
+    settings = {"size": [height, width], "method": method, "antialias": antialias}
+    return "image.resize", {"images": images, **settings}
+
+
+def _convolved(
+    input: Any, filters: Any, strides: Any, padding: Any, dilations: Any, channels_first: bool, groups: int
+) -> _Call | None:  # fmt: skip
+    del groups  # the filters' shape says it
+    if not isinstance(padding, str):
+        return None
+    axes = ("W", "HW", "DHW")[len(strides) - 1]
+    return "nn.convolution", {
+        **{"input": input, "filters": filters, "strides": list(strides), "padding": padding},
+        "data_format": f"NC{axes}" if channels_first else f"N{axes}C",
+        "dilations": list(dilations),
+    }
+
+
+_CALLED_OTHERWISE: dict[str, Callable[..., _Call | None]] = {
+    "ops.array.blocks._depth_to_space": _as("nn.depth_to_space", block="block_size"),
+    "ops.array.blocks._space_to_depth": _as("nn.space_to_depth", block="block_size"),
+    "ops.array.creation._like": _like,
+    "ops.array.gather_scatter._select": _as("where"),
+    "ops.array.inspection.shape_of_symbolic": _as("shape"),
+    "ops.array.inspection.size_of_symbolic": _as("size"),
+    "ops.array.joining._split": _as("split", sizes="num_or_size_splits"),
+    "ops.array.repeating._pad_constant": _padded,
+    "ops.array.repeating._pad_mirror": _as("pad"),
+    "ops.array.repeating._rolled": _as("roll"),
+    "ops.image.geometry._resize": _resized,
+    "ops.math.division._floormod": _as("math.floormod"),
+    "ops.math.segments._reduce": _segments,
+    "ops.nn.convolution.conv": _convolved,
+    "ops.nn.cross_entropy._sigmoid_cross_entropy": _as("nn.sigmoid_cross_entropy_with_logits"),
+    "ops.nn.cross_entropy._softmax_cross_entropy": _as("nn.softmax_cross_entropy_with_logits"),
+    "ops.nn.cross_entropy._sparse_softmax_cross_entropy": _as(
+        "nn.sparse_softmax_cross_entropy_with_logits"
+    ),
+    **{
+        f"ops.math.comparison.logical_or_bitwise_{kind}": _logical_or_bitwise(kind)
+        for kind in ("and", "or", "xor", "not")
+    },
+}
