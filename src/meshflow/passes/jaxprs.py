@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from meshflow.environment.jax_internals import jex_core
 
 
@@ -74,6 +76,37 @@ _CALLS = frozenset(
 
 def _behind(behind: dict[Any, set[int]], atom: Any) -> set[int]:
     return set() if isinstance(atom, jex_core.Literal) else behind.get(atom, set())
+
+
+def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation of other operands."""
+    results = equation.primitive.bind(
+        *operands, **equation.primitive.get_bind_params(equation.params)
+    )
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def without_calls(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+    """A program with the equations of what it calls in place of the calls."""
+
+    def run(jaxpr: Any, constants: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *operands], strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jex_core.Literal) else known[atom]
+
+        for eqn in jaxpr.eqns:
+            values = [value(a) for a in eqn.invars]
+            if eqn.primitive.name in ("jit", "pjit", "closed_call"):
+                (inner,) = inner_jaxprs(eqn)
+                results = run(opened(inner), getattr(inner, "consts", ()), values)
+            else:
+                results = bound(eqn, values)
+            known.update(zip(eqn.outvars, results, strict=True))
+        return [value(a) for a in jaxpr.outvars]
+
+    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
+    return jax.make_jaxpr(lambda *arrays: run(closed.jaxpr, closed.consts, arrays))(*specs)
 
 
 class Contents(NamedTuple):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import users
+from meshflow.passes.jaxprs import bound, users
 
 __all__ = ["Run", "equal_runs", "stacked"]
 
@@ -67,7 +67,7 @@ def stacked(closed: jex_core.ClosedJaxpr, least: int = 4) -> Callable[..., list[
                 _loop([jaxpr.eqns[i] for i in step.places], step, read_by, known, value)
                 continue
             eqn = jaxpr.eqns[step]
-            known.update(zip(eqn.outvars, _bound(eqn, [value(v) for v in eqn.invars]), strict=True))
+            known.update(zip(eqn.outvars, bound(eqn, [value(v) for v in eqn.invars]), strict=True))
         return [value(v) for v in jaxpr.outvars]
 
     return program
@@ -220,7 +220,7 @@ def _loop(
     def turn(carry: list[Any], rows: list[Any]) -> Any:
         operands = {**fixed, **dict(zip(own, rows, strict=True))}
         operands |= {at: carry[n] for at, n in carried_at.items()}
-        results = _bound(first, [operands[k] for k in range(len(columns))])
+        results = bound(first, [operands[k] for k in range(len(columns))])
         return [results[out] for out, _ in run.carried], [results[k] for k in wanted]
 
     start = [value(first.invars[at]) for _, at in run.carried]
@@ -229,8 +229,3 @@ def _loop(
     for k, row in zip(wanted, rows, strict=True):
         for n, eqn in enumerate(eqns):
             known[eqn.outvars[k]] = row[n]
-
-
-def _bound(eqn: Any, operands: list[Any]) -> list[Any]:
-    results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
-    return list(results) if eqn.primitive.multiple_results else [results]

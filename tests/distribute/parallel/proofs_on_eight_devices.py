@@ -80,6 +80,17 @@ CHOICES = {
         SEQUENCE,
         {"pipeline": "stage", "micro_batches": 4, "sequence": "ulysses"},
     ),
+    "1f1b x experts": (
+        STAGES,
+        "batch:data, experts:data",
+        {"pipeline": "stage", "micro_batches": 4},
+    ),
+    "1f1b x experts x zero=3": (
+        {"stage": 2, "data": 2, "expert": 2},
+        "batch:data+expert, experts:expert",
+        {"pipeline": "stage", "micro_batches": 2, "zero": 3},
+    ),
+    "1f1b x ring": (ALL, SEQUENCE, {"pipeline": "stage", "micro_batches": 4, "sequence": "ring"}),
     "zero_bubble x tensors x zero=3 x recompute": (
         ALL,
         TENSORS,

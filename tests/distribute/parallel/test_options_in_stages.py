@@ -164,8 +164,6 @@ def test_rules_by_which_devices_of_one_stage_would_wait_for_others_are_refused()
         ValueError, match=r"hidden:model divide a layer .*lambda.* in the middle of a stage"
     ):
         model.fit(x, x[:, :4], verbose=0)
-    with pytest.raises(ValueError, match="sequence='ring' with a pipeline"):
-        tf.distribute.MeshStrategy(mesh, "sequence:model", pipeline=pipeline, sequence="ring")
     strategy = tf.distribute.MeshStrategy(mesh, "out:model+stage", pipeline=pipeline)
     with pytest.raises(ValueError, match=r"splits axis 1 of the weight .* over 'model\+stage'"):
         compiled(square, strategy, loss="mse").fit(x, x, verbose=0)

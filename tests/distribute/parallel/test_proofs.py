@@ -33,6 +33,7 @@ TOGETHER = [
     *("zero=2 x micro_batches", "zero=3 x recompute", "zero=3 x gathers", "zero=3 x tensors"),
     *("zero=1 x ring", "zero=1 x experts", "micro_batches x tensors", "recompute x ulysses"),
     *("1f1b x zero=1", "1f1b x zero=3", "1f1b x recompute", "1f1b x tensors", "1f1b x ulysses"),
+    *("1f1b x ring", "1f1b x experts", "1f1b x experts x zero=3"),
     "zero_bubble x tensors x zero=3 x recompute",
 ]
 

@@ -23,7 +23,7 @@ from meshflow.core.tracing.trace import Traced
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened, reads_of_outputs
 
-__all__ = ["Program", "StageProgram", "cut"]
+__all__ = ["FORMS", "Program", "StageProgram", "cut", "is_light"]
 
 # What costs next to nothing for each number.
 _LIGHT_NAMES = """
@@ -36,11 +36,18 @@ _LIGHT_NAMES = """
 """
 _LIGHT = frozenset(_LIGHT_NAMES.split())
 
+# What gives the same numbers another form.
+FORMS = frozenset(
+    ["broadcast_in_dim", "convert_element_type", "copy", "copy_p", "expand_dims", "reshape"]
+    + ["squeeze", "transpose"]
+)
 
-def _is_light(eqn: Any) -> bool:
+
+def is_light(eqn: Any) -> bool:
+    """Whether an equation costs next to nothing for each number that it makes."""
     if eqn.primitive.name not in _LIGHT:
         return False
-    return all(_is_light(e) for inner in inner_jaxprs(eqn) for e in opened(inner).eqns)
+    return all(is_light(e) for inner in inner_jaxprs(eqn) for e in opened(inner).eqns)
 
 
 def _variables(atoms: Any) -> list[Any]:
@@ -109,7 +116,7 @@ class Program:
             shrinks = weights and sum(v.aval.size for v in eqn.outvars) * 4 < sum(
                 v.aval.size for v in inputs
             )
-            if stays or (batch and weights) or not _is_light(eqn) or shrinks:
+            if stays or (batch and weights) or not is_light(eqn) or shrinks:
                 anchored.add(n)
                 if shrinks and not stays and not batch:
                     penalties.append(n)

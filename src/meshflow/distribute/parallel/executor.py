@@ -2,7 +2,8 @@
 
 A tick computes what the table says, then exchanges: what goes on to the next stage, and gradients to the one
 before. The exchanges stand outside of all branches, so that all devices meet in them. Of a micro-batch on its
-way a stage keeps its input only; the backward pass computes the stage again.
+way a stage keeps its input only; the backward pass computes the stage again. Where weight passes are apart, it
+keeps what their products need.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from meshflow.distribute.parallel.packs import Buffers, Pack, alike, chosen, is_
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.slots import Work, columns_of
 from meshflow.distribute.parallel.stage_weights import Cut, WeightPack
+from meshflow.distribute.parallel.weight_passes import Halves, halved
 from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["Carry", "Kinds", "Loop"]
@@ -100,8 +102,12 @@ class Loop:
         self.programs, self.kinds, self.schedule, self.over = programs, kinds, schedule, over
         self.shares = shares
         self.results = list(results)
-        self.columns = columns_of(schedule)
+        # What rules divide would have to come together to be kept; such stages are computed again.
+        self.keeps = schedule.splits_backward and not divided
+        self.columns = columns_of(schedule, self.keeps)
         self.trains = schedule.trains
+        self._halves: dict[int, Halves] = {}
+        self._kept = Pack([])
 
         def of(numbers: Any) -> list[dict[int, Any]]:
             return [{i: captures[i] for i in p.captures if i in numbers} for p in programs]
@@ -152,6 +158,14 @@ class Loop:
     def distinct(self) -> int:
         """How many different programs the stages are."""
         return len(self._examples)
+
+    @property
+    def held(self) -> int:
+        """Bytes of all that a device keeps of micro-batches on their way."""
+        columns, zeros = self.columns, self.edge.zeros(floats=True)
+        gradients = columns.gradients * sum(z.nbytes for z in zeros.values())
+        kept = columns.kept * self._kept.bytes()
+        return columns.inputs * self.edge.bytes() + gradients + kept
 
     @property
     def sent(self) -> int:
@@ -252,9 +266,35 @@ class Loop:
 
         With those of the inputs comes what the stage gives beside.
         """
+        of_weights, back, results, new = self._pulled(
+            stage, wanted, own, buffers, gradients, carry.written, at
+        )
+        if "I" in wanted:
+            carry = self._collected(stage, carry, results, new, at[1])
+        if "W" in wanted:
+            carry = self._with_gradients(stage, carry, of_weights)
+        return back, carry
+
+    def _with_gradients(self, stage: int, carry: Carry, found: dict[int, Any]) -> Carry:
+        """Adds gradients of some of a stage's trained weights."""
+        made = [pack.put(found, stage, floats=True) for pack in self.weights]
+        sums = [_sum(b, more) for b, more in zip(carry.weights, made, strict=True)]
+        return dataclasses.replace(carry, weights=sums)
+
+    def _pulled(
+        self,
+        stage: int,
+        wanted: str,
+        own: Any,
+        buffers: Buffers,
+        gradients: Buffers,
+        written: Buffers,
+        at: Any,
+    ) -> tuple[dict[int, Any], Buffers, list[Any], list[Any]]:
+        """Gradients of weights, those of inputs in buffers, results, and new values of variables."""
         rows, micro_batch = at
         trained, arrived = self._trained(stage, own), self._arrived(stage, buffers)
-        fed = own[1], carry.written, micro_batch
+        fed = own[1], written, micro_batch
         floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
         last = stage == len(self.programs) - 1
 
@@ -276,15 +316,72 @@ class Loop:
             [g.astype(p.dtype) for g, p in zip(incoming, primals, strict=True)]
         )
         back = self.edge.zeros(floats=True)
-        if "I" in wanted:
-            if stage:
-                back = self.edge.put(of_inputs, stage - 1, floats=True)
-            carry = self._collected(stage, carry, results, new, micro_batch)
-        if "W" in wanted:
-            made = [pack.put(of_weights, stage, floats=True) for pack in self.weights]
-            sums = [_sum(b, more) for b, more in zip(carry.weights, made, strict=True)]
-            carry = dataclasses.replace(carry, weights=sums)
-        return back, carry
+        if stage and "I" in wanted:
+            back = self.edge.put(of_inputs, stage - 1, floats=True)
+        return of_weights, back, results, new
+
+    # ---- backward passes in two parts ------------------------------------------------------
+
+    def _halve(self, own: Any, rows: Sequence[Any]) -> None:
+        """Cuts the stages' backward passes, and finds room for what is kept of them."""
+
+        def one(values: Any, axis: int = 1) -> Any:
+            return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[axis:], v.dtype), values)
+
+        edge, floats = self.edge.zeros(), self.edge.zeros(floats=True)
+        number = jax.ShapeDtypeStruct((), np.int32)
+        operands = one(own), one(rows), number, edge, floats, self.written.zeros()
+        flat, structure = jax.tree.flatten(one(operands, 0))
+        # What arrived, gradients and variables that are written are others when weight passes run.
+        stays = len(jax.tree.leaves(operands[:3]))
+        kept = []
+        for stage in self._examples:
+
+            def both(*leaves: Any, stage: int = stage) -> list[Any]:
+                own, rows, micro_batch, arrived, given, state = jax.tree.unflatten(
+                    structure, leaves
+                )
+                of_weights, *waited = self._pulled(
+                    stage, "IW", own, arrived, given, state, (rows, micro_batch)
+                )
+                ordered = [of_weights[i] for i in sorted(of_weights)]
+                return [*jax.tree.leaves(waited), *ordered]
+
+            count = len(jax.tree.leaves(self._waited(stage)))
+            halves = halved(both, flat, [n < stays for n in range(len(flat))], count)
+            self._halves[stage] = halves
+            kept.append(dict(enumerate(halves.kept)))
+        self._kept = Pack(kept)
+
+    def _waited(self, stage: int) -> Any:
+        """What comes of a backward pass beside gradients of weights, in shapes."""
+        program = self.programs[stage]
+        ends = np.cumsum([len(program.sends), len(program.results)])
+        outputs = program.closed.out_avals
+        return self.edge.zeros(floats=True), outputs[ends[0] : ends[1]], outputs[ends[1] :]
+
+    def _first(self, stage: int, operands: Any, carry: Carry) -> Any:
+        """A backward pass up to the gradients of the stage's inputs, and what the weight pass needs."""
+        flat = jax.tree.leaves((*operands, carry.written))
+        waited, early, kept = self._halves[stage].run_first(flat)
+        back, results, new = jax.tree.unflatten(jax.tree.structure(self._waited(stage)), waited)
+        carry = self._collected(stage, carry, results, new, operands[2])
+        made = self._kept.put(dict(enumerate(kept)), self._examples.index(stage))
+        if early:
+            carry = self._with_gradients(stage, carry, self._numbered(stage, early))
+        return (back, made), carry
+
+    def _second(self, stage: int, operands: Any, carry: Carry, buffers: Buffers) -> Any:
+        """The weight pass of what `_first` kept."""
+        flat = jax.tree.leaves((*operands, carry.written))
+        kept = self._kept.take(buffers, self._examples.index(stage))
+        late = self._halves[stage].run_second(flat, list(kept.values()))
+        return (), self._with_gradients(stage, carry, self._numbered(stage, late))
+
+    def _numbered(self, stage: int, found: dict[int, Any]) -> dict[int, Any]:
+        """Gradients by the number of their weight, given by place among the stage's."""
+        numbers = sorted(i for pack in self.weights for i in pack.places[stage])
+        return {numbers[n]: gradient for n, gradient in found.items()}
 
     # ---- the loop --------------------------------------------------------------------------
 
@@ -319,6 +416,8 @@ class Loop:
         me = lax.axis_index(self.over)
         columns, p = self.columns, self.schedule.devices
         stacked = _stacked(own)
+        if self.keeps:
+            self._halve(stacked, rows)
         kept = {
             n: jnp.zeros((columns.inputs + 1, z.size), z.dtype)
             for n, z in self.edge.zeros().items()
@@ -326,6 +425,9 @@ class Loop:
         inbox = {
             n: jnp.zeros((columns.gradients + 1, z.size), z.dtype)
             for n, z in self.edge.zeros(floats=True).items()
+        }
+        held = {
+            n: jnp.zeros((columns.kept + 1, z.size), z.dtype) for n, z in self._kept.zeros().items()
         }
         ring = self.schedule.chunks > 1
         forwards = [(i, (i + 1) % p) for i in range(p if ring else p - 1)]
@@ -338,21 +440,26 @@ class Loop:
         table = jax.tree.map(jnp.asarray, (work, (columns.keep_input, columns.keep_gradient)))
 
         def tick(state: Any, row: Any) -> Any:
-            kept, inbox, carry = state
+            kept, inbox, held, carry = state
             mine, keep = jax.tree.map(lambda column: column[..., me], row)
             worked = functools.partial(self._worked, me, stacked, kept, inbox, rows)
-            sends, carry = worked("F", carry, mine["F"])
+            sends, carry = worked(held, "F", carry, mine["F"])
             if self.trains:
-                back, carry = worked("B", carry, mine["B"])
+                back, carry = worked(held, "B", carry, mine["B"])
+            if self.keeps:
+                back, more = back
+                held = _stored(held, more, mine["B"].kept)
             if "W" in mine:
-                carry, _ = lax.scan(lambda c, w: (worked("W", c, w)[1], None), carry, mine["W"])
+                for lane in range(len(columns.weights.micro_batch[0])):
+                    turn = jax.tree.map(lambda column, lane=lane: column[lane], mine["W"])
+                    _, carry = worked(held, "W", carry, turn)
             to_input, to_gradient = keep
             kept = _stored(kept, _moved(sends, self.over, forwards), to_input)
             if self.trains:
                 inbox = _stored(inbox, _moved(back, self.over, backwards), to_gradient)
-            return (kept, inbox, carry), None
+            return (kept, inbox, held, carry), None
 
-        (_, _, carry), _ = lax.scan(tick, (kept, inbox, self.start(first)), table)
+        (*_, carry), _ = lax.scan(tick, (kept, inbox, held, self.start(first)), table)
         return carry
 
     def _worked(
@@ -362,11 +469,12 @@ class Loop:
         kept: Buffers,
         inbox: Buffers,
         rows: Any,
+        held: Buffers,
         name: str,
         carry: Carry,
         work: Work,
-    ) -> tuple[Buffers, Carry]:
-        """One kind of work of a tick, if there is any: what is to be sent, and what was added up."""
+    ) -> tuple[Any, Carry]:
+        """One kind of work of a tick, if there is any: what is to be sent (and kept), and what was added up."""
         several = self.schedule.chunks > 1
         chunk = work.chunk if several else 0
         stage = work.chunk * self.schedule.devices + me
@@ -388,18 +496,27 @@ class Loop:
             def of(example: int) -> Any:
                 if name == "F":
                     return self._forward(example, ours, buffers, mine, at)
+                operands = ours, *at, buffers, gradients
+                if self.keeps and name == "B":
+                    return self._first(example, operands, mine)
+                if self.keeps:
+                    kept = {n: b[work.kept] for n, b in held.items()}
+                    return self._second(example, operands, mine, kept)
                 wanted = "W" if name == "W" else "I" if self.schedule.splits_backward else "IW"
                 return self._backward(example, wanted, ours, buffers, gradients, mine, at)
 
             made, mine = chosen(branch, [lambda s=s: of(s) for s in self._examples])
-            return self._whole(made), dataclasses.replace(
+            return (made if self.keeps else self._whole(made)), dataclasses.replace(
                 mine,
                 weights=_placed(carry.weights, mine.weights, chunk),
                 written=_placed(carry.written, mine.written, chunk),
             )
 
         def idle(carry: Carry) -> Any:
-            return self.edge.zeros(floats=name != "F"), carry
+            none = self.edge.zeros(floats=name != "F")
+            if self.keeps and name != "F":
+                return ((none, self._kept.zeros()) if name == "B" else ()), carry
+            return none, carry
 
         return lax.cond(work.micro_batch >= 0, busy, idle, carry)
 

@@ -23,10 +23,10 @@ from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import _Batch, _trace_share, divide
 from meshflow.distribute.parallel.report import PipelineReport, StageReport
 from meshflow.distribute.parallel.schedule import Schedule
-from meshflow.distribute.parallel.stage_weights import cut_of
+from meshflow.distribute.parallel.stage_weights import Cut, cut_of
 from meshflow.distribute.parallel.stages import Stages, stages_of
 from meshflow.distribute.parallel.tables import schedule_of
-from meshflow.distribute.replicas.shares import LocalPart, Shares, Total
+from meshflow.distribute.replicas.shares import LocalPart, Shares, Total, variable_of
 from meshflow.environment.jax_internals import jex_core
 from meshflow.placement.collectives import in_branches
 
@@ -98,7 +98,7 @@ class PipelinedStep:
             lambda: _trace_share(self.shares, program, self.batch),
             self.schedule.stages,
             options.stages.balance if trains else "cost",
-            lambda capture: any(capture is v for v in program.variables),
+            lambda capture: any(variable_of(capture) is v for v in program.variables),
             self._wanted,
             f"the model {getattr(program.model, 'name', '')!r}",
         )
@@ -118,8 +118,7 @@ class PipelinedStep:
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
         self.traced.assign(state)
         noted, predictions = self.rebuilt(results)
-        used = set(self._numbers)
-        found = [g if i in used else None for i, g in enumerate(gradients)]
+        found = [g if self._numbers[n] else None for n, g in enumerate(gradients)]
         return Gradients(noted, found, predictions)
 
     # ---- what there is ---------------------------------------------------------------------
@@ -128,11 +127,12 @@ class PipelinedStep:
         """All results but the values of which the mean is taken ahead."""
         return [0, *range(1 + len(self.shares.totals), traced.count)]
 
-    def _by_variable(self) -> dict[int, int]:
-        """For the number of a trained variable that of its capture."""
-        captured = {id(c): i for i, c in enumerate(self.traced.captures)}
-        places = {n: captured.get(id(v)) for n, v in enumerate(self.variables)}
-        return {n: i for n, i in places.items() if i is not None}
+    def _by_variable(self) -> list[list[int]]:
+        """For each trained variable the numbers of its captures: itself, and its part on a device."""
+        captured: dict[int, list[int]] = {}
+        for i, capture in enumerate(self.traced.captures):
+            captured.setdefault(id(variable_of(capture)), []).append(i)
+        return [captured.get(id(v), []) for v in self.variables]
 
     @property
     def _captured(self) -> list[Any]:
@@ -144,14 +144,9 @@ class PipelinedStep:
             self.traced.captures,
             {id(v): k for k, v in enumerate(self.traced.writes)},
         )
-        trained = set(self._numbers.values())
+        trained = {i for numbers in self._numbers for i in numbers}
         kinds = Kinds({}, {}, {}, {})
         for i, capture in enumerate(captures):
-            if isinstance(capture, LocalPart):
-                raise InvalidValueError(
-                    f"Pipeline: the layer with the weight {capture.name} exchanges rows between the devices of a batch; "
-                    "such layers cannot be in a pipeline."
-                )
             write = written.get(id(capture))
             if i in trained:
                 kinds.trained[i] = cut_of(capture, self.over, self.shares.axes)
@@ -186,8 +181,6 @@ class PipelinedStep:
         """What `MeshStrategy.explain` says of it."""
         loop, stages, schedule = self.loop, self.stages, self.schedule
         parts = zip(stages.layers, stages.work, stages.weights, stages.programs, strict=True)
-        columns = loop.columns
-        floats = sum(z.nbytes for z in loop.edge.zeros(floats=True).values())
         return PipelineReport(
             self.over,
             tuple(
@@ -203,7 +196,7 @@ class PipelinedStep:
             loop.distinct,
             loop.edge.bytes(),
             loop.sent,
-            columns.inputs * loop.edge.bytes() + columns.gradients * floats,
+            loop.held,
             schedule.chunks * sum(pack.bytes() for pack in loop.weights),
         )
 
@@ -251,7 +244,7 @@ class PipelinedStep:
         rows_of = [self._rows(leaf.ndim) for leaf in leaves]
         specs = [self._spec(i) for i in range(len(captures))]
         count = len(self.variables) if self.schedule.trains else 0
-        out = [self._spec(self._numbers.get(n), gradient=True) for n in range(count)]
+        out = [self._gradient_spec(n) for n in range(count)]
         out += [PartitionSpec()] * len(self.traced.writes)
         out += [rows if has_rows else PartitionSpec() for _, has_rows in self.loop.results]
         mapped = jax.shard_map(
@@ -264,9 +257,21 @@ class PipelinedStep:
         )
         return list(mapped(list(leaves), list(captures)))
 
-    def _spec(self, capture: int | None, gradient: bool = False) -> PartitionSpec:
-        cut = None if capture is None else self.loop.kinds.trained.get(capture)
-        return PartitionSpec() if cut is None else cut.spec(self.over, gradient)
+    def _spec(self, capture: int) -> PartitionSpec:
+        cut = self.loop.kinds.trained.get(capture)
+        if cut is None and isinstance(self.traced.captures[capture], LocalPart):
+            # A part that is not trained lies as rules say, whole for the pipeline.
+            made = cut_of(self.traced.captures[capture], self.over, self.shares.axes)
+            cut = Cut(local=made.local)
+        return PartitionSpec() if cut is None else cut.spec(self.over)
+
+    def _gradient_spec(self, variable: int) -> PartitionSpec:
+        numbers = self._numbers[variable]
+        return (
+            self.loop.kinds.trained[numbers[0]].spec(self.over, gradient=True)
+            if numbers
+            else PartitionSpec()
+        )
 
     def rebuilt(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
         """Noted values and predictions from the results, the loss being the first of them."""
@@ -328,11 +333,10 @@ class PipelinedStep:
             by_stage = [{n: b[c] for n, b in sums.items()} for c in range(len(stages))]
             found |= pack.gathered(by_stage, stages)
         gradients = []
-        for n, variable in enumerate(self.variables):
-            i = self._numbers.get(n)
-            known = None if i is None else found.get(i)
+        for numbers, variable in zip(self._numbers, self.variables, strict=True):
+            known = [found[i] for i in numbers if i in found]
             shape, dtype = tuple(variable.shape), variable.dtype.dtype
-            gradients.append(jnp.zeros(shape, dtype) if known is None else known.astype(dtype))
+            gradients.append(sum(known).astype(dtype) if known else jnp.zeros(shape, dtype))
         return gradients
 
     def _state(self, carry: Carry, values: dict[int, Any], me: Any) -> list[Any]:
@@ -391,11 +395,6 @@ def check_pipeline(strategy: Any) -> None:
     if not schedule_of(spec, devices, options.micro_batches).trains:
         raise InvalidValueError(
             f"Pipeline: the schedule {spec!r} has no backward passes, and cannot train."
-        )
-    if options.sequence == "ring":
-        raise InvalidValueError(
-            "sequence='ring' with a pipeline: devices of a ring send to their neighbours in the middle of a stage, where "
-            "those of other stages do not take part. Use sequence='ulysses' or 'split'."
         )
     if options.recompute == "gathers":
         raise InvalidValueError(

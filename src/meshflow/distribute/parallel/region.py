@@ -30,7 +30,7 @@ from meshflow.distribute.parallel.compress import Exchange
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
-from meshflow.distribute.replicas.shares import LocalPart, Shares, in_shares
+from meshflow.distribute.replicas.shares import LocalPart, Shares, in_shares, variable_of
 from meshflow.passes.stacking import stacked
 
 __all__ = ["region_gradients"]
@@ -158,9 +158,9 @@ class _Region:
         places = {id(v): i for i, v in enumerate(variables)}
         # The captures to differentiate by, each with the number of its variable.
         self.trained = [
-            (i, places[id(_variable(c))])
+            (i, places[id(variable_of(c))])
             for i, c in enumerate(traced.captures)
-            if id(_variable(c)) in places
+            if id(variable_of(c)) in places
         ]
         self.wanted = len(variables)
         apart = [c for c in traced.captures if isinstance(c, LocalPart)]
@@ -274,7 +274,7 @@ class _Region:
         if self.exchange is None:
             pairs = zip(self._kept_trained, gradients, strict=True)
             return [kept.collected(gradient) for kept, gradient in pairs], errors
-        ids = [id(_variable(self.traced.captures[i])) for i, _ in self.trained]
+        ids = [id(variable_of(self.traced.captures[i])) for i, _ in self.trained]
         wanted = list(zip(ids, gradients, self._kept_trained, strict=True))
         return self.exchange.collected(wanted, errors, values)
 
@@ -390,10 +390,6 @@ class _Region:
                 value = self._mean(value)
             new[k] = value
         return new
-
-
-def _variable(capture: Any) -> Any:
-    return capture.variable if isinstance(capture, LocalPart) else capture
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -43,7 +43,7 @@ class PipelineReport:
       programs: how many different programs the stages are.
       edge: bytes of the buffers that go from stage to stage in a tick.
       sent: bytes that a device sends to its neighbours in a step.
-      held_bytes: bytes of the inputs and gradients that a device keeps.
+      held_bytes: bytes of the inputs and gradients that a device keeps, and of what weight passes apart need.
       packed: bytes of the longest stage's weights, which every device has room for in a step.
     """
 

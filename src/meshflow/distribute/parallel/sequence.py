@@ -5,6 +5,9 @@ T is the bytes of the queries of all devices, N the number of devices of the dim
 * Ring (Liu et al. 2023, arXiv:2310.01889): keys and values go round, each device keeps its queries. Sent by a device:
   2 (N - 1) / N T forwards, 4 (N - 1) / N T backwards, where the gradients of keys and values go round with them.
   Blocks of the future cost causal attention nothing.
+* Gathered, in place of rings in the stages of pipelines: there only some devices compute a layer, and a step from neighbour
+  to neighbour is one of all devices. A device brings the keys and values of 1/N of the heads together at a time. It sends
+  and holds what a ring's does, where N divides the heads.
 * Ulysses (Jacobs et al. 2023, arXiv:2309.14509): each device gets the whole sequence of its share of the heads, which
   must divide. Sent: 4 (N - 1) / N**2 T forwards, as much again backwards.
 """
@@ -25,7 +28,7 @@ from jax.sharding import PartitionSpec
 from meshflow.distribute.parallel import blockwise
 from meshflow.distribute.parallel.blockwise import Attend, Places
 
-__all__ = ["Sequences", "attention", "ring", "ulysses"]
+__all__ = ["Sequences", "attention", "gathered", "ring", "ulysses"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Sequences:
     """How sequences lie on devices, and how attention runs over them.
 
     Attributes:
-      way: "ring" or "ulysses".
+      way: "ring", "gathered" or "ulysses".
       mesh: a JAX mesh; None for that of the program around.
       axes: the mesh dimensions that sequences are split over.
       batch: those that examples are split over.
@@ -45,6 +48,11 @@ class Sequences:
     axes: tuple[str, ...]
     batch: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """What `ParallelOptions.sequence` calls the way."""
+        return "ring" if self.way == "gathered" else self.way
 
     def devices(self, names: tuple[str, ...]) -> int:
         """How many parts some of the dimensions make."""
@@ -137,10 +145,10 @@ def _over_devices(
     def run(q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
         if key is not None and others:
             key = key.at[1].add(lax.axis_index(others).astype(key.dtype) * np.uint32(0x9E3779B9))
-        return (ring if place.way == "ring" else ulysses)(what, place.axes, q, k, v, mask, key)
+        return _WAYS[place.way](what, place.axes, q, k, v, mask, key)
 
     split = PartitionSpec(place.batch or None, place.axes, place.heads or None)
-    by_rows = place.way == "ring" and mask is not None and mask.shape[1] > 1
+    by_rows = place.way != "ulysses" and mask is not None and mask.shape[1] > 1
     of_mask = PartitionSpec(place.batch or None, place.axes if by_rows else None)
     mapped = jax.shard_map(
         run,
@@ -272,6 +280,103 @@ def _ring_backward(what: Attend, axes: tuple[str, ...], kept: Any, given: Any) -
 ring.defvjp(_ring_kept, _ring_backward)
 
 
+# ---- gathered --------------------------------------------------------------------------------
+
+
+class _Turns:
+    """A few heads at a time, of which all devices bring keys and values together."""
+
+    def __init__(self, axes: tuple[str, ...], q: Any, key: Any) -> None:
+        self.axes, self.key = axes, key
+        self.count = math.gcd(q.shape[2], lax.axis_size(axes))
+        self.places = Places(lax.axis_index(axes) * q.shape[1], 0)
+
+    def cut(self, x: Any, axis: int = 2) -> Any:
+        """An array with a first axis of turns in place of all heads."""
+        shape = (*x.shape[:axis], self.count, -1, *x.shape[axis + 1 :])
+        return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+    def joined(self, parts: Any, axis: int = 2) -> Any:
+        """The array that `cut` had."""
+        x = jnp.moveaxis(parts, 0, axis)
+        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+    def together(self, x: Any) -> Any:
+        """The keys of all devices."""
+        return lax.all_gather(x, self.axes, axis=1, tiled=True)
+
+    def apart(self, x: Any) -> Any:
+        """The sum of all devices' gradients of this device's keys."""
+        return lax.psum_scatter(x, self.axes, scatter_dimension=1, tiled=True)
+
+    def drawn(self, turn: Any) -> Any:
+        """The numbers that a turn's dropout follows from."""
+        if self.key is None:
+            return None
+        return self.key.at[1].add(turn.astype(self.key.dtype) * np.uint32(0x85EBCA6B))
+
+
+def _gathered_forward(
+    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
+) -> Any:
+    turns = _Turns(axes, q, key)
+
+    def one(heads: Any) -> Any:
+        turn, q, k, v = heads
+        k, v = turns.together(k), turns.together(v)
+        found = blockwise.forward(what, q, k, v, mask, turns.drawn(turn), turns.places)
+        return blockwise.finished(found, v.dtype)
+
+    parts = jnp.arange(turns.count), turns.cut(q), turns.cut(k), turns.cut(v)
+    values, sums = lax.map(one, parts)
+    return turns.joined(values), turns.joined(sums, 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def gathered(
+    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
+) -> Any:
+    """Attention of this device's queries to the keys of all devices, without sending to neighbours.
+
+    Args:
+      what: what attention does.
+      axes: the mesh dimensions of the sequence, which the program must know.
+      q: this device's queries [b, t / N, n, h], scaled.
+      k: this device's keys.
+      v: this device's values.
+      mask: bool [b, 1 or t / N, s], of all keys, or None.
+      key: two uint32 numbers for dropout, the same on all devices, or None.
+    """
+    return _gathered_forward(what, axes, q, k, v, mask, key)[0]
+
+
+def _gathered_kept(
+    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
+) -> Any:
+    values, sums = _gathered_forward(what, axes, q, k, v, mask, key)
+    return values, (q, k, v, mask, key, values, sums)
+
+
+def _gathered_backward(what: Attend, axes: tuple[str, ...], kept: Any, given: Any) -> Any:
+    q, k, v, mask, key, values, sums = kept
+    turns, saved = _Turns(axes, q, key), blockwise.saved_of(values, sums, given)
+
+    def one(heads: Any) -> Any:
+        turn, q, k, v, saved = heads
+        wide = turns.together(k), turns.together(v)
+        drawn = turns.drawn(turn)
+        dq, *rest = blockwise.backward(what, q, *wide, mask, drawn, saved, turns.places)
+        return dq, *map(turns.apart, rest)
+
+    of_heads = blockwise.Saved(*map(turns.cut, saved, (1, 2, 1)))
+    parts = jnp.arange(turns.count), turns.cut(q), turns.cut(k), turns.cut(v), of_heads
+    own = map(turns.joined, lax.map(one, parts))
+    return *(g.astype(x.dtype) for g, x in zip(own, kept[:3], strict=True)), None, None
+
+
+gathered.defvjp(_gathered_kept, _gathered_backward)
+
+
 # ---- ulysses ---------------------------------------------------------------------------------
 
 
@@ -295,3 +400,6 @@ def ulysses(
         key = key.at[1].add(lax.axis_index(axes).astype(key.dtype))
     values = blockwise.attend(what, together(q), together(k), together(v), mask, key)
     return lax.all_to_all(values, axes, 1, 2, tiled=True)
+
+
+_WAYS: dict[str, Any] = {"ring": ring, "gathered": gathered, "ulysses": ulysses}

@@ -21,12 +21,14 @@ class Work(NamedTuple):
       chunk: which of the device's stages.
       input: the slot of the stage's input.
       gradient: the slot of its output's gradient.
+      kept: the slot of what a backward pass keeps for the weight pass.
     """
 
     micro_batch: np.ndarray
     chunk: np.ndarray
     input: np.ndarray
     gradient: np.ndarray
+    kept: np.ndarray
 
 
 class Columns(NamedTuple):
@@ -42,6 +44,7 @@ class Columns(NamedTuple):
       keep_gradient: the same for gradients from the right.
       inputs: how many slots for inputs a device needs.
       gradients: how many for gradients.
+      kept: how many for what weight passes need.
     """
 
     forward: Work
@@ -51,6 +54,7 @@ class Columns(NamedTuple):
     keep_gradient: np.ndarray
     inputs: int
     gradients: int
+    kept: int
 
 
 _Key = tuple[int, int]
@@ -72,19 +76,20 @@ def _colored(lives: Iterable[tuple[int, int, _Key]]) -> tuple[dict[_Key, int], i
     return slots, count
 
 
-def _kept(schedule: Schedule, gradients: bool) -> tuple[dict[_Key, int], int]:
-    """Slots by (stage, micro-batch), and how many a device has."""
+def _of_weight_passes(schedule: Schedule) -> tuple[dict[_Key, int], int]:
+    """Slots from backward passes to weight passes."""
     when = schedule.when()
-    last = schedule.stages - 1
     lives: list[list[tuple[int, int, _Key]]] = [[] for _ in range(schedule.devices)]
-    for stage, i, arrives, ends in schedule.lifetimes():
-        if gradients:
-            if stage == last or Action("B", stage + 1, i) not in when:
-                continue
-            arrives = when[Action("B", stage + 1, i)] + 1
-        elif stage == 0:
-            continue
-        lives[stage % schedule.devices].append((arrives, ends, (stage, i)))
+    for action, tick in when.items():
+        if action.kind == "B":
+            ends = when[action._replace(kind="W")]
+            key = action.stage, action.micro_batch
+            lives[action.stage % schedule.devices].append((tick, ends, key))
+    return _slots(lives)
+
+
+def _slots(lives: Iterable[Iterable[tuple[int, int, _Key]]]) -> tuple[dict[_Key, int], int]:
+    """Slots for what lives on each device, and how many of them a device has."""
     slots: dict[_Key, int] = {}
     count = 0
     for of_device in lives:
@@ -94,10 +99,34 @@ def _kept(schedule: Schedule, gradients: bool) -> tuple[dict[_Key, int], int]:
     return slots, count
 
 
-def columns_of(schedule: Schedule) -> Columns:
-    """The columns of a schedule."""
-    inputs, input_count = _kept(schedule, gradients=False)
-    gradients, gradient_count = _kept(schedule, gradients=True)
+def _kept(schedule: Schedule, gradients: bool, keeps: bool) -> tuple[dict[_Key, int], int]:
+    """Slots by (stage, micro-batch), and how many a device has."""
+    when = schedule.when()
+    last = schedule.stages - 1
+    lives: list[list[tuple[int, int, _Key]]] = [[] for _ in range(schedule.devices)]
+    for stage, i, arrives, last_use in schedule.lifetimes():
+        # Weight passes have what they need kept apart, or read it again.
+        ends = when[Action("B", stage, i)] if keeps else last_use
+        if gradients:
+            if stage == last or Action("B", stage + 1, i) not in when:
+                continue
+            arrives = when[Action("B", stage + 1, i)] + 1
+        elif stage == 0:
+            continue
+        lives[stage % schedule.devices].append((arrives, ends, (stage, i)))
+    return _slots(lives)
+
+
+def columns_of(schedule: Schedule, keeps: bool = False) -> Columns:
+    """The columns of a schedule.
+
+    Args:
+      schedule: the schedule.
+      keeps: whether backward passes keep what weight passes need, instead of computing it again.
+    """
+    inputs, input_count = _kept(schedule, False, keeps)
+    gradients, gradient_count = _kept(schedule, True, keeps)
+    kept, kept_count = _of_weight_passes(schedule) if keeps else ({}, 0)
     shape = schedule.ticks, schedule.devices
     # As many lanes of weight passes as any tick has need of.
     used = (schedule.table[:, :, LANES.index("W") :, 0] >= 0).sum(axis=2)
@@ -108,6 +137,7 @@ def columns_of(schedule: Schedule) -> Columns:
             np.zeros(size, np.int32),
             np.full(size, input_count, np.int32),
             np.full(size, gradient_count, np.int32),
+            np.full(size, kept_count, np.int32),
         )
         for kind, size in zip(KINDS, (shape, shape, several), strict=True)
     }
@@ -133,6 +163,7 @@ def columns_of(schedule: Schedule) -> Columns:
         columns.chunk[place] = stage // schedule.devices
         columns.input[place] = inputs.get((stage, i), input_count)
         columns.gradient[place] = gradients.get((stage, i), gradient_count)
+        columns.kept[place] = kept.get((stage, i), kept_count)
     return Columns(
         work["F"],
         work["B"],
@@ -141,4 +172,5 @@ def columns_of(schedule: Schedule) -> Columns:
         keep_gradient,
         input_count,
         gradient_count,
+        kept_count,
     )

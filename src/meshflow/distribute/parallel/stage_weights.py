@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.packs import Buffers, Pack, alike, chosen, total
+from meshflow.distribute.replicas.shares import LocalPart, variable_of
 from meshflow.placement.layout import dimensions_of
 
 __all__ = ["Cut", "WeightPack", "beside", "cut_of"]
@@ -37,6 +38,8 @@ class Cut:
       over: the mesh dimensions of these devices.
       held: whether the weight itself is divided along `zero` between steps.
       rules: those over dimensions that rules name, with their names.
+      local: that along which a device has a part of its own, such as experts, with the mesh dimensions: nothing is
+        brought together, and gradients are not summed over them.
     """
 
     stage: int | None = None
@@ -44,6 +47,7 @@ class Cut:
     over: _Names = ()
     held: bool = False
     rules: tuple[tuple[int, _Names], ...] = ()
+    local: tuple[int, _Names] | None = None
 
     def spec(self, dimension: str, gradient: bool = False) -> PartitionSpec:
         """How the weight, or its gradient, comes in and goes out of what runs on each device.
@@ -57,27 +61,32 @@ class Cut:
             entries[self.stage] = dimension
         if self.zero is not None and (self.held or gradient):
             entries[self.zero] = self.over
+        if self.local is not None:
+            entries[self.local[0]] = self.local[1]
         return PartitionSpec(*(entries.get(i) for i in range(max(entries, default=-1) + 1)))
 
     @property
     def kind(self) -> Any:
         """Equal for weights that lie in buffers of one shape."""
         names = tuple(names for _, names in self.rules)
-        return self.stage is None, self.zero is None, self.over, self.held, names
+        own = None if self.local is None else self.local[1]
+        return self.stage is None, self.zero is None, self.over, self.held, names, own
 
 
 def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
     """How a pipeline takes a weight.
 
     Args:
-      capture: the weight.
+      capture: the weight, or a device's part of one.
       over: the mesh dimension of the pipeline.
       axes: those of the batch.
 
     Raises:
       ValueError: for an axis that is split over one of these dimensions and another one.
     """
-    layout = capture.layout if isinstance(capture, Variable) else None
+    here = isinstance(capture, LocalPart)
+    variable = variable_of(capture)
+    layout = variable.layout if isinstance(variable, Variable) else None
     if layout is None or layout.is_single_device():
         return Cut()
     cut: dict[str, Any] = {}
@@ -86,6 +95,8 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
         names = dimensions_of(spec, layout.mesh)
         if names == (over,):
             cut["stage"] = axis
+        elif here and names and set(names) <= set(axes):
+            cut["local"] = axis, names
         elif names and set(names) <= set(axes):
             cut |= {"zero": axis, "over": names, "held": True}
         elif names and {over, *axes}.isdisjoint(names):
@@ -95,7 +106,7 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
                 f"Pipeline: a rule splits axis {axis} of the weight {capture.name} over {spec!r}. The dimension of the "
                 f"stages, {over!r}, those of the batch, {list(axes)}, and others each split an axis of their own."
             )
-    slots = getattr(capture, "_slot_layout", None)
+    slots = None if here else getattr(variable, "_slot_layout", None)
     if "zero" not in cut and slots is not None:
         for axis, spec in enumerate(slots.sharding_specs):
             names = dimensions_of(spec, slots.mesh)
@@ -103,7 +114,7 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
                 cut |= {"zero": axis, "over": names}
     if "stage" not in cut:
         # Such weights are small, mostly; they come in whole.
-        cut = {}
+        cut = {name: value for name, value in cut.items() if name == "local"}
     return Cut(**cut, rules=tuple(rules))
 
 
@@ -132,7 +143,9 @@ class WeightPack:
     ) -> None:
         self.divided = divided
         self.cuts, self.cut = dict(cuts), next(iter(cuts.values()))
-        self.over, self.axes = over, tuple(axes)
+        own = () if self.cut.local is None else self.cut.local[1]
+        # Over which gradients are summed.
+        self.over, self.axes = over, tuple(a for a in axes if a not in own)
         self.names = [names for _, names in self.cut.rules]
         self._rules = [math.prod(sizes[n] for n in names) for names in self.names]
         self._zero = [math.prod(sizes[n] for n in self.cut.over)] * (self.cut.zero is not None)
@@ -186,12 +199,15 @@ class WeightPack:
         return found
 
     def put(self, arrays: Mapping[int, Any], stage: int, floats: bool = False) -> Buffers:
-        """The buffers of whole weights, or of their gradients."""
+        """The buffers of whole weights, or of their gradients: zeros where there are none."""
         return self._filled(arrays, stage, self.lead, self._pairs, floats)
 
     def _filled(self, arrays: Any, stage: int, lead: Any, pairs: Any, floats: bool = False) -> Any:
         rows: dict[str, list[Any]] = {name: [] for name in self._pack.zeros(floats)}
         for number, p in self.places[stage].items():
+            if number not in arrays:
+                rows[p.dtype].append(jnp.zeros((*lead, p.size), p.dtype))
+                continue
             parts = _divided(arrays[number].astype(p.dtype), pairs(number))
             rows[p.dtype].append(parts.reshape(*lead, -1))
         made = {}

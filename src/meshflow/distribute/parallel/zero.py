@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.replicas.shares import LocalPart
+from meshflow.distribute.replicas.shares import LocalPart, variable_of
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of
 
 __all__ = ["Kept", "free_axis", "kept_like", "split"]
@@ -129,7 +129,7 @@ def kept_like(strategy: Any, capture: Any) -> Kept:
       strategy: the strategy.
       capture: a variable, a part of one, or a tensor.
     """
-    variable = capture.variable if isinstance(capture, LocalPart) else capture
+    variable = variable_of(capture)
     layout = variable.layout if isinstance(variable, Variable) else None
     axes = strategy.batch_dimensions
     if layout is None or layout.is_single_device():

@@ -17,7 +17,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.placement.layout import dimensions_of
 
-__all__ = ["LocalPart", "Shares", "current_shares", "in_shares"]
+__all__ = ["LocalPart", "Shares", "current_shares", "in_shares", "variable_of"]
 
 
 class Shares:
@@ -181,6 +181,11 @@ class LocalPart:
         if _current.shares is None or context.trace is None:
             return self.variable._as_tensor()
         return context.trace.read(self)
+
+
+def variable_of(capture: Any) -> Any:
+    """The variable of which a trace reads a part, or what it reads itself."""
+    return capture.variable if isinstance(capture, LocalPart) else capture
 
 
 # Each device differentiates its own loss: what others owe to a mean comes back by the same mean.

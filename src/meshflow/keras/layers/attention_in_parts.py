@@ -41,6 +41,8 @@ def sequences_in_parts() -> Sequences | None:
     if all(mesh.dim_size(name) == 1 for name in axes):
         return None
     if current_shares() is not None:
+        if way == "ring" and strategy.options.pipeline is not None:  # type: ignore[union-attr]
+            way = "gathered"
         return Sequences(way, None, axes, (), heads)
     return Sequences(way, mesh.jax_mesh, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
 
@@ -83,7 +85,7 @@ def attention_in_parts(
     elif refused:
         raise ValueError(
             f"{type(layer).__name__} {layer.name}: {refused} needs the scores of whole sequences, but the strategy "
-            f"splits them over devices (sequence={sequences.way!r}). Leave it out, or leave sequence= out."
+            f"splits them over devices (sequence={sequences.option!r}). Leave it out, or leave sequence= out."
         )
     rate = float(layer._dropout_layer.rate) if training else 0.0
     key = layer._dropout_layer._stream.next_key() if rate else None

@@ -1,6 +1,7 @@
 """Compiles plans of a small language model for virtual devices; prints what theory and programs say as JSON.
 
-Arguments: how many plans for eight devices; or an objective and how many devices the best is for.
+Arguments: how many plans for eight devices, and "experts" for a model with some; or an objective and how many devices
+the best is for.
 
 A program of its own, because the number of devices of a process is fixed. Run by test_compiled_plans.py.
 """
@@ -16,7 +17,8 @@ os.environ["MESHFLOW_CACHE_DIR"] = ""
 import jax
 
 jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if len(sys.argv) > 2 else 8)
+MANY = len(sys.argv) > 2 and sys.argv[2].isdigit()
+jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if MANY else 8)
 
 import meshflow as tf
 from distribute.parallel.planner.models import gpt, tokens
@@ -31,9 +33,9 @@ from meshflow.distribute.parallel.planner.trial import tried
 BATCH, LENGTH, DEVICES = 64, 16, 8
 
 
-def compare(count):
-    """All plans of one and four micro-batches without offloading, in an order of chance."""
-    model, batch = gpt(2, 64, 4, LENGTH, 128), (*tokens(BATCH, LENGTH), None)
+def compare(count, experts=0):
+    """Plans of one and four micro-batches without offloading, in an order of chance."""
+    model, batch = gpt(2, 64, 4, LENGTH, 128, experts), (*tokens(BATCH, LENGTH), None)
     with shapes_only():
         profile = profiled(model._loss_program(), batch, model.optimizer)
         costs = Costs(profile, Hardware(DEVICES, "1TB"))
@@ -42,6 +44,8 @@ def compare(count):
             for c in choices(profile, DEVICES)
             if refusal(c, profile) is None and not c.offload and c.micro_batches in (1, 4)
         ]
+        if experts:
+            kept = [c for c in kept if c.experts]
         random.Random(0).shuffle(kept)
         best = {}
         for objective in ("bytes", "memory"):
@@ -80,7 +84,7 @@ def best_of_many(devices, objective):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if MANY:
         print(json.dumps(best_of_many(int(sys.argv[2]), sys.argv[1])))
     else:
-        print(json.dumps(compare(int(sys.argv[1]))))
+        print(json.dumps(compare(int(sys.argv[1]), 8 if "experts" in sys.argv else 0)))

@@ -9,25 +9,30 @@ LAYERS = tf.keras.layers
 class Block(LAYERS.Layer):
     """Attention to what came before, and two products."""
 
-    def __init__(self, width, heads, **kwargs):
+    def __init__(self, width, heads, experts=0, **kwargs):
         super().__init__(**kwargs)
         self.first, self.second = LAYERS.LayerNormalization(), LAYERS.LayerNormalization()
         self.attention = LAYERS.MultiHeadAttention(heads, width // heads)
-        self.up, self.down = LAYERS.Dense(4 * width, "gelu"), LAYERS.Dense(width)
+        self.experts = None
+        if experts:
+            self.experts = LAYERS.MixtureOfExperts(experts, 2 * width, capacity=1.25)
+        else:
+            self.up, self.down = LAYERS.Dense(4 * width, "gelu"), LAYERS.Dense(width)
 
     def call(self, x):
         y = self.first(x)
         x = x + self.attention(y, y, use_causal_mask=True)
-        return x + self.down(self.up(self.second(x)))
+        y = self.second(x)
+        return x + (self.down(self.up(y)) if self.experts is None else self.experts(y))
 
 
-def gpt(layers, width, heads, tokens, words):
-    """A compiled language model whose weights are shapes alone."""
+def gpt(layers, width, heads, tokens, words, experts=0):
+    """A compiled language model whose weights are shapes alone; every other block may have experts."""
     with shapes_only():
         inputs = tf.keras.Input([tokens], dtype="int32")
         x = LAYERS.Embedding(words, width)(inputs)
-        for _ in range(layers):
-            x = Block(width, heads)(x)
+        for number in range(layers):
+            x = Block(width, heads, experts * (number % 2))(x)
         x = LAYERS.LayerNormalization()(x)
         model = tf.keras.Model(inputs, LAYERS.Dense(words, dims="out:vocab")(x), name="gpt")
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -108,13 +108,13 @@ def test_formulas_of_divided_products():
 
 def test_a_language_model_in_parts(words):
     _, _, profile = words
-    split = profile.split(("heads", "hidden", "vocab"), 4)
+    sums = profile.split(("heads", "hidden", "vocab"), 4).total
     row = 4 * 16 * 64
     # The embedding's rows and two sums for each block; behind them one for queries, keys and values together, one for
     # the wide product, and one for the scores of words.
-    assert split.forward == split.backward == 5 * row
-    assert split.each == 9 * row
-    assert split.again == 2 * row
+    assert sums.forward == sums.backward == 5 * row
+    assert sums.each == 9 * row
+    assert sums.again == 2 * row
 
 
 def test_what_is_refused_is_never_proposed(words):

@@ -15,12 +15,14 @@ from meshflow.distribute.parallel.pipeline import check_pipeline
 from meshflow.distribute.parallel.planner.profile import ModelProfile
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["Choice", "choices", "refusal"]
+__all__ = ["PARTS", "Choice", "choices", "refusal"]
 
 # The named dimensions that are split over devices that compute products together.
 SPLIT = ("heads", "hidden", "vocab", "gates")
 # The most micro-batches that are looked at.
 _MOST = 64
+# The ways in which devices have parts of sequences in all layers.
+PARTS = ("ring", "ulysses")
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
 
@@ -33,7 +35,9 @@ class Choice:
       model: how many compute products together.
       stage: how many stages a pipeline has; 1 is none.
       zero, micro_batches, recompute, sequence, offload: as of `ParallelOptions`.
-      names: the named dimensions that are split over `model`.
+      names: the named dimensions that are split over `model`; with `sequence` "ring" and "ulysses" none, as it has parts
+        of sequences.
+      experts: whether experts lie on the devices that share a batch.
     """
 
     data: int
@@ -45,6 +49,7 @@ class Choice:
     sequence: str | None = None
     offload: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    experts: bool = False
 
     @property
     def devices(self) -> int:
@@ -63,8 +68,10 @@ class Choice:
         """The rules, as text."""
         found = ["batch:data"] if "data" in self.mesh else []
         found += [f"{name}:model" for name in self.names if self.model > 1]
-        if self.sequence == "split":
+        if self.sequence:
             found.append("sequence:model")
+        if self.experts:
+            found.append("experts:data")
         return ", ".join(found)
 
     @property
@@ -93,7 +100,8 @@ class Choice:
 
     def __str__(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
-        return ", ".join([sizes, *(f"{n}={_literal(v)}" for n, v in self.options.items())])
+        apart = ["experts"] if self.experts else []
+        return ", ".join([sizes, *apart, *(f"{n}={_literal(v)}" for n, v in self.options.items())])
 
 
 def _literal(value: Any) -> str:
@@ -114,25 +122,44 @@ def choices(profile: ModelProfile, devices: int) -> Iterator[Choice]:
     named = {name for w in profile.weights for of_axis in w.dims or () for name in of_axis}
     names = tuple(name for name in SPLIT if name in named)
     for stage in _divisors(devices):
-        for model in _divisors(devices // stage) if names else [1]:
+        for model in _divisors(devices // stage) if names or profile.attention else [1]:
             data = devices // stage // model
             for zero in (0, 1, 2, 3) if data > 1 else (0,):
-                yield from _timed(Choice(data, model, stage, zero, names=names), profile)
+                for sequence in _sequences(profile, model, stage, bool(names)):
+                    base = Choice(data, model, stage, zero, sequence=sequence)
+                    if sequence not in PARTS:
+                        base = dataclasses.replace(base, names=names)
+                    yield from _timed(base, profile)
 
 
 def _timed(base: Choice, profile: ModelProfile) -> Iterator[Choice]:
     """A mesh with `zero` and all that says when what is done."""
     for count in _micro_batches(profile.batch, base.data):
         for recompute in (None, "layer", *(("gathers",) if base.zero == 3 else ())):
-            for sequence in (None, "split") if base.model > 1 and profile.sequence else (None,):
+            for experts in (False, True) if _has_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
                     yield dataclasses.replace(
                         base,
                         micro_batches=count,
                         recompute=recompute,
-                        sequence=sequence,
+                        experts=experts,
                         offload=offload,
                     )
+
+
+def _sequences(profile: ModelProfile, model: int, stage: int, named: bool) -> list[str | None]:
+    """What may be done with sequences."""
+    if model == 1:
+        return [None]
+    found: list[str | None] = [None, *(["split"] * bool(profile.sequence))] if named else []
+    # In stages, and beside experts, whose tokens are not in parts, parts of sequences are for users to add.
+    possible = profile.attention and profile.sequence and stage == 1 and not profile.experts
+    return found + ([*PARTS] if possible else [])
+
+
+def _has_experts(base: Choice, profile: ModelProfile) -> bool:
+    # In stages, and beside divided products, too.
+    return bool(profile.experts) and base.data > 1 and base.model == base.stage == 1
 
 
 def _divisors(number: int) -> list[int]:
@@ -157,12 +184,19 @@ def refusal(choice: Choice, profile: ModelProfile) -> str | None:
         return f"{profile.batch} examples do not divide over {choice.data} devices"
     if choice.stage > len(profile.layers):
         return f"{choice.stage} stages are more than the {len(profile.layers)} layers"
-    if choice.model > 1:
+    if choice.names and choice.model > 1:
         for w in profile.weights:
             axis = w.named(choice.names)
             if axis is not None and w.shape[axis] % choice.model:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
-    if choice.sequence == "split" and profile.sequence % choice.model:
+    if choice.experts:
+        why = [e.refusal(choice.data, choice.micro_batches) for e in profile.experts]
+        if any(why):
+            return next(filter(None, why))
+    heads = profile.attention.heads if profile.attention else 0
+    if choice.sequence == "ulysses" and heads % choice.model:
+        return f"{heads} heads do not divide over {choice.model} devices"
+    if choice.sequence and profile.sequence % choice.model:
         return f"sequences of {profile.sequence} do not divide into {choice.model} parts"
     return _refused_options(choice)
 
@@ -178,6 +212,7 @@ def _refused_options(choice: Choice) -> str | None:
         choice.micro_batches > 1,
         choice.recompute,
         choice.sequence,
+        choice.experts,
         choice.offload,
     )
     if kind not in _known:

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
-from meshflow.distribute.parallel.planner.choices import Choice
+from meshflow.distribute.parallel.planner.choices import PARTS, Choice
 from meshflow.distribute.parallel.planner.hardware import Hardware
 from meshflow.distribute.parallel.planner.profile import ModelProfile, Split
 
@@ -49,12 +49,13 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """Bytes of the weights on a device before `zero`, and of those that `zero` can divide."""
+    """Bytes of the weights on a device before `zero`, of those that `zero` can divide, and of experts of its own."""
 
     weights: int
     slots: int
     divisible: int
     divisible_slots: int
+    own: int = 0
 
 
 class Costs:
@@ -76,7 +77,7 @@ class Costs:
         Args:
           choice: the choice.
         """
-        split = self.profile.split(choice.names, choice.model)
+        split = self._split(choice)
         held = self._held(choice)
         sent = self._sent(choice, split)
         if choice.stage > 1:
@@ -86,11 +87,23 @@ class Costs:
         seconds, bubble = self._seconds(choice, split, sent)
         return Estimate(held, sent, seconds, bubble)
 
+    def _split(self, choice: Choice) -> Split:
+        if choice.sequence in PARTS:
+            return self.profile.in_parts_of_sequences(choice.model)
+        return self.profile.split(choice.names, choice.model)
+
     # ---- between steps ---------------------------------------------------------------------
 
-    def _make_sizes(self, names: tuple[str, ...], data: int, model: int, stage: int) -> _Sizes:
-        weights = slots = divisible = divisible_slots = 0.0
+    def _make_sizes(
+        self, names: tuple[str, ...], data: int, model: int, stage: int, experts: bool
+    ) -> _Sizes:
+        weights = slots = divisible = divisible_slots = own = 0.0
         for w in self.profile.weights:
+            if experts and w.named(["experts"]) is not None:
+                own += w.bytes / data
+                weights += w.bytes / data
+                slots += w.slots / data
+                continue
             taken = [w.named(names) if model > 1 else None]
             parts = model if taken[0] is not None else 1
             if stage > 1:
@@ -102,7 +115,7 @@ class Costs:
             if data > 1 and w.free_axis(data, taken) is not None:
                 divisible += w.bytes / parts
                 divisible_slots += w.slots / parts
-        return _Sizes(int(weights), int(slots), int(divisible), int(divisible_slots))
+        return _Sizes(int(weights), int(slots), int(divisible), int(divisible_slots), int(own))
 
     def sizes(self, choice: Choice) -> _Sizes:
         """Bytes of weights and slots on a device before `zero`.
@@ -110,7 +123,7 @@ class Costs:
         Args:
           choice: the choice.
         """
-        return self._sizes(choice.names, choice.data, choice.model, choice.stage)
+        return self._sizes(choice.names, choice.data, choice.model, choice.stage, choice.experts)
 
     def _held(self, choice: Choice) -> dict[str, int]:
         sizes, d = self.sizes(choice), choice.data
@@ -147,7 +160,7 @@ class Costs:
         edges = [split.edges[u] // (choice.model if divided else 1) for u in layers]
         largest = max(kept, default=0)
         # Sums over divided products have terms, results and both of their gradients, all of them whole.
-        sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.model > 1 else 0
+        sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.names else 0
         if "activations" in choice.offload:
             # One layer's are computed with while another's come or go.
             at_hand = max(edges, default=0) if choice.recompute == "layer" else largest
@@ -178,6 +191,11 @@ class Costs:
         else:
             at_last = parts if choice.zero else whole * (2 if d > 1 else 1)
             gradients = max(0, at_last - activations)
+        if choice.sequence in PARTS:
+            # One exchange sums those of all weights, where layers are not computed again each by itself: terms and
+            # sums are there together. The rows of tables come together, too.
+            summed, looked_up = self._of_parts(choice)
+            gradients += looked_up + (0 if choice.recompute == "layer" else summed)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _make_stages(
@@ -218,15 +236,46 @@ class Costs:
         ring, sent = _ring, dict[str, int]()
         if choice.stage > 1:
             return self._divided(choice, split, self._sent_in_stages(choice, sizes))
-        rest = sizes.weights - sizes.divisible
+        if choice.experts:
+            exchanges = 6 if choice.recompute == "layer" else 4
+            sent["tokens"] = sum(
+                e.sent(self.profile.batch, d, m, exchanges) for e in self.profile.experts
+            )
+        if choice.sequence in PARTS:
+            sent |= self._sent_between_parts(choice)
+        rest = sizes.weights - sizes.divisible - sizes.own
         if not choice.zero:
-            sent["gradients"] = 2 * ring(sizes.weights, d)
+            sent["gradients"] = 2 * ring(sizes.weights - sizes.own, d)
             return self._divided(choice, split, sent)
         turns = m if choice.zero >= 2 else 1
         sent["gradients"] = turns * (ring(sizes.divisible, d) + 2 * ring(rest, d))
         again = 2 * m if choice.zero == 3 and choice.recompute else 1
         sent["weights"] = again * ring(sizes.divisible, d)
         return self._divided(choice, split, sent)
+
+    def _sent_between_parts(self, choice: Choice) -> dict[str, int]:
+        """What devices send that have parts of sequences: for attention, and sums of gradients of all weights."""
+        t, attention = choice.model, self.profile.attention
+        assert attention is not None and choice.sequence is not None
+        forward, backward = attention.sent(choice.sequence, t)
+        if choice.recompute == "layer":
+            forward *= 2
+        summed, looked_up = self._of_parts(choice)
+        turns = choice.micro_batches
+        return {
+            "attention": (forward + backward) * turns * self._rows(choice),
+            "parts": turns * (2 * _ring(summed, t) + _ring(looked_up, t)),
+        }
+
+    def _of_parts(self, choice: Choice) -> tuple[int, int]:
+        """Bytes of the gradients that devices with parts of sequences sum, and of the rows of tables that they gather.
+
+        A table's gradient is that of its rows, which are looked up from whole sequences.
+        """
+        tables = [w for w in self.profile.weights if w.named(["vocab"]) == 0]
+        summed = sum(w.bytes for w in self.profile.weights if w not in tables)
+        looked_up = sum(w.bytes // w.shape[0] for w in tables) * self.profile.sequence
+        return summed, looked_up * self._rows(choice)
 
     def _sent_in_stages(self, choice: Choice, sizes: _Sizes) -> dict[str, int]:
         """What a pipeline sends: to neighbours, and once in a step to bring a stage's weights together."""
@@ -249,32 +298,44 @@ class Costs:
     def _divided(self, choice: Choice, split: Split, sent: dict[str, int]) -> dict[str, int]:
         """What is sent, with the sums of divided products."""
         t = choice.model
-        if t > 1:
-            backward = split.each if choice.zero == 3 else split.backward
+        if t > 1 and choice.names:
+            total = split.total
+            backward = total.each if choice.zero == 3 else total.backward
             if choice.zero == 3 and choice.sequence == "split":
                 # The halves of such a sum are exchanges of their own, of which gathers may be done again.
                 again = choice.recompute == "gathers"
-                backward = (split.backward + (split.each if again else split.backward)) // 2
-            sums = split.forward + backward
+                backward = (total.backward + (total.each if again else total.backward)) // 2
+            sums = total.forward + backward
             if choice.stage > 1:
-                # Every tick has those of a stage: forwards, backwards, and forwards again.
-                if choice.sequence == "split":
-                    backward = (split.backward + split.each) // 2
-                else:
-                    backward = split.each
-                sums = 2 * split.forward + backward
-                if choice.recompute == "layer":
-                    sums += split.again
                 ticks = choice.micro_batches + 2 * choice.stage - 2
-                sums = sums * ticks // choice.micro_batches // choice.stage
+                sums = self._sums_in_a_tick(choice, split) * ticks // choice.micro_batches
             elif choice.recompute == "layer":
-                sums += split.again
+                sums += total.again
                 if choice.sequence == "split":
                     # What a layer gives is a sum in two halves, of which the next one's gather is needed again.
-                    sums += (split.forward - split.again) // 2
+                    sums += total.last // 2
             sums *= self.profile.batch // choice.data
             sent["products"] = 2 * sums * (t - 1) // t
         return sent
+
+    def _sums_in_a_tick(self, choice: Choice, split: Split) -> int:
+        """What the busiest stages sum in a tick, of an example: one in its forward pass, one in its backward pass."""
+        parts, _, _ = self._stages(choice)
+        forward, backward = [0], []
+        for number, part in enumerate(parts):
+            sums = [split.sums[u] for u in part]
+            once = sum(s.forward for s in sums)
+            owed = sum(s.each for s in sums)
+            if choice.sequence == "split":
+                owed = (owed + sum(s.backward for s in sums)) // 2
+            if choice.recompute == "layer":
+                owed += sum(s.again for s in sums)
+            if number < choice.stage - 1:
+                forward.append(once)
+                # What a stage gives is not summed again.
+                once -= sums[-1].last
+            backward.append(once + owed)
+        return max(forward) + max(backward)
 
     # ---- time ------------------------------------------------------------------------------
 
@@ -322,7 +383,7 @@ class Costs:
         if "parameters" in choice.offload:
             found += 2 * held["weights"]
         if "activations" in choice.offload:
-            split = self.profile.split(choice.names, choice.model)
+            split = self._split(choice)
             kept = split.edges if choice.recompute == "layer" else split.kept
             found += 2 * sum(kept) * self.profile.batch // choice.data
         return found

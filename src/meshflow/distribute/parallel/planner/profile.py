@@ -10,7 +10,7 @@ import functools
 import re
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,12 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.cutting import Program, size_of
 from meshflow.distribute.parallel.options import ParallelOptions
+from meshflow.distribute.parallel.planner.exchanges import (
+    Attended,
+    Experts,
+    attention_of,
+    experts_of,
+)
 from meshflow.distribute.parallel.planner.splits import Splits, splits_of
 from meshflow.distribute.parallel.program import LossProgram
 from meshflow.distribute.parallel.stages import LABEL, Layers, balanced
@@ -72,6 +78,27 @@ class Weight:
         return free_axis(self.shape, parts, taken)
 
 
+class LayerSums(NamedTuple):
+    """What devices sum in a layer of which products are divided; bytes of an example.
+
+    Attributes:
+      forward: in the forward pass.
+      last: the last of these sums, of what the layer gives.
+      backward: in the backward pass.
+      each: the same where gradients of one value by several products are not added first.
+    """
+
+    forward: int = 0
+    last: int = 0
+    backward: int = 0
+    each: int = 0
+
+    @property
+    def again(self) -> int:
+        """What is summed again where the layer is computed again: all but what it gives."""
+        return self.forward - self.last
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
     """A model's layers when rules split its weights over some devices; numbers are of one example where they say so.
@@ -81,20 +108,19 @@ class Split:
       kept: bytes of what each layer keeps for its backward pass on one device, of an example.
       shared: the same where sequences are split between products, too.
       edges: bytes that each layer gives to others, of an example.
-      forward: bytes that the devices sum in the forward pass, of an example.
-      again: bytes of them that they sum again where layers are computed again.
-      backward: bytes that they sum in the backward pass, of an example.
-      each: the same where gradients of one value by several products are not added first.
+      sums: what the devices sum in each layer.
     """
 
     work: tuple[float, ...]
     kept: tuple[int, ...]
     shared: tuple[int, ...]
     edges: tuple[int, ...]
-    forward: int
-    again: int
-    backward: int
-    each: int
+    sums: tuple[LayerSums, ...]
+
+    @property
+    def total(self) -> LayerSums:
+        """The sums of all layers."""
+        return LayerSums(*map(sum, zip(*self.sums, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,6 +137,8 @@ class ModelProfile:
       batch: how many examples a step has.
       sequence: the length of its sequences, 0 where it has none.
       results: bytes of what the model predicts for one example.
+      attention: what its attention layers exchange where sequences are in parts, None without such layers.
+      experts: its layers of experts.
     """
 
     name: str
@@ -122,6 +150,8 @@ class ModelProfile:
     batch: int
     sequence: int
     results: int
+    attention: Attended | None
+    experts: tuple[Experts, ...]
     _traced: _Tracing
 
     @property
@@ -147,6 +177,14 @@ class ModelProfile:
           parts: over how many devices.
         """
         return self._traced.split(self.weights, names if parts > 1 else (), parts)
+
+    def in_parts_of_sequences(self, parts: int) -> Split:
+        """Its layers when each of some devices has a part of all sequences.
+
+        Args:
+          parts: over how many devices.
+        """
+        return self._traced.in_parts_of_sequences(self.sequence, parts)
 
     def stages(self, count: int) -> list[int]:
         """The ends of stages of a pipeline, as it is cut where nobody marks stages.
@@ -215,6 +253,8 @@ def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
         rows,
         max((s[1] for s in shapes if len(s) > 1), default=0),
         sum(size_of(a) for a in outputs) // ROWS,
+        attention_of(traced, of_capture, weights, ROWS),
+        experts_of(traced, program.model, ROWS),
         _Tracing(traced, cut, of_capture),
     )
 
@@ -341,7 +381,14 @@ class _Tracing:
             shared[unit] += size if v in found.whole else size // parts
         # The last sum of a layer is what it gives, which its own gradient does not need.
         last = {unit_of[v]: size for v, size in found.forward}
-        forward = sum(size for _, size in found.forward)
+
+        def of_layer(unit: int) -> LayerSums:
+            def of(sums: Any) -> int:
+                return sum(size for v, size in sums if unit_of[v] == unit) // ROWS
+
+            counted = of(found.backward), of(found.each)
+            return LayerSums(of(found.forward), last.get(unit, 0) // ROWS, *counted)
+
         # Products are nearly all of the arithmetic; those that are split are divided evenly.
         whole = sum(self.costs)
         share = min(found.divided / ROWS / whole, 1.0) if whole else 0.0
@@ -351,11 +398,23 @@ class _Tracing:
             tuple(sizes),
             tuple(shared),
             self._edges,
-            forward // ROWS,
-            (forward - sum(last.values())) // ROWS,
-            found.backward // ROWS,
-            found.each // ROWS,
+            tuple(of_layer(u) for u in range(units)),
         )
+
+    def in_parts_of_sequences(self, length: int, parts: int) -> Split:
+        key = "sequence", parts
+        if key not in self._known:
+            _, kept, unit_of = self._residuals
+            sizes = [0] * self.cut.units
+            for v in kept:
+                # Scores, of queries and keys, are not kept but computed again by block.
+                if v.aval.shape.count(length) < 2:
+                    sizes[unit_of[v]] += size_of(v.aval) // ROWS // parts
+            edges = tuple(n // parts for n in self._edges)
+            work = tuple(c / parts for c in self.costs)
+            nothing = (LayerSums(),) * self.cut.units
+            self._known[key] = Split(work, tuple(sizes), tuple(sizes), edges, nothing)
+        return self._known[key]
 
     @functools.cached_property
     def _edges(self) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ class Splits:
       axes: the split axis of each value that has one.
       divided: multiplications and additions of what each device does its part of.
       forward: (value, bytes) of what devices sum in the forward pass, in order.
-      backward: bytes that they sum for gradients of what goes into split products, when those of several products
-        are added first.
+      backward: (value, bytes) of what they sum for gradients of what goes into the split products of these values, when
+        those of several products are added first.
       each: the same when they are not.
       whole: the values that go into split products as they are.
     """
@@ -37,8 +37,8 @@ class Splits:
     axes: dict[Any, int]
     divided: float = 0.0
     forward: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
-    backward: int = 0
-    each: int = 0
+    backward: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
+    each: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
     whole: set[Any] = dataclasses.field(default_factory=set)
 
 
@@ -100,10 +100,11 @@ class _Step:
         if isinstance(operand, jex_core.Literal) or operand not in self.known:
             return
         size = self.times * size_of(operand.aval)
-        self.found.each += size
+        owed = self.eqn.outvars[0], size
+        self.found.each.append(owed)
         if operand not in self.found.whole:
             self.found.whole.add(operand)
-            self.found.backward += size
+            self.found.backward.append(owed)
 
     def _product(self) -> None:
         left, right = self.eqn.invars[:2]
@@ -171,9 +172,9 @@ class _Step:
         }
         inside = splits_of(jaxpr, given, known, times)
         self.found.divided += inside.divided
-        self.found.forward += [(self.eqn.outvars[0], size) for _, size in inside.forward]
-        self.found.backward += inside.backward
-        self.found.each += inside.each
+        for name in ("forward", "backward", "each"):
+            sums = [(self.eqn.outvars[0], size) for _, size in getattr(inside, name)]
+            getattr(self.found, name).extend(sums)
         carried = self.eqn.params.get("num_carry", 0)
         for i, (out, v) in enumerate(zip(self.eqn.outvars, jaxpr.outvars, strict=False)):
             axis = None if isinstance(v, jex_core.Literal) else inside.axes.get(v)
