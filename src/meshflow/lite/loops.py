@@ -67,8 +67,10 @@ def _scan(l: Lowering, e: Equation) -> list[Tensor]:
     carry, rest = rest[:carried], rest[carried:]
     piles, rest = rest[: len(stacks)], rest[len(stacks) :]
     keep, lines = rest[: len(held)], rest[len(held) :]
-    last = inner.constant(np.int32(length - 1))
-    place = inner.binary("SUB", last, i) if p["reverse"] else i
+    place = i
+    if p["reverse"]:
+        last = inner.binary("SUB", inner.size(length), inner.constant(np.int32(1)))
+        place = inner.binary("SUB", last, i)
     # The others were folded into the program.
     unused = [Tensor(v.shape, v.dtype) for v in body.inputs[:consts]]
     for number, tensor in zip(fixed, keep, strict=True):
@@ -80,7 +82,7 @@ def _scan(l: Lowering, e: Equation) -> list[Tensor]:
     number = _finished(inner, [step, *results[:carried], *filled, *keep, *lines])
 
     tester, inputs = _inside(l, "test", state)
-    more = tester.binary("LESS", inputs[0], tester.constant(np.int32(length)))
+    more = tester.binary("LESS", inputs[0], tester.size(length))
     found = _while(l, _finished(tester, [more]), number, state)
     return found[1 : 1 + carried + len(stacks)]
 
