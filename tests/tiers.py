@@ -152,7 +152,7 @@ class Freeing:
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         # What tests share may be large: freeing it again and again would not help.
-        self.limit = max(GROWN, resident() + GROWN // 4)
+        self.limit = max(GROWN, resident() + GROWN // 8)
 
 
 def resident():

@@ -194,10 +194,15 @@ def test_fit_with_split_sequences_gives_the_losses_of_one_device(rng):
     x = rng.integers(1, 20, (20, 16))
     x[::2, 12:] = 0
     expected = trained(contextlib.nullcontext(), x).history["loss"]
-    mesh = dtensor.create_mesh({"data": 2, "seq": 2})
-    ways = [{"sequence": "ring", "zero": 1}, {"sequence": "ulysses"}]
-    for options in ways[: rounds(1, 2)]:
-        strategy = tf.distribute.MeshStrategy(mesh, "batch:data, sequence:seq", **options)
+    split = ({"data": 2, "seq": 2}, "batch:data, sequence:seq")
+    ways = [
+        (*split, {"sequence": "ring", "zero": 1}),
+        # No dimension splits the batch.
+        ({"seq": 4}, "sequence:seq", {"sequence": "ring", "recompute": "layer"}),
+        (*split, {"sequence": "ulysses"}),
+    ]
+    for mesh, rules, options in ways[: rounds(2, 3)]:
+        strategy = tf.distribute.MeshStrategy(dtensor.create_mesh(mesh), rules, **options)
         found = trained(strategy.scope(), x).history["loss"]
         np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=str(options))
 

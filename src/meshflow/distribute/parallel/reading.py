@@ -13,9 +13,9 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel.zero import kept_like
-from meshflow.distribute.replicas.shares import Shares
+from meshflow.distribute.replicas.shares import Shares, current_shares
 
-__all__ = ["manual", "reading_parts"]
+__all__ = ["manual", "mesh_to_name", "reading_parts"]
 
 _gather = Op("gather_weight", lambda operands, static: static[0].whole(operands[0]), constant=False)
 
@@ -52,14 +52,24 @@ def manual(shares: Shares) -> Iterator[None]:
 
     In a pipeline they are for one device altogether, but for dimensions over which rules split weights.
     """
-    strategy = shares.strategy
-    mesh = strategy.mesh.jax_mesh.abstract_mesh
-    names = shares.axes
-    if strategy.options.pipeline is not None:
-        names = tuple(n for n in mesh.axis_names if n not in strategy.rule_dimensions)
+    mesh, names = shares.strategy.mesh.jax_mesh.abstract_mesh, _manual_names(shares)
     if not names:
         yield
         return
     kinds = dict.fromkeys(names, jax.sharding.AxisType.Manual)
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         yield
+
+
+def _manual_names(shares: Shares) -> tuple[str, ...]:
+    strategy = shares.strategy
+    if strategy.options.pipeline is None:
+        return shares.axes
+    names = strategy.mesh.jax_mesh.axis_names
+    return tuple(n for n in names if n not in strategy.rule_dimensions)
+
+
+def mesh_to_name(strategy: Any) -> Any:
+    """The JAX mesh that a layer names which divides its work itself; None where the program around has one already."""
+    shares = current_shares()
+    return None if shares is not None and _manual_names(shares) else strategy.mesh.jax_mesh

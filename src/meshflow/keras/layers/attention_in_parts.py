@@ -10,8 +10,8 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel import sequence
 from meshflow.distribute.parallel.blockwise import Attend
+from meshflow.distribute.parallel.reading import mesh_to_name
 from meshflow.distribute.parallel.sequence import Sequences
-from meshflow.distribute.replicas.shares import current_shares
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.ops import array, math
 
@@ -40,11 +40,12 @@ def sequences_in_parts() -> Sequences | None:
     heads = tuple(n for n in strategy.rules.dimensions("heads") if n not in axes)  # type: ignore[union-attr]
     if all(mesh.dim_size(name) == 1 for name in axes):
         return None
-    if current_shares() is not None:
-        if way == "ring" and strategy.options.pipeline is not None:  # type: ignore[union-attr]
-            way = "gathered"
-        return Sequences(way, None, axes, (), heads)
-    return Sequences(way, mesh.jax_mesh, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
+    named = mesh_to_name(strategy)
+    if named is not None:
+        return Sequences(way, named, axes, strategy.batch_dimensions, heads)  # type: ignore[union-attr]
+    if way == "ring" and strategy.options.pipeline is not None:  # type: ignore[union-attr]
+        way = "gathered"
+    return Sequences(way, None, axes, (), heads)
 
 
 def attention_in_parts(

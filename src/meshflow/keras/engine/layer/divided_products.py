@@ -18,6 +18,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import products
 from meshflow.distribute.parallel.products import Divided
+from meshflow.distribute.parallel.reading import mesh_to_name
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.placement.layout import dimensions_of
 
@@ -108,9 +109,8 @@ def _pair(
     of_w = inputs.partition(",")[2]
     if next(c for c in of_w if (c in output) is (form != "rows")) != of_w[axis]:
         return None
-    if current_shares() is not None:
-        return Divided(form, equation, None, (), over)
-    return Divided(form, equation, strategy.mesh.jax_mesh, strategy.batch_dimensions, over)
+    mesh = mesh_to_name(strategy)
+    return Divided(form, equation, mesh, () if mesh is None else strategy.batch_dimensions, over)
 
 
 _products = Op(
