@@ -187,15 +187,19 @@ class Costs:
         # Gradients come as activations go. Where devices sum them whole, terms and sums are there together.
         if choice.micro_batches > 1:
             sums = parts if choice.zero >= 2 else whole
-            gradients = sums + max(0, sums - activations)
+            # A layer's gradient is whole before it is scattered.
+            largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
+            gradients = sums + max(0, max(sums, largest) - activations)
         else:
             at_last = parts if choice.zero else whole * (2 if d > 1 else 1)
             gradients = max(0, at_last - activations)
         if choice.sequence in PARTS:
-            # One exchange sums those of all weights, where layers are not computed again each by itself: terms and
-            # sums are there together. The rows of tables come together, too.
+            # One exchange sums those of all weights, terms and sums are there together; unless they are a micro-batch's
+            # whose layers are computed again each by itself. What ZeRO 2 scatters is whole before, all the same. The
+            # rows of tables come together, too.
             summed, looked_up = self._of_parts(choice)
-            gradients += looked_up + (0 if choice.recompute == "layer" else summed)
+            by_layer = choice.recompute == "layer" and choice.micro_batches > 1 and choice.zero != 2
+            gradients += looked_up + (0 if by_layer else summed)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _make_stages(
