@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import string
@@ -131,18 +131,13 @@ def of_saved_model(folder: Any, name: str = "serving_default") -> Deployable:
     """
     if name == "serving_default":
         # A model of layers gives more than the functions that were saved of it.
-        model = _face().keras.models.load_model(folder, compile=False)
+        model = public_face().keras.models.load_model(folder, compile=False)
         if model._saved_signatures():
             return of_model(model)
     signatures = load(folder).signatures
     if name not in signatures:
         raise ValueError(f"{folder} has no signature {name!r}, only {sorted(signatures)}.")
     return of_concrete_function(signatures[name], name)
-
-
-def _face() -> Any:
-    """The package that users import, which is above this one and has been loaded by whoever gets here."""
-    return sys.modules[__name__.partition(".")[0]]
 
 
 def of_anything(source: Any, name: str = "serving_default") -> Deployable:

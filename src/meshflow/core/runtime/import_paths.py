@@ -13,13 +13,19 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
 from types import ModuleType
+from typing import Any
 
-__all__ = ["FOR_JAX", "install"]
+__all__ = ["FOR_JAX", "install", "public_face"]
 
 _PACKAGE = __name__.partition(".")[0]
 # Parts that any JAX program may use: they are loaded without the rest.
 FOR_JAX = ("kernels", "passes")
 _ALONE = (*FOR_JAX, "_face", "_version", "cli", "version")
+
+
+def public_face() -> Any:
+    """The package that users import, which is above all others and has been loaded by whoever gets here."""
+    return sys.modules[_PACKAGE]
 
 
 class _Known(Loader):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import jax
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.pipeline import (
@@ -284,7 +284,7 @@ class MeshStrategy(Strategy):
           (4, 256)
         """
         # What explains compiled steps stands on strategies; it is there for whoever gets here.
-        step = sys.modules["meshflow"].experimental.dtensor.explain(model, *batch)
+        step = public_face().experimental.dtensor.explain(model, *batch)
         made = self.pipelined
         return StepReport(None if made is None else made.report(), step)
 

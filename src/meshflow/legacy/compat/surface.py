@@ -5,9 +5,10 @@ It is looked up, not imported: its face knows this package.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
+
+from meshflow.core.runtime.import_paths import public_face
 
 __all__ = ["tf"]
 
-tf: Any = sys.modules["meshflow"]
+tf: Any = public_face()

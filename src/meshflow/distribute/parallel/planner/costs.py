@@ -178,17 +178,14 @@ class Costs:
         layers = range(len(self.profile.layers))
         activations = self._activations(choice, split, layers, rows)
         whole, parts = sizes.weights, sizes.weights - sizes.divisible * (d - 1) // d
+        largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
         gathered = 0
         if choice.zero == 3:
-            gathered = sizes.divisible
-            if choice.recompute:
-                largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
-                gathered = min(gathered, largest)
+            gathered = min(sizes.divisible, largest) if choice.recompute else sizes.divisible
         # Gradients come as activations go. Where devices sum them whole, terms and sums are there together.
         if choice.micro_batches > 1:
             sums = parts if choice.zero >= 2 else whole
             # A layer's gradient is whole before it is scattered.
-            largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
             gradients = sums + max(0, max(sums, largest) - activations)
         else:
             at_last = parts if choice.zero else whole * (2 if d > 1 else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.values import nest
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.strategy import MeshStrategy
@@ -45,7 +45,7 @@ def tried(model: Any, batch: Any, strategy: MeshStrategy) -> Trial:
     with bare(model), entered(strategy):
         adopt(strategy, model)
         # What explains compiled steps stands on strategies; it is there for whoever gets here.
-        step = sys.modules["meshflow"].experimental.dtensor.explain(model, *rows)
+        step = public_face().experimental.dtensor.explain(model, *rows)
     return Trial(sum(step.memory.values()), step.sent())
 
 

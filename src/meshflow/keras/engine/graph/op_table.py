@@ -7,11 +7,11 @@ The names are TensorFlow's public ones. Which functions have one is settled here
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.runtime.import_paths import public_face
 
 __all__ = [
     "SPACES",
@@ -96,11 +96,6 @@ _MADE_OF_OPS = {
         stateless_gamma stateless_normal stateless_poisson stateless_shuffle stateless_split
         stateless_truncated_normal stateless_uniform""",
 }
-
-
-def public_face() -> Any:
-    """The package that users import, which is above this one and has been loaded by whoever gets here."""
-    return sys.modules[__name__.partition(".")[0]]
 
 
 def _members(space: str) -> dict[str, Any]:

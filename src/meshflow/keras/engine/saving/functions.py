@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.keras.engine.graph.op_table import public_face
+from meshflow.core.runtime.import_paths import public_face
 from meshflow.keras.safe_mode import HeldCode, refuse
 
 __all__ = ["from_data", "to_data"]
