@@ -16,13 +16,13 @@ def is_clear(error):
 
 
 def _is_said(error):
-    """Whether our code raised a `TypeError` in words of its own, as layers do of wrong arguments."""
+    """Whether our code raised it in words of its own, as layers do of arguments that are wrong or not supported."""
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
     file = trace.tb_frame.f_code.co_filename
     return (
-        type(error) is TypeError
+        type(error) in (TypeError, NotImplementedError)
         and "/meshflow/" in file
         and "raise " in linecache.getline(file, trace.tb_lineno)
     )

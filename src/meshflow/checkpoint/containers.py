@@ -120,7 +120,8 @@ def _is_graph(stored: Any) -> bool:
             and len(nodes) > 0
             and all(isinstance(key, str) for key in keys)
             and all(type(place) is int and 0 <= place < len(nodes) for place in places)
-            and all({"optimizer", "variable", "name", "key"} <= set(slot) for slot in slots)
+            and all(type(slot[end]) is int for slot in slots for end in ("optimizer", "variable"))
+            and all(isinstance(slot[said], str) for slot in slots for said in ("name", "key"))
         )
     except (TypeError, KeyError, AttributeError):
         return False

@@ -55,7 +55,7 @@ def lines_of(program, *arguments):
 @pytest.fixture(scope="module")
 def curves():
     found = lines_of("proofs_on_eight_devices.py")
-    assert [*found] == SINGLE + TOGETHER
+    assert {*found} == {*SINGLE, *TOGETHER}
     for name, (apart, *_) in found.items():
         print(f"{name:<45}{apart:.1e}")
     return found
