@@ -53,12 +53,20 @@ math.reduce_logsumexp math.Logsumexp(input_tensor; axis, keepdims) | linalg.matm
 cast core.Cast(x; dtype) | concat numpy.Concatenate(values; axis) | stack numpy.Stack(values; axis)
 reshape numpy.Reshape(tensor; shape=newshape) | transpose numpy.Transpose(a; perm=axes)
 expand_dims numpy.ExpandDims(input; axis) | squeeze numpy.Squeeze(input; axis) | identity numpy.Copy(input)
-tile numpy.Tile(input; multiples=repeats) | repeat numpy.Repeat(input; repeats, axis) | one_hot nn.OneHot(indices; depth=num_classes)
+tile numpy.Tile(input; multiples=repeats) | repeat numpy.Repeat(input; repeats, axis) | one_hot nn.OneHot(indices; depth=num_classes, axis)
 gather numpy.Take(params, indices; axis) | where numpy.Where(condition, x, y) | zeros_like numpy.ZerosLike(input)
 ones_like numpy.OnesLike(input) | clip_by_value numpy.Clip(t; clip_value_min=x_min, clip_value_max=x_max)
 stop_gradient core.StopGradient(input) | split numpy.Split(value; num_or_size_splits=indices_or_sections, axis)
 __operators__.getitem numpy.GetItem(x, slice_spec)
 """
+# What TensorFlow means where a setting is not given, and Keras 3 does not.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "nn.gelu": {"approximate": False},
+    "gather": {"axis": 0},
+    "math.cumsum": {"axis": 0},
+}
+# Arguments that change nothing.
+_USUAL = {("keeps_dtype", True), ("on_value", 1.0), ("off_value", 0.0)}
 _OF_NN = ("hard_sigmoid", "hard_silu", "hard_tanh", "sparse_plus", "sparse_sigmoid", "tanh_shrink")
 _MADE, _REDUCED = "keras.ops.making.", "keras.ops.reductions."
 
@@ -103,12 +111,13 @@ def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, A
     if entry["class_name"] not in ("TFOpLambda", "SlicingOpLambda"):
         return None
     name, symbol = entry["config"]["name"], entry["config"]["function"]
-    ((given,),) = ([call["args"] + [call["kwargs"]] for call in calls],)
-    *args, kwargs = given
-    if symbol in ("einsum", "linalg.einsum"):
-        return _entry(
-            name, "numpy", "Einsum", {"subscripts": args[0]}, [*args[1:], *kwargs.values()]
+    if len(calls) != 1:
+        raise ValueError(
+            f"Op tf.{symbol} ({name!r}) is called {len(calls)} times; Keras 3's are called once."
         )
+    args, kwargs = calls[0]["args"], calls[0]["kwargs"]
+    if symbol == "ops.linalg.products._einsum":
+        return _entry(name, "numpy", "Einsum", {"subscripts": kwargs["equation"]}, args[0])
     form = _form(symbol)
     if form is None or not args:
         raise ValueError(
@@ -121,8 +130,9 @@ def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, A
         for key in form.operands
         if key in given
     ]
-    settings = {new: given.pop(old) for old, new in form.settings.items() if old in given}
-    left = [key for key, value in given.items() if value and key not in ("name", "keeps_dtype")]
+    said = {new: given.pop(old) for old, new in form.settings.items() if old in given}
+    settings = _DEFAULTS.get(symbol, {}) | {key: v for key, v in said.items() if v is not None}
+    left = [key for key, value in given.items() if value and (key, _number(value)) not in _USUAL]
     if left or _has_tensors(settings) or isinstance(settings.get("indices_or_sections"), list):
         what = ", ".join(left) or "arguments that depend on inputs, or sizes of parts"
         raise ValueError(f"Op tf.{symbol} ({name!r}) with {what} has no form in files of Keras 3.")
@@ -150,7 +160,13 @@ def _has_tensors(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_tensors, value))
 
 
-def _key(spec: list[Any]) -> dict[str, Any]:
+def _number(value: Any) -> Any:
+    constant = isinstance(value, dict) and value.get("class_name") == "__tensor__"
+    value = value["config"]["value"] if constant else value
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def _key(spec: list[Any]) -> list[Any]:
     """What stands in brackets, from lists and dictionaries."""
     items: list[Any] = []
     for item in spec:
@@ -160,4 +176,4 @@ def _key(spec: list[Any]) -> dict[str, Any]:
             items.append({"class_name": "__ellipsis__", "config": {}})
         else:
             items.append(item)
-    return {"class_name": "__tuple__", "items": items}
+    return items

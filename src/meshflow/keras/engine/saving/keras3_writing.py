@@ -12,10 +12,13 @@ from typing import Any
 
 from meshflow.keras import registry
 from meshflow.keras.engine.saving.configuration import to_json
-from meshflow.keras.engine.saving.keras3_configuration import for_all_versions
+from meshflow.keras.engine.saving.keras3_configuration import OTHERWISE_IN_KERAS_3, for_all_versions
 from meshflow.keras.engine.saving.keras3_operations import operation
 
-__all__ = ["compile_config", "model_config", "training_config"]
+__all__ = ["VERSION", "compile_config", "model_config", "training_config"]
+
+# What files say that they are of.
+VERSION = "3.0.0"
 
 _MODULES = {
     "layer": "keras.layers",
@@ -43,7 +46,11 @@ _DROPPED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("DepthwiseConv1D", "DepthwiseConv2D"), ("groups",)),
     **dict.fromkeys(("GRU", "LSTM", "GRUCell", "LSTMCell"), ("implementation",)),
     **dict.fromkeys(("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), ("unroll",)),
-    **dict.fromkeys(("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), ("noise_shape",)),
+    **dict.fromkeys(
+        ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), ("noise_shape", "trainable")
+    ),
+    "Discretization": ("trainable",),
+    "Lambda": ("function_type", "module", "output_shape_type", "output_shape_module"),
     "BinaryCrossentropy": ("axis",),
     "Embedding": ("batch_input_shape", "input_length"),
     "MultiHeadAttention": ("query_shape", "key_shape", "value_shape"),
@@ -170,7 +177,19 @@ def _settings(name: str, config: Any) -> Any:
         raise ValueError(
             f"Layer {config.get('name')!r}: Keras 3's {name} has neither time_major nor unroll here; make it without."
         )
-    return {names.get(key, key): value for key, value in config.items() if key not in dropped}
+    found = {names.get(key, key): value for key, value in config.items() if key not in dropped}
+    for key in ("activation", "recurrent_activation"):
+        if found.get(key) == "hard_sigmoid":
+            raise ValueError(
+                f"Layer {config.get('name')!r}: hard_sigmoid is another function in Keras 3. Use "
+                "tf.keras.ops.hard_sigmoid, which is that one, or save the model without keras_version=3."
+            )
+        if key in found:
+            found[key] = OTHERWISE_IN_KERAS_3.get(found[key], found[key])
+    if name == "Lambda" and isinstance(found["function"], list):
+        code = dict(zip(("code", "defaults", "closure"), found["function"], strict=True))
+        found["function"] = {"class_name": "__lambda__", "config": code}
+    return found
 
 
 # ---- calls -------------------------------------------------------------------------------
@@ -189,10 +208,8 @@ def _call(call: dict[str, Any], tensors: dict[tuple[Any, ...], Any]) -> dict[str
             tensor = tensors[tuple(inner)]
             about = {"shape": tensor.shape.as_list(), "dtype": tensor.dtype.name}
             return {"class_name": "__keras_tensor__", "config": {**about, "keras_history": inner}}
-        if kind == "list":
+        if kind in ("list", "tuple"):
             return [written(item) for item in inner]
-        if kind == "tuple":
-            return {"class_name": "__tuple__", "items": [written(item) for item in inner]}
         if kind == "mapping":
             return {key: written(item) for key, item in inner.items()}
         if kind == "constant":

@@ -150,13 +150,17 @@ def _built_shape(model: Any) -> Any:
     return as_tuples(shape) if shape is not None else None
 
 
+def _written_as(keras_version: int) -> str:
+    return KERAS_VERSION if keras_version == 2 else keras3_writing.VERSION
+
+
 def _write_h5(
     model: Any, file: Any, meta: dict[str, Any], optimizer: Any, keras_version: int
 ) -> None:
     training = meta["training_config"]
     if training and keras_version == 3:
         training = keras3_writing.training_config(training)
-    file.attrs["keras_version"] = KERAS_VERSION
+    file.attrs["keras_version"] = _written_as(keras_version)
     file.attrs["backend"] = "jax"
     file.attrs["model_config"] = to_json(meta["model_config"])
     if training:
@@ -215,7 +219,10 @@ def _write_archive(
         config["compile_config"] = keras3_writing.compile_config(meta["training_config"])
     elif meta["training_config"]:
         config["compile_config"] = compile_config(meta["training_config"], new=new)
-    about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
+    about = {
+        "keras_version": _written_as(keras_version),
+        "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
+    }
     with zipfile.ZipFile(part, "w") as archive:
         archive.writestr("metadata.json", json.dumps(about))
         archive.writestr("config.json", to_json(config))
