@@ -202,20 +202,6 @@ def write_optimizer(weights: Sequence[Any], file: Any, by_variable: bool) -> Non
     _write_group(file.create_group("optimizer_weights"), weights, names)
 
 
-def write_state(values: Sequence[np.ndarray], file: Any) -> None:
-    """Writes an optimizer's state as Keras 3 orders it.
-
-    Args:
-      values: what `of_keras_3` of `optimizer_state` gave.
-      file: an HDF5 file.
-    """
-    group = file.create_group("optimizer_weights")
-    names = ["iteration", *(f"variable_{i}" for i in range(1, len(values)))]
-    write_names(group, "weight_names", names)
-    for name, value in zip(names, values, strict=True):
-        group.create_dataset(name, data=value)
-
-
 def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:
     """Names and values of an optimizer's state; empty when there is none.
 

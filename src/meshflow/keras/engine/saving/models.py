@@ -55,7 +55,7 @@ def save_model(
       save_format: 'keras', 'h5' or 'tf'; default by the path.
       include_optimizer: whether the optimizer's state is saved too.
       keras_version: whose form a `.keras` or `.h5` file has: 2 for TensorFlow until 2.15 and tf-keras, 3 for Keras 3
-        and TensorFlow since 2.16. Keras 3 reads many `.keras` files of Keras 2's form; both are read here.
+        and TensorFlow since 2.16, in `.h5` files without the optimizer's state. Both are read here.
       **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
         computes is saved too, so that it can be loaded without its class; others are ignored.
 
@@ -169,27 +169,31 @@ def _write_h5(
         if meta[key] is not None:
             file.attrs[key] = json.dumps(meta[key])
     hdf5.write_model(model, file.create_group("model_weights"))
-    _write_optimizer(hdf5, model, optimizer, file, keras_version)
+    # Keras 3 trains no model of an .h5 file from which it has read an optimizer's state.
+    if keras_version == 2:
+        _write_optimizer(hdf5, model, optimizer, file)
 
 
-def _write_optimizer(
-    layout: Any, model: Any, optimizer: Any, file: Any, keras_version: int
-) -> bool:
+def _write_optimizer(layout: Any, model: Any, optimizer: Any, file: Any) -> bool:
     """Writes an optimizer's state in one of the layouts; whether it is that of Keras 2.11 and later."""
     if optimizer is None or not hasattr(optimizer, "weights"):
         return False
-    if keras_version == 3:
-        trained = len(whole_variables(model.trainable_variables))
-        state = optimizer_state.of_keras_3(optimizer, trained)
-        if state is None:
-            kind = type(optimizer).__name__
-            _log.warning("%s is saved for Keras 3 without the state of its %s.", model.name, kind)
-        else:
-            layout.write_state(state, file)
-        return True
     weights, by_variable = _optimizer_weights(model, optimizer)
     layout.write_optimizer(weights, file, by_variable)
     return by_variable
+
+
+def _write_state(model: Any, optimizer: Any, file: Any) -> None:
+    """Writes an optimizer's state as Keras 3 has it in `.keras` files."""
+    if optimizer is None or not hasattr(optimizer, "weights"):
+        return
+    trained = len(whole_variables(model.trainable_variables))
+    state = optimizer_state.of_keras_3(optimizer, trained)
+    if state is None:
+        kind = type(optimizer).__name__
+        _log.warning("%s is saved for Keras 3 without the state of its %s.", model.name, kind)
+    else:
+        keras3.write_state(state, file)
 
 
 def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
@@ -207,7 +211,11 @@ def _write_archive(
     buffer = io.BytesIO()
     with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
-        new = _write_optimizer(keras3, model, optimizer, file, keras_version)
+        new = False
+        if keras_version == 3:
+            _write_state(model, optimizer, file)
+        else:
+            new = _write_optimizer(keras3, model, optimizer, file)
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
