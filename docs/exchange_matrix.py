@@ -42,6 +42,8 @@ FORMS = {
     "weights": "`.weights.h5`",
     "h5": "`.h5`",
 }
+# Written here with keras_version=3.
+FORMS_OF_KERAS_3 = {"keras_of_3": "`.keras`, 3", "h5_of_3": "`.h5`, 3"}
 
 sys.path.insert(0, str(REFERENCE))
 import exchange_cases as cases  # noqa: E402
@@ -113,7 +115,7 @@ def read_there(folder, program, kind, form):
     """The difference of what another program read to what was here."""
     with np.load(f"{folder}/{kind}.{form}.{program}.npz") as file:
         found = dict(file)
-    if (program, form) == ("keras3", "keras"):  # it does not take the optimizer's state
+    if program == "keras3" and form in ("keras", "h5_of_3"):  # without the optimizer's state
         found = {key: value for key, value in found.items() if not key.startswith("after")}
     if "error" in found:
         raise ValueError(str(found["error"]))
@@ -167,7 +169,8 @@ def stored_by(folder, kind):
     there = lambda form: (
         files.place(folder, kind, form) + (".index" if form == "checkpoint" else "")
     )
-    return [form for form in files.FORMATS if os.path.exists(there(form))]
+    forms = (*files.FORMATS, *files.OF_KERAS_3)
+    return [form for form in forms if os.path.exists(there(form))]
 
 
 class Numbers:
@@ -223,7 +226,7 @@ def measured(folder):
     for program in PEERS:
         run(program, "read", here)
         for kind in cases.KINDS:
-            forms = stored_by(here, kind)
+            forms = [f for f in stored_by(here, kind) if f in _forms("out", program)]
             numbers.add("out", program, kind, by_form, forms, read_there, here, program, kind)
     return numbers.found
 
@@ -253,14 +256,14 @@ def table(numbers):
         ("out", "Written here, read by {}"),
     ):
         for program in PEERS:
-            rows = numbers[direction][program]
+            rows, forms = numbers[direction][program], _forms(direction, program)
             lines += ["", title.format(TITLES[program]) + ":", ""]
             lines += [
-                f"| model | {' | '.join(FORMS.values())} |",
-                "| --- " * (len(FORMS) + 1) + "|",
+                f"| model | {' | '.join(forms.values())} |",
+                "| --- " * (len(forms) + 1) + "|",
             ]
             lines += [
-                f"| {k} | {' | '.join(_cell(rows[k].get(f)) for f in FORMS)} |" for k in cases.KINDS
+                f"| {k} | {' | '.join(_cell(rows[k].get(f)) for f in forms)} |" for k in cases.KINDS
             ]
     lines += [
         "",
@@ -274,6 +277,11 @@ def table(numbers):
         f"| {k} | {_cell(both['litert'][k])} | {_cell(both['onnx'][k])} |" for k in cases.KINDS
     ]
     return "\n".join(lines[1:]) + "\n"
+
+
+def _forms(direction, program):
+    """Titles of the formats between Meshflow and a program."""
+    return FORMS | (FORMS_OF_KERAS_3 if (direction, program) == ("out", "keras3") else {})
 
 
 def _cell(value):

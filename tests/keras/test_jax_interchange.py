@@ -217,3 +217,22 @@ def test_modules_of_equinox_are_parameters():
     model = tf.keras.Sequential([tf.keras.Input((3,)), layer])
     model.compile("adam", "mse")
     assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"]).all()
+
+
+def test_a_state_of_64_bits_is_kept_by_a_function_of_32():
+    def count(params, state, inputs):
+        return inputs @ params["w"], {"n": state["n"] + inputs.sum()}
+
+    layer = L.JaxLayer(
+        count, params={"w": jnp.ones([2, 1], "float32")}, state={"n": jnp.zeros([], "float64")}
+    )
+    layer(tf.ones([3, 2]))
+    (state,) = [w for w in layer.non_trainable_weights if w.dtype == tf.float64]
+    assert float(state) == 6.0
+
+
+def test_a_layer_of_a_function_without_a_name_is_not_read_from_a_configuration():
+    layer = L.JaxLayer(lambda params, inputs: inputs * params["w"], params={"w": jnp.ones(2)})
+    config = {**layer.get_config(), "call_fn": "<lambda>"}
+    with pytest.raises(ValueError, match="`call_fn` must be a function, got '<lambda>'"):
+        L.JaxLayer.from_config(config)

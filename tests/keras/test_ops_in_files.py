@@ -90,3 +90,22 @@ def test_ops_of_version_1_that_keras_2_writes():
 def test_earlier_files_name_the_op_inside():
     call = {"args": [{"keras_tensor": ["x", 0, 0]}], "kwargs": {"dtype": {"dtype": "int32"}}}
     assert call_of("ops.casting._cast", call)(tf.ones([1, 4, 4, 2])).dtype == tf.int32
+
+
+REDUCTIONS = sorted(
+    {"argmax", "argmin", "cumprod", "cumsum", "max", "mean", "median", "min", "prod", "ptp", "std", "sum", "var"}
+    | {f"nan{name}" for name in ("argmax", "argmin", "cumsum", "max", "mean", "min", "prod", "std", "sum", "var")}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["keras", "h5"])
+def test_functions_of_keras_ops_are_told_apart(form, tmp_path):
+    x = tf.keras.Input([3], name="x")
+    model = tf.keras.Model(x, [getattr(tf.keras.ops, name)(x, axis=-1) for name in REDUCTIONS])
+    path = str(tmp_path / f"model.{form}")
+    model.save(path)
+    given = np.float32([[1, 2, 7], [0.5, 4, -3]])
+    for name, found, wanted in zip(
+        REDUCTIONS, tf.keras.models.load_model(path)(given), model(given), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted, err_msg=name)

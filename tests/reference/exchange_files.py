@@ -13,15 +13,19 @@ import numpy as np
 
 # Keras 3 forgets the optimizer when it writes .h5, which is last therefore.
 FORMATS = ("checkpoint", "saved_model", "keras", "weights", "h5")
+# Meshflow's, with keras_version=3, for Keras 3 alone.
+OF_KERAS_3 = ("keras_of_3", "h5_of_3")
 NAMES = {
     "checkpoint": "{}.ckpt",
     "saved_model": "{}_saved",
     "h5": "{}.h5",
     "keras": "{}.keras",
     "weights": "{}.weights.h5",
+    "keras_of_3": "{}.of_3.keras",
+    "h5_of_3": "{}.of_3.h5",
 }
 # Keras 2 and 3 write no class of one's own into these files; Keras 2 writes weights.
-NOT_WRITTEN = {("subclassed", "h5")}
+NOT_WRITTEN = {("subclassed", "h5"), ("subclassed", "h5_of_3")}
 
 
 def place(folder, kind, form):
@@ -47,6 +51,8 @@ def write(tf, model, folder, kind, form):
         model.export(path, verbose=False)
     elif form == "saved_model":
         model.save(path, save_format="tf")
+    elif form in OF_KERAS_3:
+        model.save(path, keras_version=3)
     else:
         model.save(path)
 
@@ -137,7 +143,7 @@ def write_all(tf, folder, kinds=cases.KINDS):
         if done.exists():
             continue
         model = cases.made(tf, kind)
-        for form in FORMATS:
+        for form in FORMATS + (OF_KERAS_3 if program(tf) == "meshflow" else ()):
             if (kind, form) in NOT_WRITTEN:
                 continue
             try:
@@ -161,7 +167,7 @@ def main(task, folder):
             print(f"{kind} {form} not written: {error}")
         return
     for kind in cases.KINDS:
-        for form in FORMATS:
+        for form in FORMATS + (OF_KERAS_3 if program(tf) == "keras3" else ()):
             if not os.path.exists(
                 place(folder, kind, form) + (".index" if form == "checkpoint" else "")
             ):

@@ -280,6 +280,29 @@ _FAMILY = registry.family(
 for _function in _FAMILY.table.values():
     op_names.nameable(_function)
 
+# What only Keras 3 has as activations, and what is another function there.
+_OF_KERAS_3 = [
+    "celu",
+    "glu",
+    "hard_shrink",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "log_sigmoid",
+    "log_softmax",
+    "soft_shrink",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "sparsemax",
+    "squareplus",
+    "tanh_shrink",
+    "threshold",
+]
+_FAMILY.add(
+    **{name: registry.Later("meshflow.keras.ops", name) for name in _OF_KERAS_3},
+    **{"keras.ops.hard_sigmoid": registry.Later("meshflow.keras.ops", "hard_sigmoid")},
+)
+
 
 def get(identifier: Any) -> Callable[..., Any]:
     """An activation function from a name, function, layer or configuration; None is `linear`.

@@ -100,6 +100,17 @@ def register_keras_serializable(
     return decorate
 
 
+def call_it(function: T, name: str) -> T:
+    """Gives a function another name in configurations than its own, which another function has.
+
+    Args:
+      function: the function.
+      name: the name.
+    """
+    _names[function] = name
+    return function
+
+
 def get_registered_name(obj: Any) -> str:
     """The name a class or function was registered under, else its own.
 

@@ -149,7 +149,7 @@ class JaxLayer(Layer):
 
         def run(given: Any, _: Any) -> Any:
             held, keys, values = given
-            supply = iter(held)
+            supply = map(_in_32_bits, held)
             arguments = {
                 "params": self._params.filled(supply),
                 "state": self._state.filled(supply),
@@ -184,7 +184,12 @@ class JaxLayer(Layer):
                 f"{self.name}: `call_fn` returned a state of {len(leaves)} leaves, expected {len(self._state.leaves)}."
             )
         pairs = zip(leaves, self._state.leaves, strict=True)
-        return outputs, [jnp.asarray(value) for value, held in pairs if isinstance(held, Variable)]
+        # Computed in 32 bits, while what is held may have been made in 64.
+        return outputs, [
+            jnp.asarray(value, held.dtype.dtype)
+            for value, held in pairs
+            if isinstance(held, Variable)
+        ]
 
     def get_config(self) -> dict[str, Any]:
         """The configuration; functions must be registered for it to be read again."""
@@ -215,10 +220,22 @@ class _Leaves:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
+def _in_32_bits(value: Any) -> Any:
+    """An array as JAX without its 64-bit types has it."""
+    with jax.enable_x64(False):
+        narrow = jax.dtypes.canonicalize_dtype(value.dtype)
+    return value if narrow == value.dtype else value.astype(narrow)
+
+
 def _parameters(
     function: Any, what: str, known: tuple[str, ...], needed: tuple[str, ...]
 ) -> list[str]:
     """Which arguments a function takes, of those it may take."""
+    if not callable(function):
+        raise ValueError(
+            f"`{what}` must be a function, got {function!r}. A JaxLayer is read from a file where its functions are "
+            "registered (tf.keras.saving.register_keras_serializable); otherwise save its weights."
+        )
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -16,6 +16,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras import registry
 from meshflow.keras.ops.making import unary
 from meshflow.keras.ops.promotion import as_float
 from meshflow.ops import array as array_ops
@@ -66,6 +67,8 @@ selu = unary("selu", nn_ops.selu, "The scaled exponential linear unit (arXiv:170
 hard_sigmoid = unary(
     "hard_sigmoid", jax.nn.hard_sigmoid, "`x / 6 + 1 / 2` within 0 and 1.", array=True
 )
+# tf.keras.activations.hard_sigmoid is another function.
+registry.call_it(hard_sigmoid, "keras.ops.hard_sigmoid")
 
 
 hard_silu = unary(

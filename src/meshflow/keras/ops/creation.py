@@ -243,11 +243,12 @@ def _spaced(
     axis: int,
     dtype: Any,
 ) -> Any:
+    dtype = dtypes.as_dtype(dtype).dtype  # a name, where a file says it
     if kind == "linspace":
-        return jnp.linspace(start, stop, num, endpoint, dtype=dtype.dtype, axis=axis)
+        return jnp.linspace(start, stop, num, endpoint, dtype=dtype, axis=axis)
     if kind == "geomspace":
-        return jnp.geomspace(start, stop, num, endpoint, dtype=dtype.dtype, axis=axis)
-    return jnp.logspace(start, stop, num, endpoint, base, dtype=dtype.dtype, axis=axis)
+        return jnp.geomspace(start, stop, num, endpoint, dtype=dtype, axis=axis)
+    return jnp.logspace(start, stop, num, endpoint, base, dtype=dtype, axis=axis)
 
 
 def linspace(

@@ -20,6 +20,7 @@ __all__ = [
     "Window",
     "binary",
     "bits",
+    "named",
     "reduction",
     "unary",
 ]
@@ -81,7 +82,8 @@ class Window(Protocol):
     def __call__(self, x: Any) -> Tensor: ...
 
 
-def _named(function: Any, name: str, doc: str) -> Any:
+def named(function: Any, name: str, doc: str = "") -> Any:
+    """A function with a name of its own, by which files name it, and a docstring."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -94,12 +96,12 @@ def made_op(name: str, function: Callable[..., Any], count: int, **settings: Any
         def one(x: TensorLike) -> Any:
             return function(x)
 
-        return op(_named(one, name, ""), name=name, same=(), **settings)
+        return op(named(one, name), name=name, same=(), **settings)
 
     def two(x1: TensorLike, x2: TensorLike) -> Any:
         return function(x1, x2)
 
-    return op(_named(two, name, ""), name=name, same=(), **settings)
+    return op(named(two, name), name=name, same=(), **settings)
 
 
 def unary(
@@ -127,7 +129,7 @@ def unary(
     def public(x: TensorLike) -> Tensor:
         return run(ready(x))
 
-    return _named(
+    return named(
         public,
         name,
         f"{doc}\n\nArgs:\n  x: a tensor of any shape.\n\nReturns:\n  A tensor of the shape of `x`.\n",
@@ -158,7 +160,7 @@ def binary(
     def public(x1: TensorLike, x2: TensorLike) -> Tensor:
         return run(*common(x1, x2, also=float if floats else None))
 
-    return _named(
+    return named(
         public,
         name,
         f"{doc}\n\nArgs:\n  x1: a tensor.\n  x2: a tensor whose shape broadcasts with that of `x1`.\n\nReturns:\n  A tensor of the broadcast shape.\n",
@@ -172,7 +174,7 @@ def bits(name: str, function: Callable[..., Any], doc: str) -> Bits:
     def public(x: TensorLike, y: TensorLike) -> Tensor:
         return run(*common(x, y))
 
-    return _named(
+    return named(
         public,
         name,
         f"{doc}\n\nArgs:\n  x: a tensor of integers.\n  y: a tensor of integers.\n\nReturns:\n  A tensor of the broadcast shape.\n",
@@ -195,7 +197,7 @@ def reduction(
     def public(x: TensorLike, axis: Any = None, keepdims: bool = False) -> Tensor:
         return function(ready(x), axis, keepdims)
 
-    return _named(
+    return named(
         public,
         name,
         f"{doc}\n\nArgs:\n  x: a tensor.\n  axis: a dimension, several of them, or None for all.\n"

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.making import Extreme, Reduction, Running, reduction
+from meshflow.keras.ops.making import Extreme, Reduction, Running, named, reduction
 from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor
 from meshflow.ops import casting, math
 
@@ -36,13 +36,13 @@ def _axes(axis: Any) -> Any:
 def _array_reduction(function: Any, name: str, differentiable: bool = True, **settings: Any) -> Any:
     """A function (tensor, axis, keepdims) of one of `jax.numpy`."""
 
-    @op(same=(), name=name, differentiable=differentiable)
     def reduced(x: TensorLike, axis: Any, keepdims: Any, keeps_dtype: bool) -> Any:
         more = {"dtype": x.dtype} if keeps_dtype else {}
         return function(x, axis=_axes(axis), keepdims=keepdims, **more, **settings)
 
+    run = op(named(reduced, name), same=(), name=name, differentiable=differentiable)
     dtyped = name in ("sum", "prod", "nansum", "nanprod")
-    return lambda x, axis, keepdims: reduced(x, axis, keepdims, dtyped)
+    return lambda x, axis, keepdims: run(x, axis, keepdims, dtyped)
 
 
 def _whole(run: Any) -> Any:
@@ -112,13 +112,13 @@ def _extreme(name: str, doc: str, reduce: Any, choose: Any) -> Extreme:
             found if initial is None else choose(found, casting.cast(tensor(initial), found.dtype))
         )
 
-    public.__name__ = public.__qualname__ = name
-    public.__doc__ = (
+    return named(
+        public,
+        name,
         f"{doc}\n\nArgs:\n  x: a tensor.\n  axis: a dimension, several of them, or None for all.\n"
         "  keepdims: whether reduced dimensions stay, of size 1.\n"
-        "  initial: a number that takes part.\n\nReturns:\n  A tensor without the reduced dimensions.\n"
+        "  initial: a number that takes part.\n\nReturns:\n  A tensor without the reduced dimensions.\n",
     )
-    return public
 
 
 @op(same=(), name="pad_with_initial")
@@ -167,11 +167,10 @@ _prod = _array_reduction(jnp.prod, "prod")
 
 
 def _position(name: str, function: Any, doc: str) -> Reduction:
-    @op(same=(), name=name, differentiable=False)
     def found(x: TensorLike, axis: Any, keepdims: bool) -> Any:
         return function(x, axis=axis, keepdims=keepdims).astype(jnp.int32)
 
-    return reduction(name, found, doc)
+    return reduction(name, op(named(found, name), same=(), name=name, differentiable=False), doc)
 
 
 argmax = _position("argmax", jnp.argmax, "The place of the greatest element, an int32.")
@@ -207,9 +206,10 @@ def count_nonzero(x: TensorLike, axis: Any = None) -> Tensor:
 
 
 def _running(name: str, function: Any, doc: str) -> Running:
-    @op(same=(), name=name)
-    def run(x: TensorLike, axis: Any) -> Any:
+    def so_far(x: TensorLike, axis: Any) -> Any:
         return function(x, axis=axis, dtype=x.dtype)
+
+    run = op(named(so_far, name), same=(), name=name)
 
     def public(x: TensorLike, axis: Any = None, dtype: Any = None) -> Tensor:
         x = tensor(x)
@@ -219,12 +219,12 @@ def _running(name: str, function: Any, doc: str) -> Running:
             x = casting.cast(x, "int32")
         return run(x, axis)
 
-    public.__name__ = public.__qualname__ = name
-    public.__doc__ = (
+    return named(
+        public,
+        name,
         f"{doc}\n\nArgs:\n  x: a tensor.\n  axis: the dimension; None for all elements in a row.\n"
-        "  dtype: the dtype of the result; default that of `x`.\n\nReturns:\n  A tensor.\n"
+        "  dtype: the dtype of the result; default that of `x`.\n\nReturns:\n  A tensor.\n",
     )
-    return public
 
 
 cumsum = _running("cumsum", jnp.cumsum, "The sum of all elements up to each one.")

@@ -21,7 +21,7 @@ from meshflow.keras.engine.saving.configuration import (
     compile_from_config,
     from_keras,
 )
-from meshflow.keras.engine.saving.keras3_configuration import from_keras_3
+from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, with_its_functions
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
@@ -106,6 +106,8 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
         }
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: its configuration is no JSON: {error}.") from None
+    if _is_keras_3(file.attrs.get("keras_version", "")):
+        meta["model_config"] = with_its_functions(meta["model_config"])
     model = _make(meta["model_config"], meta, custom_objects)
     hdf5.read_model(model, file["model_weights"])
     if compile and meta.get("training_config"):
@@ -115,8 +117,14 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
     return model
 
 
+def _is_keras_3(version: Any) -> bool:
+    return (version.decode() if isinstance(version, bytes) else str(version)).startswith("3.")
+
+
 def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
     config = archive.config()
+    if _is_keras_3(archive.keras_version()):
+        config = with_its_functions(config)
     built = dict(config.get("build_config") or {})
     built["built_shape"] = built.pop("input_shape", None)
     model = _make(config, built, custom_objects)

@@ -102,6 +102,27 @@ class Graph:
             names[layer.name] = layer
         return sorted(layers, key=lambda layer: -by_layer[id(layer)])
 
+    def call_numbers(self) -> dict[int, int]:
+        """Each call's number among its layer's calls that belong to the graph, by the call's id."""
+        included = {id(n) for n in self.nodes}
+        numbers: dict[int, int] = {}
+        for layer in self.layers:
+            calls = [n for n in layer._inbound_nodes if id(n) in included]
+            numbers.update({id(n): i for i, n in enumerate(calls)})
+        for tensor in self.flat_inputs:
+            numbers.setdefault(id(tensor.node), 0)
+        return numbers
+
+    def tensors_by_place(self) -> dict[tuple[Any, ...], KerasTensor]:
+        """The tensors by what configurations call them: (layer, number of the call, number of the output)."""
+        numbers = self.call_numbers()
+        nodes = [*self.nodes, *(t.node for t in self.flat_inputs)]
+        return {
+            (node.layer.name, numbers[id(node)], i): tensor
+            for node in nodes
+            for i, tensor in enumerate(node.flat_outputs)
+        }
+
     def _is_given(self, node: Node) -> bool:
         ids = {id(t) for t in self.flat_inputs}
         return any(id(o) in ids for o in node.flat_outputs)

@@ -69,7 +69,7 @@ registry.LAYERS.add(**{OPERATION: Operation})
 def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
     """A graph as plain data, in Keras 2's form."""
     included = {id(n) for n in graph.nodes}
-    numbers = _node_numbers(graph)
+    numbers = graph.call_numbers()
     layers = []
     for layer in graph.layers:
         calls = [n for n in layer._inbound_nodes if id(n) in included and not n.is_input]
@@ -113,18 +113,6 @@ def _plain(structure: Any) -> Any:
 def _registered_name(layer: Any) -> dict[str, Any]:
     name = registry.get_registered_name(type(layer))
     return {"registered_name": name} if name != type(layer).__name__ else {}
-
-
-def _node_numbers(graph: Graph) -> dict[int, int]:
-    """Each call's number among its layer's calls that belong to the graph."""
-    included = {id(n) for n in graph.nodes}
-    numbers: dict[int, int] = {}
-    for layer in graph.layers:
-        calls = [n for n in layer._inbound_nodes if id(n) in included]
-        numbers.update({id(n): i for i, n in enumerate(calls)})
-    for tensor in graph.flat_inputs:
-        numbers.setdefault(id(tensor.node), 0)
-    return numbers
 
 
 def _place(tensor: KerasTensor, numbers: dict[int, int]) -> list[Any]:

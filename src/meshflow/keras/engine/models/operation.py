@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from meshflow.keras import ops
@@ -26,7 +27,6 @@ class Operation:
 
     def __init__(self, name: str, operation: str, arguments: dict[str, Any]) -> None:
         self.name = name
-        self._arguments = arguments
         public = snake_case(operation)
         function: Any = getattr(ops, public, None) if public in ops.__all__ else None
         self._function = function = _item if operation == "GetItem" else function
@@ -34,6 +34,10 @@ class Operation:
             raise ValueError(
                 f"The model calls {operation} of keras.src.ops as {name!r}, and there is no keras.ops.{public} here."
             )
+        known = inspect.signature(function).parameters
+        self._arguments = {k: v for k, v in arguments.items() if k != "dtype" or k in known}
+        # What stands before the operands, of any number.
+        self._first = [self._arguments.pop("subscripts")] if operation == "Einsum" else []
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Operation:
@@ -42,7 +46,7 @@ class Operation:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function."""
-        return self._function(*args, **{**kwargs, **self._arguments})
+        return self._function(*self._first, *args, **{**kwargs, **self._arguments})
 
 
 def _item(x: Any, key: Any) -> Any:

@@ -127,6 +127,20 @@ class Archive:
             raise ValueError(f"{self._path} holds no model: config.json is no configuration.")
         return config
 
+    def keras_version(self) -> str:
+        """The version of Keras whose form the file has; empty where it does not say that.
+
+        Raises:
+          ValueError: when what says it is damaged.
+        """
+        try:
+            about = json.loads(self.read("metadata.json").getvalue())
+        except KeyError:
+            return ""
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self._path} is damaged: metadata.json is no JSON.") from error
+        return str(about.get("keras_version", "")) if isinstance(about, dict) else ""
+
     @contextlib.contextmanager
     def weights(self) -> Iterator[Any]:
         """The HDF5 file inside.

@@ -108,6 +108,18 @@ def write_optimizer(weights: list[Any], group: Any, by_variable: bool) -> None:
         dataset.attrs["name"] = "iteration:0" if first else f"{weight._shared_name}:0"
 
 
+def write_state(values: list[np.ndarray], group: Any) -> None:
+    """Writes an optimizer's state as Keras 3 orders it.
+
+    Args:
+      values: what `of_keras_3` of `optimizer_state` gave.
+      group: an HDF5 file or group.
+    """
+    own = group.require_group("optimizer/vars")
+    for i, value in enumerate(values):
+        own.create_dataset(str(i), data=value)
+
+
 def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:
     """Names (empty when other programs wrote the file) and values of an optimizer's state.
 

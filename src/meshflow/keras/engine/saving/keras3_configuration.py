@@ -13,13 +13,21 @@ from typing import Any
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.keywords import KNOWN
 
-__all__ = ["OPERATION", "for_all_versions", "from_keras_3"]
+__all__ = [
+    "OPERATION",
+    "OTHERWISE_IN_KERAS_3",
+    "for_all_versions",
+    "from_keras_3",
+    "with_its_functions",
+]
 
 # The class name under which `keras.engine.models.operation` makes a call of a `keras.ops` function.
 OPERATION = "Keras3Operation"
 _OPS_MODULE = "keras.src.ops."
 _TENSOR = "__keras_tensor__"
 _TAKE_WORDS = ("TextVectorization", "StringLookup", "IntegerLookup")
+# Activations that are other functions in Keras 3: our names of those, and its names.
+OTHERWISE_IN_KERAS_3 = {"keras.ops.hard_sigmoid": "hard_sigmoid"}
 # What only Keras 3 can set, as it is when nobody did.
 _USUAL = {"oov_method": "floormod"}
 
@@ -40,6 +48,24 @@ def from_keras_3(config: Any) -> Any:
         return _translated(config)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"A configuration is damaged: {error!r}.") from None
+
+
+def with_its_functions(config: Any) -> Any:
+    """A configuration of a file of Keras 3, with our names of activations that are other functions in Keras 2.
+
+    Args:
+      config: any part of the configuration.
+    """
+    if isinstance(config, list):
+        return [with_its_functions(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    ours = {theirs: name for name, theirs in OTHERWISE_IN_KERAS_3.items()}
+    found = {key: with_its_functions(value) for key, value in config.items()}
+    for key in {"activation", "recurrent_activation"} & set(found):
+        if isinstance(found[key], str):
+            found[key] = ours.get(found[key], found[key])
+    return found
 
 
 def _translated(config: Any) -> Any:
@@ -134,7 +160,8 @@ def _operation(entry: dict[str, Any]) -> dict[str, Any]:
     """A call of a function of `keras.ops`, which Keras 3 has as an object of a class of its own."""
     given = dict(entry.get("config") or {})
     name = given.pop("name", entry.get("name"))
-    given.pop("dtype", None)
+    if not isinstance(given.get("dtype"), str):
+        given.pop("dtype", None)  # a policy, which is the object's
     function = {"name": name, "operation": entry["class_name"], "arguments": given}
     return {**entry, "class_name": OPERATION, "config": function, "registered_name": None}
 

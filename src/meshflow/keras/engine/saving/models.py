@@ -18,6 +18,7 @@ from meshflow.keras.engine.saving import (
     building,
     hdf5,
     keras3,
+    keras3_writing,
     optimizer_state,
     tensorflow_metadata,
 )
@@ -42,6 +43,7 @@ def save_model(
     overwrite: bool = True,
     save_format: str | None = None,
     include_optimizer: bool = True,
+    keras_version: int = 2,
     **kwargs: Any,
 ) -> None:
     """Saves a model: architecture, weights, and how it was compiled.
@@ -52,6 +54,8 @@ def save_model(
       overwrite: whether an existing file is replaced.
       save_format: 'keras', 'h5' or 'tf'; default by the path.
       include_optimizer: whether the optimizer's state is saved too.
+      keras_version: whose form a `.keras` or `.h5` file has: 2 for TensorFlow until 2.15 and tf-keras, 3 for Keras 3
+        and TensorFlow since 2.16, in `.h5` files without the optimizer's state. Both are read here.
       **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
         computes is saved too, so that it can be loaded without its class; others are ignored.
 
@@ -59,6 +63,7 @@ def save_model(
       FileExistsError: when the file exists and may not be replaced.
       NotImplementedError: for a subclassed model without `get_config`, unless a folder is written and the
         model has been called.
+      ValueError: for another `keras_version`, for one of a folder, and for what Keras 3 does not have.
 
     Example:
       >>> import meshflow as tf
@@ -73,20 +78,25 @@ def save_model(
     if gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
     kind = _kind(path, save_format)
+    if keras_version not in (2, 3) or (keras_version == 3 and kind == "tf"):
+        raise ValueError(
+            f"save_model: keras_version is 2 or 3, and for .keras and .h5 files only; got {keras_version!r} for {path}."
+        )
     training = training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
+    config = keras3_writing.model_config if keras_version == 3 else model_config
     meta = {
-        "model_config": _config_if_any(model) if kind == "tf" else model_config(model),
+        "model_config": _config_if_any(model) if kind == "tf" else config(model),
         "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
         "input_specs": building.describe(model.__dict__.get("_save_spec")),
     }
     if kind == "h5":
         with replacing(path) as part, h5py().File(part.name, "w") as file:
-            _write_h5(model, file, meta, optimizer)
+            _write_h5(model, file, meta, optimizer, keras_version)
     elif kind == "keras":
         with replacing(path) as part:
-            _write_archive(model, part, meta, optimizer)
+            _write_archive(model, part, meta, optimizer, keras_version)
     else:
         state = [] if optimizer is None else optimizer_state.state_of(optimizer)
         _write_folder(model, path, meta, state, kwargs)
@@ -140,19 +150,50 @@ def _built_shape(model: Any) -> Any:
     return as_tuples(shape) if shape is not None else None
 
 
-def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> None:
-    file.attrs["keras_version"] = KERAS_VERSION
+def _written_as(keras_version: int) -> str:
+    return KERAS_VERSION if keras_version == 2 else keras3_writing.VERSION
+
+
+def _write_h5(
+    model: Any, file: Any, meta: dict[str, Any], optimizer: Any, keras_version: int
+) -> None:
+    training = meta["training_config"]
+    if training and keras_version == 3:
+        training = keras3_writing.training_config(training)
+    file.attrs["keras_version"] = _written_as(keras_version)
     file.attrs["backend"] = "jax"
     file.attrs["model_config"] = to_json(meta["model_config"])
-    if meta["training_config"]:
-        file.attrs["training_config"] = to_json(meta["training_config"])
+    if training:
+        file.attrs["training_config"] = to_json(training)
     for key in ("built_shape", "input_specs"):
         if meta[key] is not None:
             file.attrs[key] = json.dumps(meta[key])
     hdf5.write_model(model, file.create_group("model_weights"))
-    if optimizer is not None and hasattr(optimizer, "weights"):
-        weights, by_variable = _optimizer_weights(model, optimizer)
-        hdf5.write_optimizer(weights, file, by_variable)
+    # Keras 3 trains no model of an .h5 file from which it has read an optimizer's state.
+    if keras_version == 2:
+        _write_optimizer(hdf5, model, optimizer, file)
+
+
+def _write_optimizer(layout: Any, model: Any, optimizer: Any, file: Any) -> bool:
+    """Writes an optimizer's state in one of the layouts; whether it is that of Keras 2.11 and later."""
+    if optimizer is None or not hasattr(optimizer, "weights"):
+        return False
+    weights, by_variable = _optimizer_weights(model, optimizer)
+    layout.write_optimizer(weights, file, by_variable)
+    return by_variable
+
+
+def _write_state(model: Any, optimizer: Any, file: Any) -> None:
+    """Writes an optimizer's state as Keras 3 has it in `.keras` files."""
+    if optimizer is None or not hasattr(optimizer, "weights"):
+        return
+    trained = len(whole_variables(model.trainable_variables))
+    state = optimizer_state.of_keras_3(optimizer, trained)
+    if state is None:
+        kind = type(optimizer).__name__
+        _log.warning("%s is saved for Keras 3 without the state of its %s.", model.name, kind)
+    else:
+        keras3.write_state(state, file)
 
 
 def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
@@ -164,13 +205,17 @@ def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
     return (optimizer_state.state_of(optimizer), False) if weights is None else (weights, True)
 
 
-def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any) -> None:
-    buffer, by_variable = io.BytesIO(), False
+def _write_archive(
+    model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any, keras_version: int
+) -> None:
+    buffer = io.BytesIO()
     with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
-        if optimizer is not None and hasattr(optimizer, "weights"):
-            weights, by_variable = _optimizer_weights(model, optimizer)
-            keras3.write_optimizer(weights, file, by_variable)
+        new = False
+        if keras_version == 3:
+            _write_state(model, optimizer, file)
+        else:
+            new = _write_optimizer(keras3, model, optimizer, file)
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
@@ -178,9 +223,14 @@ def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer:
         config["build_config"] = {"input_shape": meta["built_shape"]}
         if meta["input_specs"] is not None:
             config["build_config"]["input_specs"] = meta["input_specs"]
-    if meta["training_config"]:
-        config["compile_config"] = compile_config(meta["training_config"], new=by_variable)
-    about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
+    if meta["training_config"] and keras_version == 3:
+        config["compile_config"] = keras3_writing.compile_config(meta["training_config"])
+    elif meta["training_config"]:
+        config["compile_config"] = compile_config(meta["training_config"], new=new)
+    about = {
+        "keras_version": _written_as(keras_version),
+        "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
+    }
     with zipfile.ZipFile(part, "w") as archive:
         archive.writestr("metadata.json", json.dumps(about))
         archive.writestr("config.json", to_json(config))

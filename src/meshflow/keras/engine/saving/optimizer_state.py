@@ -71,6 +71,30 @@ def by_variable(optimizer: Any, variables: int) -> list[Any] | None:
     return own[:1] + [slot for i in range(variables) for slot in slots[i::variables]]
 
 
+def of_keras_3(optimizer: Any, variables: int) -> list[np.ndarray] | None:
+    """What files of Keras 3 hold of an optimizer: its steps, its learning rate where it is a number, and its slots.
+
+    Args:
+      optimizer: the optimizer.
+      variables: how many variables it trains.
+
+    Returns:
+      Arrays, or None for an optimizer that Keras 3 keeps otherwise.
+    """
+    own = [np.asarray(w.numpy()) for w in state_of(optimizer)]
+    slots, kind = own[1:], type(optimizer).__name__
+    if not variables or len(slots) % variables or getattr(optimizer, "use_ema", False):
+        return None
+    if kind in _BY_VARIABLE:
+        paired = slots[: 2 * variables]
+        slots[: 2 * variables] = [slot for i in range(variables) for slot in paired[i::variables]]
+    elif kind not in (*_SLOT_BY_SLOT, "Adagrad"):
+        return None
+    scheduled = isinstance(optimizer.get_config()["learning_rate"], dict)
+    rate = [] if scheduled else [np.asarray(optimizer.learning_rate, "float32")]
+    return [own[0], *rate, *slots]
+
+
 def _slot_by_slot(values: list[Any], variables: int, optimizer: Any) -> list[Any]:
     """From the slots of each variable to the variables of each slot, the order of `weights`."""
     kind, rest = type(optimizer).__name__, values[1:]
