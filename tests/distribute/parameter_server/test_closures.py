@@ -23,7 +23,7 @@ def test_results_come_from_workers():
         coordinator.schedule(tf.function(lambda x: x * x), args=(tf.constant(i),)) for i in range(5)
     ]
     assert [int(v) for v in coordinator.fetch(results)] == [0, 1, 4, 9, 16]
-    assert isinstance(results[0].fetch(), np.ndarray)
+    assert isinstance(results[0].fetch(), np.int32)
     assert isinstance(results[0].get(), tf.Tensor)
     assert coordinator.done()
 
@@ -348,3 +348,55 @@ def test_closures_that_touch_no_variables_are_no_matter_of_servers(monkeypatch):
     server.write(total.key, np.float32(8))
     assert [run(empty)[0], run(empty), run(read)[0]] == [2, (2, 0), 9]
     assert [run(Unhashable())[0], run(Unhashable())[0]] == [3, 3]
+
+
+# ---- variables -----------------------------------------------------------------------------
+
+
+def test_models_are_built_by_the_closure_that_calls_them_first():
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.out = tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.out(self.hidden(x))
+
+    strategy = strategy_of(workers=2)
+    with strategy.scope():
+        model, optimizer = Model(), tf.keras.optimizers.SGD(0.1)
+    coordinator = coordinated(strategy)
+
+    @tf.function
+    def step(x):
+        def train(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - 1.0) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        return strategy.run(train, args=(x,))
+
+    losses = coordinator.fetch(
+        [coordinator.schedule(step, args=(tf.ones([2, 3]),)) for _ in range(12)]
+    )
+    assert losses[-1] < losses[0] and len(model.weights) == 4
+    assert all(v.device.startswith("/job:ps/") for v in model.weights)
+    assert int(optimizer.iterations) == 12
+
+
+def test_a_device_says_on_which_server_a_variable_is():
+    strategy = strategy_of(servers=3)
+    with strategy.scope():
+        with tf.device("/job:ps/task:2/device:CPU:0"):
+            a, b = tf.Variable(1.0), tf.Variable(2.0)
+        with tf.device("/job:ps/task:1"):
+            c = tf.Variable(3.0)
+        with (
+            tf.device("/job:ps/task:3"),
+            pytest.raises(ValueError, match="server 3, and there are 3"),
+        ):
+            tf.Variable(4.0)
+        d = tf.Variable(5.0)
+    assert [v.servers for v in (a, b, c, d)] == [(2,), (2,), (1,), (0,)]

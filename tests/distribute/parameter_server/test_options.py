@@ -222,6 +222,22 @@ def test_curves_and_profiles_tell_the_same(tmp_path):
     assert told["closures"] == 8
 
 
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ({"worker": 1}, "'ps' has no task"),
+        ({"ps": 1}, "'worker' has no task"),
+        ({"ps": 1, "worker": 1, "chief": 2}, "there is one 'chief', and the cluster has 2"),
+        ({"ps": 1, "worker": 1, "master": 1}, r"has the jobs \['master'\]; allowed are"),
+    ],
+)
+def test_impossible_clusters_are_refused(jobs, message):
+    spec = {job: [f"localhost:{i + 1}" for i in range(count)] for job, count in jobs.items()}
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(spec))
+    with pytest.raises(ValueError, match=message):
+        tf.distribute.ParameterServerStrategy(resolver)
+
+
 @pytest.mark.parametrize("options", [{"max_staleness": -1}, {"queue_size": 0}, {"engine": "boats"}])
 def test_impossible_options_are_refused(options):
     with pytest.raises(ValueError, match="ParameterServerStrategy: "):

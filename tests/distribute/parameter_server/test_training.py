@@ -175,23 +175,6 @@ def failing(step, strategy):
     coordinator.join()
 
 
-def test_two_steps_in_one_closure_are_refused():
-    strategy = strategy_of()
-    with strategy.scope():
-        v, optimizer = tf.Variable(1.0, name="twice"), tf.keras.optimizers.SGD(1.0)
-
-    @tf.function
-    def step():
-        for _ in tf.range(2):
-            optimizer.apply_gradients([(tf.constant(1.0), v)])
-
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"2 times in one closure for \['twice:0'\]"
-    ):
-        failing(step, strategy)
-    assert float(v) == 1.0
-
-
 def test_variables_from_outside_the_scope_are_named():
     strategy = strategy_of()
     v = tf.Variable(1.0, name="stranger")

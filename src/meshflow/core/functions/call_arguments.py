@@ -96,7 +96,7 @@ class CallArguments:
             else:
                 key.append(self._static_key(leaf))
         # Workers that are threads of one process have programs of their own, which take elements of their iterators.
-        place = context.device, context.replicas, context.closure and context.closure.worker
+        place = context.device, context.replicas, context.closure and context.closure.kind
         return arrays, (tree, tuple(key), NumpyRules.promote, *place)
 
     def _static_key(self, leaf: Any) -> Any:

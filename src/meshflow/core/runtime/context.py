@@ -39,6 +39,7 @@ class Tracing(Protocol):
     offered: dict[int, list[Any]]
     last_fed: dict[int, Any]
     once: bool
+    repeats: bool
     runs: bool
     random_ops: int
     initializes: bool

@@ -173,6 +173,10 @@ def device_for(name: str) -> Any:
     found, devices = _named(name)
     if found is not None:
         return found
+    if re.fullmatch(r"/job:\w+(/replica:\d+)?(/task:\d+)?", str(name)):
+        name = (
+            f"{name}/device:CPU:0"  # a task of a cluster, of which parameter servers have variables
+        )
     kind = re.search(r"(?:^|[/:])(CPU|GPU|TPU|XLA_CPU|XLA_GPU)(?::\d+|:\*)?$", str(name).upper())
     if kind is None or not Placement.soft:
         raise InvalidValueError(

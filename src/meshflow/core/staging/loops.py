@@ -95,7 +95,9 @@ def _while_loop(
     traced_test = trace(
         lambda *t: logic.scalar_bool(test(loop.values(t))), tuple(inputs), name="test"
     )
-    traced_body = trace(lambda *t: loop.collect(body(loop.values(t))), tuple(inputs), name="body")
+    traced_body = trace(
+        lambda *t: loop.collect(body(loop.values(t))), tuple(inputs), name="body", repeats=True
+    )
     return _run_while(loop, traced_test, traced_body, len(inputs), limit)
 
 
@@ -294,7 +296,7 @@ def _scan(
         outputs.append(Template(output))
         return loop.collect(values) + [to_tensor(leaf) for leaf in outputs[-1].leaves]
 
-    traced = trace(traced_step, (*heads, *inputs), name="body")
+    traced = trace(traced_step, (*heads, *inputs), name="body", repeats=True)
     operands = Operands([traced])
     state = loop.starting(may_not_run=False)
     size = len(state)

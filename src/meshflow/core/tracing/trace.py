@@ -82,15 +82,22 @@ class TraceContext:
       writes: variables written, by identity.
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
+      repeats: whether it is a loop's body.
       random_ops: how many random ops it has so far.
       runs: whether the program is run once, right after this trace, before the function is traced again.
       initializes: whether it gives variables that it made their initial values.
       iterator_captures, infeeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
     """
 
-    def __init__(self, parent: Tracing | None, once: bool = False, runs: bool = False) -> None:
+    def __init__(
+        self,
+        parent: Tracing | None,
+        once: bool = False,
+        runs: bool = False,
+        repeats: bool = False,
+    ) -> None:
         self.parent = parent
-        self.once = once
+        self.once, self.repeats = once, repeats
         self.random_ops = 0
         self.runs: bool = runs and (parent is None or parent.runs)
         self.initializes = False
@@ -375,6 +382,7 @@ def trace(
     *,
     isolated: bool = False,
     runs: bool = False,
+    repeats: bool = False,
     axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
     """Runs `fn(*args, **kwargs)` once on symbolic tensors.
@@ -387,6 +395,7 @@ def trace(
       isolated: True for functions that will be compiled and called from anywhere: tapes around
         this trace see the call, not what is inside.
       runs: whether the program is run right after this trace, once if it `initializes`.
+      repeats: whether the function is a loop's body.
       axes: names and sizes of the axes that collectives inside reduce over.
 
     Returns:
@@ -416,7 +425,7 @@ def trace(
 
     def attempt(tapes: list[Recorder]) -> Any:
         nonlocal scope
-        scope = TraceContext(context.trace, once=isolated or bool(axes), runs=runs)
+        scope = TraceContext(context.trace, isolated or bool(axes), runs, repeats)
         try:
             # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
             with (

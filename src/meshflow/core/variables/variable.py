@@ -394,6 +394,10 @@ class Variable(VariableRows, _Operators):
         """Replaces the value as the program says, which `_write` may also do in its stead."""
         self._write(value)
 
+    def _train(self, value: Tensor) -> None:
+        """Replaces the value by what an optimizer has computed from it."""
+        self._write(value)
+
     def _write(self, value: Tensor) -> None:
         """Replaces the value; dtype and shape have been checked."""
         if context.trace is None and self.has_no_value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self
@@ -28,6 +29,9 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 __all__ = ["HostedVariable", "Outbox", "Outboxes"]
+
+# A server's name among devices.
+_TASK = re.compile(r"/job:ps(?:/replica:\d+)?/task:(\d+)")
 
 
 class Home(Protocol):
@@ -68,8 +72,11 @@ def placed_on(servers: Sequence[int]) -> Iterator[None]:
 
 
 def wanted_servers() -> tuple[int, ...] | None:
-    """Where a variable made now is to be hosted; None for anywhere."""
-    return _placing.servers
+    """Where a variable made now is to be hosted, as `placed_on` or `tf.device` says; None for anywhere."""
+    if _placing.servers is not None:
+        return _placing.servers
+    task = _TASK.match(str(context.device))
+    return None if task is None else (int(task[1]),)
 
 
 class _Described(Variable):
@@ -134,11 +141,28 @@ class HostedVariable(_Described):
         """The first server that has it, by TensorFlow's name."""
         return f"/job:ps/replica:0/task:{self.servers[0]}/device:CPU:0"
 
+    def _as_tensor(self) -> Tensor:
+        tensor = super()._as_tensor()
+        closure = context.closure
+        later = 0 if closure is None else closure.steps_before(self)
+        return tensor + later if later else tensor
+
+    def _train(self, value: Tensor) -> None:
+        closure = context.closure
+        if closure is not None and self._trainable:
+            # What others do meanwhile counts too. Slots are not added up: second moments would become negative.
+            with as_stored():
+                outboxes(self).added.assign_add(value - self._as_tensor())
+            self._write(value)
+        else:
+            self._set(value)
+
     def _current(self) -> Any:
         return self._value  # a server is waited for without the lock of this process's variables
 
     def _set(self, value: Tensor) -> None:
         if context.closure is not None:
+            context.closure.steps_before(self)
             outboxes(self).set(value)
         super()._set(value)
 

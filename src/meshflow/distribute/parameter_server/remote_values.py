@@ -115,7 +115,7 @@ class PerWorkerDataset:
         return made.element_spec
 
 
-class PerWorkerIterator:
+class PerWorkerIterator(PerWorkerValues):
     """An iterator on every worker; made there when a closure that is given it first runs.
 
     Args:

@@ -81,6 +81,7 @@ class RemoteWorker:
             return outcome
         if kind == "state":
             optimizer, keys = value
+            self._book.forget(call.function, request.function)
             raise StateNeededError(*self._strategy.found(optimizer, keys))
         raise loaded_error(value)
 
@@ -114,6 +115,17 @@ class Functions:
                 while len(self._known) > FUNCTIONS:
                     self._known.pop(next(iter(self._known)))
             return found[1:]
+
+    def forget(self, function: Any, number: int) -> None:
+        """Has a function be pickled again, when it is next scheduled.
+
+        Args:
+          function: the function.
+          number: its number, for which there may be a later one.
+        """
+        with self._lock:
+            if id(function) in self._known and self._known[id(function)][1] == number:
+                del self._known[id(function)]
 
 
 class Book:
@@ -157,6 +169,10 @@ class Book:
             request.ended = ended[self._ended :]
             request.heard = self._ended + len(request.ended)
         return request
+
+    def forget(self, function: Any, number: int) -> None:
+        """Has a function that lacks an optimizer's slots be sent again, with them; see `Functions.forget`."""
+        self._functions.forget(function, number)
 
     def arrived(self, request: Request) -> None:
         """Notes that the process has what a request brought: before, another request may overtake it."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
@@ -26,9 +27,14 @@ from meshflow.distribute.parameter_server.ray_processes import RayProcesses
 from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.serving import JoinedProcesses, all_here
 from meshflow.distribute.parameter_server.sharding import sharded_variable
+from meshflow.distribute.parameter_server.worker import outside
 from meshflow.distribute.strategy import Strategy, _check_roles
 
 __all__ = ["ParameterServerStrategy"]
+
+
+# The jobs that a cluster may have.
+_JOBS = {"chief", "evaluator", "ps", "worker"}
 
 
 class Options(NamedTuple):
@@ -188,9 +194,13 @@ class ParameterServerStrategy(Strategy):
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
-        if context.closure is not None or kwargs.get("name") == STATE_NAME:
-            # Of one worker, as keys of random ops are.
+        if kwargs.get("name") == STATE_NAME or isinstance(self.cluster, NoCluster):
+            # Of one worker.
             return next_creator(**kwargs)
+        if context.closure is not None:
+            # What one worker's closure makes, such as a layer's weights, others find.
+            with init_scope():
+                return outside(self._create_variable, next_creator, **kwargs)
         if self._variable_partitioner is not None and wanted_servers() is None:
             made = sharded_variable(self, self._variable_partitioner, kwargs)
             if made is not None:
@@ -216,6 +226,11 @@ class ParameterServerStrategy(Strategy):
         with self._making:
             size = int(np.prod(variable._shape, dtype=np.int64)) * variable.dtype.size
             servers = wanted_servers() or (self._bytes.index(min(self._bytes)),)
+            if max(servers) >= len(self._bytes):
+                raise InvalidValueError(
+                    f"Variable {variable.name} is to be on parameter server {max(servers)}, and there are "
+                    f"{len(self._bytes)}, from 0 on."
+                )
             for number in servers:
                 self._bytes[number] += max(size, 1)
             key = next(self._keys)
@@ -319,7 +334,21 @@ class ParameterServerStrategy(Strategy):
 
 def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
     """The cluster that a resolver describes."""
+    if not hasattr(resolver, "cluster_spec"):
+        raise InvalidValueError(
+            "ParameterServerStrategy: cluster_resolver must be a tf.distribute.cluster_resolver.ClusterResolver, got "
+            f"{resolver!r}."
+        )
     spec = resolver.cluster_spec()
+    unknown = sorted({*spec.jobs} - _JOBS)
+    if unknown:
+        raise InvalidValueError(
+            f"ParameterServerStrategy: the cluster has the jobs {unknown}; allowed are {sorted(_JOBS)}."
+        )
+    if "chief" in spec.jobs and spec.num_tasks("chief") > 1:
+        raise InvalidValueError(
+            f"ParameterServerStrategy: there is one 'chief', and the cluster has {spec.num_tasks('chief')}."
+        )
     missing = [job for job in ("worker", "ps") if job not in spec.jobs or not spec.num_tasks(job)]
     if missing:
         raise InvalidValueError(

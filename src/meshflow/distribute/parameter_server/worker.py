@@ -20,8 +20,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.core.tracing.trace import is_array_like
+from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parameter_server.compression import Compressor
@@ -44,7 +43,10 @@ from meshflow.distribute.parameter_server.messages import (
 from meshflow.distribute.replicas.context import entered
 from meshflow.profiler.annotations import Trace
 
-__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]
+# Stands for a variable that servers will train.
+_TRAINED = -1
+
+__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker", "outside"]
 
 
 class StateNeededError(BaseException):
@@ -60,6 +62,13 @@ class StateNeededError(BaseException):
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
         super().__init__("an optimizer has no slots yet")
         self.optimizer, self.variables = optimizer, list(variables)
+
+
+class OwnStepsError(BaseException):
+    """A closure goes on with what it has trained: the worker has to take its steps, not the servers.
+
+    No `Exception`, so that the closure's own handlers let it pass.
+    """
 
 
 @dataclass
@@ -142,6 +151,8 @@ class Worker:
         # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._behind = False
+        # Closures that go on with what they have trained.
+        self._step_themselves: weakref.WeakSet[Any] = weakref.WeakSet()
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
@@ -161,13 +172,19 @@ class Worker:
             if self._must_pull(call):
                 with self._exchanging:
                     self._ask_all([None] * len(self.servers), call.floor)
-            clocks, running = self._settled(), Running(self, call)
-            with entered(self._strategy), _entered(running):
-                args, kwargs = self._own_arguments(call)
-                value = _mapped(_on_host, call.function(*args, **kwargs))
+            clocks = self._settled()
+            try:
+                value, running = self._computed(
+                    call, _contains(self._step_themselves, call.function)
+                )
+                pushes = running.pushes(call, clocks)
+            except OwnStepsError:
+                with contextlib.suppress(TypeError):
+                    self._step_themselves.add(call.function)
+                value, running = self._computed(call, True)
+                pushes = running.pushes(call, clocks)
             if self._is_over(call, running):
                 return Outcome(value, clocks, [], False, self._traffic())
-            pushes = running.pushes(call, clocks)
             self._compress(pushes)
             # What the closure saw may be changed in place from here on.
             running.values.clear()
@@ -179,16 +196,20 @@ class Worker:
         clocks = [c.clock for c in changes]
         return Outcome(value, clocks, stale, repeated, self._traffic())
 
+    def _computed(self, call: Call, steps_itself: bool) -> tuple[Any, Running]:
+        """What a closure returns, and what it wrote."""
+        running = Running(self, call, steps_itself)
+        with entered(self._strategy), _entered(running):
+            args, kwargs = self._own_arguments(call)
+            return _mapped(_on_host, call.function(*args, **kwargs)), running
+
     def _must_pull(self, call: Call) -> bool:
         """Whether a closure's values have to be pulled before it."""
         if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
             return True
         if not self._behind:
             return False
-        try:
-            return call.function not in self._without_variables
-        except TypeError:
-            return True
+        return not _contains(self._without_variables, call.function)
 
     def _is_over(self, call: Call, running: Running) -> bool:
         """Whether a closure has touched no variables: servers need not hear of it, and the next one can do the pulling."""
@@ -228,7 +249,7 @@ class Worker:
         if found is None:
             number = variable.servers[0]
             wish = Wish(unknown=(variable.key,))
-            change = _outside(self.servers[number].exchange, None, wish)
+            change = outside(self.servers[number].exchange, None, wish)
             found = self._values[variable.key] = _on_device(change.values[variable.key])
             # The clock stays: what else has changed since is pulled with everything.
             self._known[number].add(variable.key)
@@ -268,7 +289,7 @@ class Worker:
     def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> int | None:
         if push is None:
             return None
-        done: int | None = _outside(server.stage, push, *rest)
+        done: int | None = outside(server.stage, push, *rest)
         return done
 
     def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
@@ -282,7 +303,7 @@ class Worker:
 
     @staticmethod
     def _ask(server: Any, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
-        change: Change = _outside(server.exchange, push, wish, floor)
+        change: Change = outside(server.exchange, push, wish, floor)
         return change
 
     def _settled(self) -> list[int]:
@@ -316,16 +337,29 @@ _with_rows = jax.jit(lambda old, indices, new: old.at[indices].set(new), donate_
 class Running:
     """A closure that runs: the values it sees, and what it writes.
 
+    Args:
+      worker: the worker.
+      call: the closure.
+      steps_itself: whether it applies gradients to its own copies, and servers get what came of that: so does one
+        that takes several steps, or reads what it has trained.
+
     Attributes:
       values: what it has read and written so far, as it sees it.
       outboxes: what servers are to do, by outbox.
     """
 
-    def __init__(self, worker: Worker, call: Call) -> None:
+    def __init__(self, worker: Worker, call: Call, steps_itself: bool = False) -> None:
         self._worker, self._call = worker, call
-        self.worker = worker.number
+        self.worker, self.steps_itself = worker.number, steps_itself
+        # By function that is traced, or this: the variables that servers will train, and how many steps optimizers took.
+        self._trained: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
         self.values: dict[int, Any] = {}
         self.outboxes: dict[int, tuple[Outbox, Any]] = {}
+
+    @property
+    def kind(self) -> Any:
+        """What functions are traced apart for."""
+        return self.worker, self.steps_itself
 
     def value(self, variable: HostedVariable) -> Any:
         """The value that the closure sees."""
@@ -370,12 +404,48 @@ class Running:
                     "ParameterServerStrategy. Make models, and layers' weights by `build`, in `strategy.scope()`."
                 )
         known = self._call.states.get(getattr(optimizer, "_hosted_key", None) or 0, ())
-        if any(v.key not in known for v in variables):
+        needed = any(v.key not in known for v in variables)
+        if self.steps_itself and not needed:
+            # In another process the optimizer may be a copy of the time before.
+            needed = any(optimizer._var_key(v) not in optimizer._index_dict for v in variables)
+        if needed:
             raise StateNeededError(optimizer, variables)
 
     def push(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`."""
+        """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`.
+
+        Raises:
+          OwnStepsError: in a loop.
+        """
+        whole, repeats = self._whole()
+        trained = self._trained.setdefault(whole, {})
+        if repeats or any(v.key in trained for _, v in pairs):
+            raise OwnStepsError
+        trained.update((v.key, _TRAINED) for _, v in pairs)
+        steps = optimizer.iterations
+        if isinstance(steps, HostedVariable) and not optimizer.gradient_accumulation_steps:
+            trained[steps.key] = trained.get(steps.key, 0) + 1
         gradient_boxes(optimizer._hosted_key, pairs).put([g for g, _ in pairs])
+
+    def steps_before(self, variable: HostedVariable) -> int:
+        """How many steps, of which servers will hear, a variable counts: not 0 for an optimizer's step number.
+
+        Raises:
+          OwnStepsError: for a variable that such a step trains.
+        """
+        if not self._trained:
+            return 0
+        steps = self._trained.get(self._whole()[0], {}).get(variable.key, 0)
+        if steps == _TRAINED:
+            raise OwnStepsError
+        return steps
+
+    def _whole(self) -> tuple[Any, bool]:
+        """The outermost function that is traced, or this; and whether a loop's body is."""
+        whole, repeats, trace = self, False, context.trace
+        while trace is not None:
+            whole, repeats, trace = trace, repeats or trace.repeats, trace.parent
+        return whole, repeats
 
     # ---- what is sent ----------------------------------------------------------------------
 
@@ -410,10 +480,8 @@ class Running:
     def _put_step(self, boxes: GradientBoxes, pushes: list[Push]) -> None:
         count = int(self._sent(boxes.count))
         if count > 1:
-            raise InvalidArgumentError(
-                f"apply_gradients ran {count} times in one closure for {[v.name for v in boxes.variables]}: the later "
-                "steps would need what the servers make of the first. Schedule one closure for each step."
-            )
+            # A function was called that had been traced before.
+            raise OwnStepsError
         if not count:
             return
         for number, push in enumerate(pushes):
@@ -424,6 +492,13 @@ class Running:
             ]
             keys, gradients = tuple(k for k, _ in own), tuple(g for _, g in own)
             push.steps.append(Step(boxes.optimizer, keys, gradients))
+
+
+def _contains(functions: weakref.WeakSet[Any], function: Any) -> bool:
+    try:
+        return function in functions
+    except TypeError:
+        return False
 
 
 def _zeros(box: Outbox) -> Any:
@@ -455,8 +530,8 @@ def _on_host(leaf: Any) -> Any:
     if hasattr(leaf, "_as_tensor"):
         leaf = leaf._as_tensor()
     if isinstance(leaf, Tensor):
-        return np.asarray(leaf.numpy())
-    return np.asarray(leaf) if is_array_like(leaf) else leaf
+        return leaf.numpy()
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 @contextlib.contextmanager
@@ -468,7 +543,13 @@ def _entered(running: Running | None) -> Iterator[None]:
         context.closure = saved
 
 
-def _outside(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a server, which in one process with the worker must not find the closure."""
+def outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls what must not find the closure: a server, or a variable's constructor, in one process with the worker.
+
+    Args:
+      function: the function.
+      *args: its arguments.
+      **kwargs: its keyword arguments.
+    """
     with _entered(None):
-        return function(*args)
+        return function(*args, **kwargs)

@@ -331,7 +331,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
-            if closure is not None:
+            if closure is not None and not closure.steps_itself:
                 # Parameter servers hold the variables, and take the step.
                 closure.push(self, self._for_servers(pairs))
                 return self.iterations

@@ -98,7 +98,7 @@ class OptaxOptimizer(Optimizer):
             ([v.value() for v in variables], gradients, [s.value() for s in state]),
         )
         for variable, value in zip([*variables, *state], outputs, strict=True):
-            variable._write(value)
+            variable._train(value)
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable.value()))

@@ -112,13 +112,14 @@ class RuleOptimizer(Optimizer):
         names = tuple(values)
         static = names, self._by_rows, *self._rule_settings()
         scalars = [values[n] for n in names]
-        if indices is not None and context.trace is None and context.placing is None:
+        elsewhere = context.trace or context.placing or context.closure
+        if indices is not None and elsewhere is None:
             outputs = _in_place(self._update_op(), static, [var, *slots], grad, indices, scalars)
         else:
             state = [s.value() for s in slots]
             outputs = apply(self._update_op(), (var.value(), grad, indices, state, scalars), static)
         for variable, value in zip([var, *slots], outputs, strict=True):
-            variable._write(value)
+            variable._train(value)
 
     def _slots_of(self, var: Variable) -> list[Variable]:
         return [self.get_slot(var, name) for name in self._slot_names_of(var)]

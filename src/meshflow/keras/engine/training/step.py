@@ -18,7 +18,7 @@ from meshflow.core.autograph.status import switched
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import standing_in
+from meshflow.core.runtime.context import context, standing_in
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
@@ -59,8 +59,8 @@ class CompiledStep:
         """Runs one step on a structure of arrays."""
         if self.place is not None:
             batch = self.place(batch)
-        leaves, tree = jax.tree.flatten(batch)
-        key = tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        leaves = jax.tree.leaves(batch)
+        key = _key(batch)
         concrete = self._concrete.get(key)
         if concrete is None:
             if self._op_by_op or any(is_text(leaf) for leaf in leaves):
@@ -134,7 +134,8 @@ def _shared(leaf: Any) -> Any:
 
 def _key(batch: Any) -> Any:
     leaves, tree = jax.tree.flatten(batch)
-    return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    takes_steps = context.closure is not None and context.closure.steps_itself
+    return tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves]), takes_steps
 
 
 def _is_placed(batch: Any) -> bool:
