@@ -44,18 +44,27 @@ def test_requests_that_come_during_a_call_are_one_call():
 
 def test_a_call_has_at_most_so_many_rows():
     _, calls, _ = _answers(lambda f: f, [1, 3, 3, 3, 20])
-    assert calls == [1, 8, 4, 20]
+    assert calls == [1, 8, 8, 8, 8]
 
 
-def test_an_error_is_that_of_the_requests_of_its_call():
+def test_an_error_is_that_of_its_request():
     def run(feed):
-        if feed["x"].any():
+        if (feed["x"] == 2).any():
             raise ValueError("broken")
         return feed
 
-    found, _, _ = _answers(run, [1, 2, 2])
-    assert found[0]["x"].shape == (1, 1)
-    assert all(isinstance(e, ValueError) for e in found[1:])
+    found, calls, _ = _answers(run, [1, 2, 2, 3])
+    assert calls == [1, 8, 2, 2, 3]
+    assert isinstance(found[2], ValueError)
+    for place in (0, 1, 3):
+        assert (found[place]["x"] == place).all()
+
+
+def test_results_that_are_not_rows_are_those_of_one_request():
+    run = lambda feed: {"y": np.concatenate([feed["x"]] * 2)}
+    found, _, _ = _answers(run, [1, 2, 3])
+    for i, (rows, count) in enumerate(zip(found, [1, 2, 3], strict=True)):
+        np.testing.assert_array_equal(rows["y"], np.full((2 * count, 1), i))
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -31,10 +31,24 @@ class Scaled(tf.Module):
     def total(self, a, b):
         return {"sum": a + tf.reduce_sum(b)}
 
+    def of_examples(self, texts):
+        feature = tf.io.FixedLenFeature([], tf.float32)
+        return tf.io.parse_example(texts, {"x": feature})["x"] * self.factor
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    def regress(self, inputs):
+        return {"outputs": self.of_examples(inputs)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    def classify(self, inputs):
+        x = self.of_examples(inputs)
+        return {"scores": tf.stack([x, -x], -1)}
+
 
 def _save(folder, factor):
     module = Scaled(factor)
-    tf.saved_model.save(module, str(folder), {"serving_default": module.scaled, "total": module.total})  # fmt: skip
+    signatures = {n: getattr(module, n) for n in ("total", "regress", "classify")}
+    tf.saved_model.save(module, str(folder), {"serving_default": module.scaled, **signatures})
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +235,74 @@ def test_predictions_by_grpc(places):
             assert told.value.code().name == code
 
 
+def test_examples_by_grpc(places):
+    import grpc
+
+    from meshflow.serving import messages
+
+    def example(**features):
+        made = tf.train.Example()
+        for name, value in features.items():
+            made.features.feature[name].float_list.value.append(value)
+        return made.SerializeToString()
+
+    def request(kind, signature="", rows=(), context=None, name="scaled"):
+        made = kind()
+        if hasattr(made, "model_spec"):
+            made.model_spec.name, made.model_spec.signature_name = name, signature
+        held = made.input.example_list if context is None else made.input.example_list_with_context
+        for row in rows:
+            held.examples.add().ParseFromString(row)
+        if context is not None:
+            held.context.ParseFromString(context)
+        return made
+
+    with grpc.insecure_channel(places[2]) as channel:
+
+        def ask(method, made, answer):
+            service = f"/tensorflow.serving.PredictionService/{method}"
+            call = channel.unary_unary(service, lambda m: m.SerializeToString(), answer.FromString)
+            return call(made, timeout=60)
+
+        rows = [example(x=1.5), example(x=-2.0)]
+        made = request(messages.RegressionRequest, "regress", rows)
+        found = ask("Regress", made, messages.RegressionResponse)
+        assert [r.value for r in found.result.regressions] == [3.0, -4.0]
+        assert (found.model_spec.name, found.model_spec.signature_name) == ("scaled", "regress")
+        made = request(messages.ClassificationRequest, "classify", [example(), example(x=2.0)], example(x=1.0))  # fmt: skip
+        found = ask("Classify", made, messages.ClassificationResponse).result.classifications
+        scores = [[(c.label, c.score) for c in one.classes] for one in found]
+        assert scores == [[("", 2.0), ("", -2.0)], [("", 4.0), ("", -4.0)]]
+        several = request(messages.MultiInferenceRequest, rows=rows)
+        for name in ("regress", "classify"):
+            task = several.tasks.add(method_name=f"tensorflow/serving/{name}")
+            task.model_spec.name, task.model_spec.signature_name = "scaled", name
+        first, second = ask("MultiInference", several, messages.MultiInferenceResponse).results
+        assert [r.value for r in first.regression_result.regressions] == [3.0, -4.0]
+        assert second.classification_result.classifications[1].classes[1].score == 4.0
+        assert second.model_spec.version.value == 1
+        twice, foreign, train = (messages.MultiInferenceRequest() for _ in range(3))
+        for one in (twice, foreign, train):
+            one.CopyFrom(several)
+        twice.tasks[1].CopyFrom(twice.tasks[0])
+        foreign.tasks[1].model_spec.name = "other"
+        train.tasks[0].method_name = "train"
+        for bad, method, code, message in (
+            (request(messages.RegressionRequest, "regress"), "Regress", "INVALID_ARGUMENT", "Input is empty"),
+            (request(messages.RegressionRequest, "regress", [example(y=1.0)]), "Regress", "INVALID_ARGUMENT", "Feature: x"),
+            (request(messages.RegressionRequest, "", rows), "Regress", "FAILED_PRECONDITION", "named 'inputs'"),
+            (request(messages.ClassificationRequest, "no", rows), "Classify", "INVALID_ARGUMENT", "not found"),
+            (request(messages.ClassificationRequest, "no", rows, name="other"), "Classify", "NOT_FOUND", "other"),
+            (messages.MultiInferenceRequest(), "MultiInference", "INVALID_ARGUMENT", "no tasks"),
+            (twice, "MultiInference", "INVALID_ARGUMENT", "Duplicate"),
+            (foreign, "MultiInference", "INVALID_ARGUMENT", "same model name"),
+            (train, "MultiInference", "UNIMPLEMENTED", "train"),
+        ):  # fmt: skip
+            with pytest.raises(grpc.RpcError, match=message) as told:
+                ask(method, bad, messages.RegressionResponse)
+            assert told.value.code().name == code, told.value
+
+
 def test_metadata_and_status_by_grpc(places):
     import grpc
 
@@ -241,7 +323,7 @@ def test_metadata_and_status_by_grpc(places):
         found = ask(request, timeout=60).metadata["signature_def"]
         assert found.type_url.endswith("/tensorflow.serving.SignatureDefMap")
         signatures = SignatureDefMap.FromString(found.value).signature_def
-        assert set(signatures) == {"serving_default", "total"}
+        assert set(signatures) == {"serving_default", "total", "regress", "classify"}
         about = signatures["serving_default"].inputs["x"]
         assert about.dtype == 1 and [d.size for d in about.tensor_shape.dim] == [-1, 2]
         request.metadata_field[:] = ["other"]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from meshflow.core.runtime.errors import OpError
 from meshflow.serving import Settings
 from meshflow.serving import serve as serve_folder
 
@@ -16,7 +17,7 @@ __all__ = ["serve"]
 def serve(
     folder: Annotated[
         str, typer.Argument(help="A saved model, or a folder with one in each of its versions.")
-    ],
+    ] = "",
     name: Annotated[str, typer.Option(help="The model's name in addresses.")] = "model",
     port: Annotated[int, typer.Option(help="The port; 0 for a free one.")] = 8501,
     host: Annotated[
@@ -41,14 +42,26 @@ def serve(
     label: Annotated[
         list[str] | None, typer.Option(help="A label of a version, as stable=3.", metavar="L=N")
     ] = None,
+    model_config_file: Annotated[
+        str,
+        typer.Option(
+            help="In place of a folder: a file that lists models, as TensorFlow Serving's; read again when it changes."
+        ),
+    ] = "",
+    max_request: Annotated[int, typer.Option(help="The greatest size of a request, in MiB.")] = 256,
 ) -> None:
-    """Serve a saved model by TensorFlow Serving's REST protocol, and by its gRPC services with --grpc-port."""
+    """Serve saved models by TensorFlow Serving's REST protocol, and by its gRPC services with --grpc-port."""
     try:
         labels = {key: int(number) for key, number in (item.split("=") for item in label or [])}
     except ValueError:
         raise typer.BadParameter(f"labels are given as stable=3, got {label}") from None
-    settings = Settings(max_batch, batch_wait / 1000, warm_up, keep, poll, labels)
+    if bool(folder) == bool(model_config_file):
+        raise typer.BadParameter("give either a folder or --model-config-file")
+    settings = Settings(
+        max_batch, batch_wait / 1000, warm_up, keep, poll, labels, most_bytes=max_request << 20
+    )
+    remote = None if grpc_port < 0 else grpc_port
     try:
-        serve_folder(folder, name, port, host, settings, None if grpc_port < 0 else grpc_port)
-    except (ImportError, OSError) as error:
+        serve_folder(folder or None, name, port, host, settings, remote, model_config_file or None)
+    except (ImportError, OSError, OpError) as error:
         sys.exit(str(error))

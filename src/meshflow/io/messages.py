@@ -17,6 +17,7 @@ from __future__ import annotations
 from meshflow.environment.messages import DecodeError, Table, declared
 
 __all__ = [
+    "EXAMPLES",
     "TENSORS",
     "BytesList",
     "DecodeError",
@@ -58,7 +59,7 @@ TENSORS: Table = {
         "float8_val": (18, "bytes"),
     },
 }
-_MESSAGES: Table = {
+EXAMPLES: Table = {
     "BytesList": {"value": (1, "*bytes")},
     "FloatList": {"value": (1, "*float")},
     "Int64List": {"value": (1, "*int64")},
@@ -68,9 +69,12 @@ _MESSAGES: Table = {
         "int64_list": (3, "|Int64List"),
     },
     "Features": {"feature": (1, "{}Feature")},
+    "Example": {"features": (1, "Features")},
+}
+_MESSAGES: Table = {
+    **EXAMPLES,
     "FeatureList": {"feature": (1, "*Feature")},
     "FeatureLists": {"feature_list": (1, "{}FeatureList")},
-    "Example": {"features": (1, "Features")},
     "SequenceExample": {"context": (1, "Features"), "feature_lists": (2, "FeatureLists")},
     **TENSORS,
     # What TensorBoard reads.

@@ -27,6 +27,7 @@ from meshflow.ops.files import host_bytes
 
 __all__ = [
     "parse_example",
+    "parse_feature",
     "parse_sequence_example",
     "parse_single_example",
     "parse_single_sequence_example",
@@ -334,6 +335,8 @@ def parse_example(
       >>> found["n"].numpy().tolist()
       [[3, 4], [3, 4]]
     """
+    if isinstance(serialized, Pending):
+        return _pending(serialized, features)
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim > 1:
         raise InvalidArgumentError(
@@ -376,13 +379,34 @@ def parse_single_example(
       b'tea'
     """
     if isinstance(serialized, Pending):
-        # A map function is looked at: what follows becomes a program of numbers.
-        batch = lambda texts: parse_example(texts, features)
-        return context.recording.parsed(serialized, batch, _specs_of_fixed(features))
+        return _pending(serialized, features)
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
     return parse_example(serialized, features, example_names)
+
+
+def _pending(serialized: Pending, features: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands for features while a function is looked at, of which what follows becomes a program of numbers."""
+    batch = lambda texts: parse_example(texts, features)
+    found: dict[str, Any] = context.recording.examples(
+        serialized, features, batch, lambda: _specs_of_fixed(features)
+    )
+    return found
+
+
+def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dtype: Any, default: Any) -> Tensor:  # fmt: skip
+    """One feature of fixed size of serialized examples.
+
+    Args:
+      serialized: a vector of strings, or a scalar.
+      feature: its name.
+      shape: its shape.
+      dtype: int64, float32 or string.
+      default: what an example without it has, or None.
+    """
+    found: Tensor = parse_example(serialized, {feature: FixedLenFeature(shape, dtype, default)})[feature]  # fmt: skip
+    return found
 
 
 def _specs_of_fixed(features: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.deployment.programs import Deployable, of_concrete_function, of_model, of_saved_model
 from meshflow.lite.calibration import ranges
 from meshflow.lite.graph import written
-from meshflow.lite.integers import quantize, with_integer_ends
+from meshflow.lite.integers import BYTES, WORDS, Integers, quantize, with_integer_ends
 from meshflow.lite.models import model_of
 from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
 from meshflow.lite.quantizing import float16_weights, int8_weights
@@ -31,7 +31,9 @@ class TFLiteConverter:
       representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`.
       target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is an
         error when anything is left to be computed with floats.
-      inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8.
+      inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8; of models
+        whose activations have 16 bits (`EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8`): tf.float32 or
+        tf.int16.
       allow_custom_ops: accepted: there are none.
 
     Example:
@@ -116,32 +118,29 @@ class TFLiteConverter:
           ValueError: for settings that contradict each other.
           ImportError: without the extra `lite`.
         """
-        samples, integers, strict = self._settings()
+        samples, integers, strict, kind = self._settings()
         graph = model_of(self._signatures())
         if samples is not None:
             found = ranges(graph, samples)
-            left = quantize(graph, found)
+            left = quantize(graph, found, kind)
             if strict and left:
                 raise UnimplementedError(
-                    f"tf.lite: {', '.join(left)} have no operators on 8-bit integers, which TFLITE_BUILTINS_INT8 asks "
-                    "for alone: add TFLITE_BUILTINS to target_spec.supported_ops to leave them float32."
+                    f"tf.lite: {', '.join(left)} have no operators on {kind.dtype.itemsize * 8}-bit integers, which "
+                    "target_spec.supported_ops asks for alone: add TFLITE_BUILTINS to it to leave them float32."
                 )
             int8_weights(graph)
-            with_integer_ends(graph, found, *integers)
+            with_integer_ends(graph, found, *integers, kind)
         elif self.optimizations:
             types = [as_dtype(t).name for t in self.target_spec.supported_types]
             (float16_weights if "float16" in types else int8_weights)(graph)
         return written(graph)
 
-    def _settings(self) -> tuple[Callable[[], Any] | None, tuple[Any, Any], bool]:
-        """(samples or None, dtypes of inputs and outputs, whether all must be integers)."""
+    def _settings(self) -> tuple[Callable[[], Any] | None, tuple[Any, Any], bool, Integers]:
+        """(samples or None, dtypes of inputs and outputs, whether all must be integers, which)."""
         ops = set(self.target_spec.supported_ops)
-        wide = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
-        if wide in ops:
-            raise UnimplementedError(
-                "tf.lite: activations of 16 bits are not written; use TFLITE_BUILTINS_INT8."
-            )
-        strict = OpsSet.TFLITE_BUILTINS_INT8 in ops and OpsSet.TFLITE_BUILTINS not in ops
+        wide = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 in ops
+        whole = wide or OpsSet.TFLITE_BUILTINS_INT8 in ops
+        strict = whole and OpsSet.TFLITE_BUILTINS not in ops
         data = self.representative_dataset
         types = [as_dtype(t).name for t in self.target_spec.supported_types]
         known = {"float16", "float32", "int8"}
@@ -151,7 +150,7 @@ class TFLiteConverter:
             )
         if data is None and (strict or "int8" in types):
             raise ValueError(
-                "representative_dataset is required when specifying TFLITE_BUILTINS_INT8 or INT8 supported types."
+                "representative_dataset is required when specifying operators on integers or INT8 supported types."
             )
         if isinstance(data, RepresentativeDataset):
             data = data.input_gen
@@ -162,9 +161,10 @@ class TFLiteConverter:
         samples = data if self.optimizations and "float16" not in types else None
         ends = [as_dtype(t) for t in (self.inference_input_type, self.inference_output_type)]
         for name, kind in zip(("inference_input_type", "inference_output_type"), ends, strict=True):
-            allowed = ("float32",) if samples is None else ("float32", "int8", "uint8")
+            integers = ("int16",) if wide else ("int8", "uint8")
+            allowed = ("float32",) if samples is None else ("float32", *integers)
             if kind.name not in allowed:
                 why = "" if samples is not None else " without full integer quantization"
                 raise ValueError(f"The {name} must be in {list(allowed)}{why}, got {kind.name}.")
         first, second = (np.dtype(k.name) for k in ends)
-        return samples, (first, second), strict
+        return samples, (first, second), strict, WORDS if wide else BYTES

@@ -1,10 +1,12 @@
-"""Models in 8-bit integers: weights and activations, by ranges that samples showed.
+"""Models in integers: weights of 8 bits and activations of 8 or 16, by ranges that samples showed.
 
 What has no operator for integers stays float32, with conversions around it.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,54 +15,105 @@ from meshflow.lite.fusing import CHANNELS
 from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
 from meshflow.lite.quantizing import by_channel
 
-__all__ = ["quantize", "with_integer_ends"]
+__all__ = ["BYTES", "WORDS", "Integers", "quantize", "with_integer_ends"]
 
 _INT8 = np.dtype(np.int8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Integers:
+    """What activations are made of.
+
+    Attributes:
+      dtype: their dtype.
+      bias: the dtype of what is added to products.
+      fixed: scale and zero point of operators whose results have always the same.
+      without: operators that have no kernel for them.
+      versions: the versions of operators that have.
+    """
+
+    dtype: np.dtype
+    bias: np.dtype
+    fixed: Mapping[str, tuple[float, int]]
+    without: frozenset[str] = frozenset()
+    versions: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def affine(self, low: float, high: float) -> Quantization:
+        """How numbers between two bounds, and zero, are written; in 16 bits around zero."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        if self.dtype == _INT8:
+            scale = max(high - low, 1e-8) / 255
+            zero = int(np.clip(round(-128 - low / scale), -128, 127))
+        else:
+            scale, zero = max(high, -low, 1e-8) / 32767, 0
+        return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
+
+    def rounded(self, data: np.ndarray, how: Quantization) -> np.ndarray:
+        """Numbers as integers."""
+        bounds = np.iinfo(self.dtype)
+        found = np.round(data / how.scales[0]) + how.zero_points[0]
+        return np.clip(found, bounds.min, bounds.max).astype(self.dtype)
+
+
+BYTES = Integers(
+    _INT8, np.dtype(np.int32), {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)},
+    versions={
+        "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "TRANSPOSE_CONV": 2, "ADD": 2, "SUB": 2, "MUL": 2,
+        "MEAN": 2, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2, "MAX_POOL_2D": 2, "AVERAGE_POOL_2D": 2, "TRANSPOSE": 2,
+        "STRIDED_SLICE": 2, "SLICE": 2, "PAD": 2, "PADV2": 2, "GATHER": 2, "REDUCE_MAX": 2, "REDUCE_MIN": 2,
+        "CONCATENATION": 2, "PACK": 2, "MAXIMUM": 2, "MINIMUM": 2, "SPLIT_V": 2, "RELU": 2, "RELU6": 2,
+        "BATCH_MATMUL": 3, "SUM": 2, "GELU": 2, "BROADCAST_TO": 3, "SELECT_V2": 1, "ARG_MAX": 2, "EQUAL": 2,
+        "NOT_EQUAL": 2, "GREATER": 2, "GREATER_EQUAL": 2, "LESS": 2, "LESS_EQUAL": 2,
+    },
+)  # fmt: skip
+WORDS = Integers(
+    np.dtype(np.int16), np.dtype(np.int64),
+    dict.fromkeys(("SOFTMAX", "LOGISTIC", "TANH"), (1 / 32768, 0)),
+    frozenset(("GELU", "ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "SELECT_V2", "SPLIT_V", "SUM", "PACK")),
+    {
+        "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "TRANSPOSE_CONV": 4, "ADD": 3, "SUB": 5, "MUL": 5,
+        "MEAN": 3, "SOFTMAX": 3, "LOGISTIC": 3, "TANH": 3, "MAX_POOL_2D": 3, "AVERAGE_POOL_2D": 3, "TRANSPOSE": 4,
+        "STRIDED_SLICE": 4, "SLICE": 4, "PAD": 3, "PADV2": 3, "GATHER": 4, "REDUCE_MAX": 3, "REDUCE_MIN": 3,
+        "CONCATENATION": 3, "MAXIMUM": 4, "MINIMUM": 4, "RELU": 3, "RELU6": 3, "BATCH_MATMUL": 4, "BROADCAST_TO": 4,
+    },
+)  # fmt: skip
+# The places of what is multiplied, of the weights and of the bias, of operators that have weights.
+_PLACES = {**dict.fromkeys(CHANNELS, (0, 1, 2)), "TRANSPOSE_CONV": (2, 1, 3)}
+_CHANNELS = {**CHANNELS, "TRANSPOSE_CONV": 0}
 # Their results have the scale of their operands; the places of these operands, None for all.
 _MOVING: dict[str, tuple[int, ...] | None] = {
     "MAX_POOL_2D": (0,), "AVERAGE_POOL_2D": (0,), "RESHAPE": (0,), "TRANSPOSE": (0,), "STRIDED_SLICE": (0,),
     "SLICE": (0,), "PAD": (0,), "PADV2": (0,), "SPLIT_V": (0,), "GATHER": (0,), "REDUCE_MAX": (0,),
-    "REDUCE_MIN": (0,), "CONCATENATION": None, "PACK": None, "MAXIMUM": None, "MINIMUM": None,
+    "REDUCE_MIN": (0,), "BROADCAST_TO": (0,), "CONCATENATION": None, "PACK": None, "MAXIMUM": None, "MINIMUM": None,
+    "SELECT_V2": (1, 2),
 }  # fmt: skip
 _FREE = {"ADD", "SUB", "MUL", "MEAN", "RELU", "RELU6", "BATCH_MATMUL", "GELU", "SUM"}
-_FIXED = {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}
-_VERSIONS = {
-    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 2, "MUL": 2, "MEAN": 2,
-    "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2, "MAX_POOL_2D": 2, "AVERAGE_POOL_2D": 2, "TRANSPOSE": 2,
-    "STRIDED_SLICE": 2, "SLICE": 2, "PAD": 2, "PADV2": 2, "GATHER": 2, "REDUCE_MAX": 2, "REDUCE_MIN": 2,
-    "CONCATENATION": 2, "PACK": 2, "MAXIMUM": 2, "MINIMUM": 2, "SPLIT_V": 2, "RELU": 2, "RELU6": 2,
-    "BATCH_MATMUL": 3, "SUM": 2, "GELU": 2,
-}  # fmt: skip
+# They read numbers and give others than numbers.
+_READING = {"ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}
 
 
-def quantize(graph: Graph, ranges: dict[Tensor, tuple[float, float]]) -> list[str]:
-    """Makes the subgraphs of signatures compute in int8.
+def quantize(
+    graph: Graph, ranges: dict[Tensor, tuple[float, float]], kind: Integers = BYTES
+) -> list[str]:
+    """Makes the subgraphs of signatures compute in integers.
 
     Args:
       graph: a float model; its inputs and outputs stay float32.
       ranges: of its tensors.
+      kind: of which integers.
 
     Returns:
       The codes of operators on floats that are left.
     """
     numbers = sorted({s[1] for s in graph.signatures})
-    return sorted({c for n in numbers for c in _Quantizer(graph.subgraphs[n], ranges).run()})
-
-
-def _affine(low: float, high: float) -> Quantization:
-    low, high = min(low, 0.0), max(high, 0.0)
-    scale = max(high - low, 1e-8) / 255
-    zero = int(np.clip(round(-128 - low / scale), -128, 127))
-    return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
-
-
-def _rounded(data: np.ndarray, how: Quantization) -> np.ndarray:
-    return np.clip(np.round(data / how.scales[0]) + how.zero_points[0], -128, 127).astype(np.int8)
+    return sorted({c for n in numbers for c in _Quantizer(graph.subgraphs[n], ranges, kind).run()})
 
 
 class _Quantizer:
-    def __init__(self, subgraph: Subgraph, ranges: dict[Tensor, tuple[float, float]]) -> None:
-        self._graph, self._ranges = subgraph, ranges
+    def __init__(
+        self, subgraph: Subgraph, ranges: dict[Tensor, tuple[float, float]], kind: Integers
+    ) -> None:
+        self._graph, self._ranges, self._kind = subgraph, ranges, kind
         self._group: dict[Tensor, Tensor] = {}
         self._how: dict[Tensor, Quantization] = {}
         self._integers: dict[Tensor, Tensor] = {}
@@ -69,7 +122,7 @@ class _Quantizer:
     def run(self) -> list[str]:
         self._choose()
         self._join()
-        made = {t for o in self._quantized for t in o.outputs}
+        made = {t for o in self._quantized for t in _results(o)}
         found: list[Operator] = []
         given: set[Tensor] = set()
         for operator in self._graph.operators:
@@ -83,6 +136,8 @@ class _Quantizer:
                         )
                 found += self._rewritten(operator)
             else:
+                if operator.code == "SHAPE" and operator.inputs[0] in made:
+                    operator.inputs = [self._integer(t) for t in operator.inputs if t is not None]
                 found += self._floats(operator.inputs, made, given)
                 found.append(operator)
         found += self._floats(self._graph.outputs, made, given)
@@ -90,7 +145,7 @@ class _Quantizer:
         return [
             o.code
             for o in found
-            if o.code not in ("QUANTIZE", "DEQUANTIZE")
+            if o.code not in ("QUANTIZE", "DEQUANTIZE", "SHAPE")
             and any(t is not None and t.dtype == np.float32 for t in [*o.inputs, *o.outputs])
         ]
 
@@ -98,8 +153,9 @@ class _Quantizer:
 
     def _operands(self, operator: Operator) -> list[Tensor]:
         """The operands that are quantized, constants too, without weights and biases."""
-        if operator.code in CHANNELS:
-            return [t for t in operator.inputs[:1] if t is not None]
+        if operator.code in _PLACES:
+            source = operator.inputs[_PLACES[operator.code][0]]
+            return [] if source is None else [source]
         places = _MOVING.get(operator.code)
         inputs = operator.inputs if places is None else [operator.inputs[i] for i in places]
         return [t for t in inputs if t is not None and t.dtype == np.float32]
@@ -107,22 +163,24 @@ class _Quantizer:
     def _choose(self) -> None:
         made: set[Tensor] = set(self._graph.inputs)
         for operator in self._graph.operators:
-            tensors = [*self._operands(operator), *operator.outputs]
-            known = all(t.data is not None or t in self._ranges for t in tensors)
-            if not known or any(t.dtype != np.float32 for t in operator.outputs):
+            operands, results = self._operands(operator), _results(operator)
+            known = all(t.data is not None or t in self._ranges for t in [*operands, *results])
+            if not known or not operands or operator.code in self._kind.without:
                 continue
-            if operator.code in CHANNELS:
-                weights, bias = operator.inputs[1], operator.inputs[2]
+            if len(results) < len(operator.outputs) and operator.code not in _READING:
+                continue
+            if operator.code in _PLACES:
+                weights, bias = _weights_of(operator)
                 fits = weights is not None and weights.data is not None
                 fits = fits and (bias is None or bias.data is not None)
-            elif operator.code in _MOVING:
+            elif operator.code in _MOVING or operator.code in _READING:
                 # Moving floats costs less than converting them.
-                fits = all(t in made or t.data is not None for t in self._operands(operator))
+                fits = all(t in made or t.data is not None for t in operands)
             else:
-                fits = operator.code in _FREE or operator.code in _FIXED
+                fits = operator.code in _FREE or operator.code in self._kind.fixed
             if fits:
                 self._quantized.add(operator)
-                made.update(operator.outputs)
+                made.update(results)
 
     def _root(self, tensor: Tensor) -> Tensor:
         while tensor in self._group:
@@ -137,7 +195,7 @@ class _Quantizer:
         for operator in self._graph.operators:
             if operator not in self._quantized:
                 continue
-            tensors = [*self._operands(operator), *operator.outputs]
+            tensors = [*self._operands(operator), *_results(operator)]
             everything |= dict.fromkeys(tensors)
             if operator.code in _MOVING:
                 first = self._root(tensors[0])
@@ -153,18 +211,19 @@ class _Quantizer:
             least, most = limits.get(root, (0.0, 0.0))
             limits[root] = min(low, least), max(high, most)
             members[root] = members.get(root, 0) + 1
-        self._how = {root: _affine(*limit) for root, limit in limits.items()}
+        self._how = {root: self._kind.affine(*limit) for root, limit in limits.items()}
         for operator in self._quantized:
-            if operator.code in _FIXED and members[self._root(operator.outputs[0])] == 1:
-                self._how[operator.outputs[0]] = _fixed(operator.code)
+            if operator.code in self._kind.fixed and members[self._root(operator.outputs[0])] == 1:
+                self._how[operator.outputs[0]] = self._fixed(operator.code)
 
     # ---- tensors and operators of integers ---------------------------------------------------
 
     def _integer(self, tensor: Tensor) -> Tensor:
         if tensor not in self._integers:
             how = self._how[self._root(tensor)]
-            data = None if tensor.data is None else _rounded(tensor.data, how)
-            made = Tensor(tensor.shape, _INT8, f"{tensor.name}/int8", data, how)
+            data = None if tensor.data is None else self._kind.rounded(tensor.data, how)
+            name = f"{tensor.name}/{self._kind.dtype.name}"
+            made = Tensor(tensor.shape, self._kind.dtype, name, data, how)
             self._integers[tensor] = made
         return self._integers[tensor]
 
@@ -184,57 +243,76 @@ class _Quantizer:
             how = self._how[self._root(operator.outputs[0])]
             filler = operator.inputs[2]
             assert filler.data is not None
-            data = _rounded(np.asarray(filler.data), how)
-            operator.inputs[2] = Tensor(filler.shape, _INT8, "", data, how)
-        if code in CHANNELS:
+            data = self._kind.rounded(np.asarray(filler.data), how)
+            operator.inputs[2] = Tensor(filler.shape, self._kind.dtype, "", data, how)
+        if code in _PLACES:
             self._weights(operator)
         quantized = set(self._operands(operator))
         operator.inputs = [self._integer(t) if t in quantized else t for t in operator.inputs]
         results = operator.outputs
-        operator.outputs = [self._integer(t) for t in results]
-        operator.version = _VERSIONS.get(code, 1)
-        if code not in _FIXED or self._how[self._root(results[0])] == _fixed(code):
+        numbers = set(_results(operator))
+        operator.outputs = [self._integer(t) if t in numbers else t for t in results]
+        operator.version = self._kind.versions.get(code, 1)
+        if code not in self._kind.fixed:
             return [operator]
         target = operator.outputs[0]
-        if target.quantization is not None and target.quantization.scales[0] == _FIXED[code][0]:
+        if target.quantization is not None and target.quantization.scales[0] == np.float32(self._kind.fixed[code][0]):  # fmt: skip
             return [operator]
-        own = Tensor(target.shape, _INT8, f"{target.name}/own", None, _fixed(code))
+        own = Tensor(target.shape, self._kind.dtype, f"{target.name}/own", None, self._fixed(code))
         operator.outputs = [own]
         return [operator, Operator("QUANTIZE", [own], [target], {}, 2, operator.scope)]
 
     def _weights(self, operator: Operator) -> None:
-        source, weights, bias = operator.inputs
+        first, second, third = _PLACES[operator.code]
+        source, (weights, bias) = operator.inputs[first], _weights_of(operator)
         assert source is not None and weights is not None and weights.data is not None
-        dimension = CHANNELS[operator.code]
-        integers, how = by_channel(weights.data, dimension)
-        operator.inputs[1] = Tensor(weights.shape, _INT8, weights.name, integers, how)
+        integers, how = by_channel(weights.data, _CHANNELS[operator.code])
+        operator.inputs[second] = Tensor(weights.shape, _INT8, weights.name, integers, how)
         if bias is not None:
             assert bias.data is not None
             scales = how.scales * self._how[self._root(source)].scales[0]
+            # Larger ones would be rounded as doubles.
             limit = np.iinfo(np.int32)
             data = np.clip(np.round(bias.data.astype(float) / scales), limit.min, limit.max)
             about = Quantization(scales, np.zeros(scales.size, np.int64))
-            operator.inputs[2] = Tensor(bias.shape, np.dtype(np.int32), bias.name, data.astype(np.int32), about)  # fmt: skip
+            held = data.astype(self._kind.bias)
+            operator.inputs[third] = Tensor(bias.shape, self._kind.bias, bias.name, held, about)
+
+    def _fixed(self, code: str) -> Quantization:
+        scale, zero = self._kind.fixed[code]
+        return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
 
 
-def _fixed(code: str) -> Quantization:
-    scale, zero = _FIXED[code]
-    return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
+def _results(operator: Operator) -> list[Tensor]:
+    return [t for t in operator.outputs if t.dtype == np.float32]
+
+
+def _weights_of(operator: Operator) -> tuple[Tensor | None, Tensor | None]:
+    """Weights and bias, if there are any."""
+    _, second, third = _PLACES[operator.code]
+    return operator.inputs[second], operator.inputs[third] if third < len(operator.inputs) else None
 
 
 def with_integer_ends(
-    graph: Graph, ranges: dict[Tensor, tuple[float, float]], inputs: Any, outputs: Any
+    graph: Graph,
+    ranges: dict[Tensor, tuple[float, float]],
+    inputs: Any,
+    outputs: Any,
+    kind: Integers = BYTES,
 ) -> None:
     """Makes inputs and outputs of quantized signatures integers, too.
 
     Args:
       graph: of `quantize`.
       ranges: of the tensors of the float model.
-      inputs, outputs: float32 (as they are), int8 or uint8.
+      inputs, outputs: float32 (as they are), the dtype of the integers, or uint8 for those of 8 bits.
+      kind: of which integers the model is.
     """
     for _, number, _, _ in graph.signatures:
         subgraph = graph.subgraphs[number]
-        how = {t: _affine(*ranges[t]) for t in [*subgraph.inputs, *subgraph.outputs] if t in ranges}
+        how = {
+            t: kind.affine(*ranges[t]) for t in [*subgraph.inputs, *subgraph.outputs] if t in ranges
+        }
         if np.dtype(inputs) != np.float32:
             subgraph.inputs = [_opened(subgraph, t, np.dtype(inputs), how) for t in subgraph.inputs]
         if np.dtype(outputs) != np.float32:
@@ -255,7 +333,7 @@ def _opened(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Te
         return tensor
     readers = [o for o in subgraph.operators if tensor in o.inputs]
     operator = next((o for o in readers if o.code == "QUANTIZE"), None)
-    if operator is not None and dtype == np.int8:
+    if operator is not None and dtype != np.uint8:
         subgraph.operators.remove(operator)
         made = operator.outputs[0]
         made.name = tensor.name
@@ -285,14 +363,15 @@ def _closed(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Te
         return tensor
     operator = subgraph.makers().get(tensor)
     source = None if operator is None or operator.code != "DEQUANTIZE" else operator.inputs[0]
-    if source is not None and dtype == np.int8:
+    if source is not None and dtype != np.uint8:
         source.name = tensor.name
         return source
     if source is None:
-        source = _bytes(how[tensor], tensor, np.dtype(np.int8))
+        own = np.dtype(np.int8) if dtype == np.uint8 else dtype
+        source = _bytes(how[tensor], tensor, own)
         tensor.name += "/numbers"
         subgraph.operators.append(Operator("QUANTIZE", [tensor], [source], {}, 1))
-        if dtype == np.int8:
+        if dtype != np.uint8:
             return source
     assert source.quantization is not None
     made = _bytes(source.quantization, source, dtype)

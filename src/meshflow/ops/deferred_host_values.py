@@ -212,6 +212,19 @@ class Recording:
             raise Unrecordable("several strings to be parsed")
         return self._results(Call(batch, (text,), {}, batch), spec)
 
+    def examples(
+        self, texts: Pending, features: Any, batch: Callable[[Any], Any], specs: Callable[[], Any]
+    ) -> Any:
+        """Keeps a call that parses serialized examples.
+
+        Args:
+          texts: a string scalar.
+          features: what is parsed, by name.
+          batch: from a vector of strings to stacked tensors.
+          specs: gives the specs of the tensors of one string.
+        """
+        return self.parsed(texts, batch, specs())
+
     def text(self, function: Any, text: Pending, args: Any, kwargs: Any, dtype: Any) -> Any:
         """Keeps a call of a function that gives something for each string.
 

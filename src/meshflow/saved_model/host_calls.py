@@ -18,6 +18,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.dtypes import as_dtype, bool_, int32, int64, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.io.parsing import parse_feature
 from meshflow.ops import array, hashing, strings
 from meshflow.ops import math as _math
 from meshflow.saved_model.text import after
@@ -166,6 +167,12 @@ HOST_CALLS: dict[str, HostCall] = {
         strings.reduce_join,
         ("axis", "keepdims", "separator"),
         like=_without_axis,
+    ),
+    "feature": HostCall(
+        parse_feature,
+        ("feature", "shape", "dtype", "default"),
+        lambda more: more["dtype"],
+        lambda first, feature, shape, dtype, default: jnp.zeros((*first.shape, *shape)),
     ),
     "reshape": HostCall(array.reshape, ("shape",), like=_like(array.reshape)),
     "expand_dims": HostCall(array.expand_dims, ("axis",), like=_like(array.expand_dims)),

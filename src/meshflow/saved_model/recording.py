@@ -22,10 +22,12 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.tracing.trace import Slot, Traced, bind_capture
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import string
+from meshflow.core.values.dtypes import as_dtype, string
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import dce_jaxpr, jex_core
+from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.lookup.table import Table
 from meshflow.ops.deferred_host_values import Pending, Recording, Unrecordable
@@ -210,6 +212,24 @@ class _Recorder(Recording):
     def parsed(self, text: Any, batch: Any, spec: Any) -> Any:
         """Examples are not parsed in saved functions."""
         raise Unrecordable("strings that are parsed")
+
+    def examples(self, texts: Any, features: Any, batch: Any, specs: Any) -> Any:
+        """Notes a call for each feature."""
+        found = {}
+        for key, feature in features.items():
+            if not isinstance(feature, FixedLenFeature):
+                raise Unrecordable(f"examples parsed for a feature of variable length ({key!r})")
+            value = feature.default_value
+            kind = as_dtype(feature.dtype)
+            held = object if kind is string else kind.as_numpy_dtype
+            more = {
+                "feature": key,
+                "shape": TensorShape(feature.shape).as_list(),
+                "dtype": kind,
+                "default": None if value is None else np.asarray(value, held),
+            }
+            found[key] = self.note("feature", texts, more)
+        return found
 
     def looked_up(self, table: Any, text: Any) -> Any:
         """Notes a lookup."""

@@ -13,6 +13,8 @@ import numpy as np
 __all__ = ["Batcher", "sizes_up_to"]
 
 Arrays = Mapping[str, np.ndarray]
+# The shapes of rows, the rows, how many, and who waits for their results.
+_Item = tuple[Any, Arrays, int, asyncio.Future[Arrays]]
 
 
 def sizes_up_to(most: int) -> list[int]:
@@ -50,13 +52,26 @@ class Batcher:
     ) -> None:
         self._run, self._executor, self._most, self._wait = run, executor, most, wait
         self._sizes = sizes_up_to(most)
-        self._waiting: deque[tuple[Any, Arrays, int, asyncio.Future[Arrays]]] = deque()
+        self._waiting: deque[_Item] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._came = asyncio.Event()
         self.calls = self.rows = 0
 
     async def submit(self, arrays: Arrays) -> Arrays:
         """The results for a request's rows, in a call of its own or with others."""
+        rows = len(next(iter(arrays.values())))
+        if rows <= self._most:
+            return await self._queued(arrays)
+        # More than a call takes: several calls, so that no program is compiled for just this number.
+        parts = await asyncio.gather(
+            *(
+                self._queued({n: a[at : at + self._most] for n, a in arrays.items()})
+                for at in range(0, rows, self._most)
+            )
+        )
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    async def _queued(self, arrays: Arrays) -> Arrays:
         rows = len(next(iter(arrays.values())))
         key = tuple((name, a.shape[1:]) for name, a in arrays.items())
         future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
@@ -85,10 +100,10 @@ class Batcher:
             except TimeoutError:
                 return
 
-    def _next(self) -> list[tuple[Any, Arrays, int, asyncio.Future[Arrays]]]:
+    def _next(self) -> list[_Item]:
         """Requests of the same shapes, in the order they came, as many as fit."""
-        group: list[tuple[Any, Arrays, int, asyncio.Future[Arrays]]] = []
-        left: deque[tuple[Any, Arrays, int, asyncio.Future[Arrays]]] = deque()
+        group: list[_Item] = []
+        left: deque[_Item] = deque()
         total = 0
         while self._waiting:
             item = self._waiting.popleft()
@@ -100,26 +115,46 @@ class Batcher:
         self._waiting = left
         return group
 
-    async def _answer(self, group: list[tuple[Any, Arrays, int, asyncio.Future[Arrays]]]) -> None:
-        names = list(group[0][1])
+    async def _answer(self, group: list[_Item]) -> None:
+        """Runs requests together, or one by one where that fails: one request's values may be at fault."""
         rows = sum(item[2] for item in group)
         padded = next((s for s in self._sizes if s >= rows), rows)
-        feed = {n: _joined([item[1][n] for item in group], padded - rows) for n in names}
+        feed = {n: _joined([item[1][n] for item in group], padded - rows) for n in group[0][1]}
+        try:
+            results = await self._called(feed, rows)
+        except Exception as error:
+            if len(group) == 1:
+                _give(group[0], error)
+                return
+            results = {}
+        if not results or any(a.shape[:1] != (padded,) for a in results.values()):
+            for item in group:
+                try:
+                    _give(item, await self._called(item[1], item[2]))
+                except Exception as error:
+                    _give(item, error)
+            return
+        at = 0
+        for item in group:
+            _give(item, {n: a[at : at + item[2]] for n, a in results.items()})
+            at += item[2]
+
+    async def _called(self, feed: Arrays, rows: int) -> Arrays:
         self.calls += 1
         self.rows += rows
         loop = asyncio.get_running_loop()
-        try:
-            results = await loop.run_in_executor(self._executor, self._run, feed)
-        except Exception as error:
-            for *_, future in group:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        at = 0
-        for _, _, count, future in group:
-            if not future.done():
-                future.set_result({n: a[at : at + count] for n, a in results.items()})
-            at += count
+        return await loop.run_in_executor(self._executor, self._run, feed)
+
+
+def _give(item: _Item, result: Arrays | Exception) -> None:
+    """Tells who waits for a request."""
+    future = item[3]
+    if future.done():
+        return  # nobody waits any more
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 def _joined(parts: list[np.ndarray], more: int) -> np.ndarray:

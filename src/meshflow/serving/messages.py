@@ -7,24 +7,35 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.messages import DecodeError, Table, declared
-from meshflow.io.messages import TENSORS
+from meshflow.io.messages import EXAMPLES, TENSORS
 from meshflow.io.tensors import make_ndarray, tensor_proto
 from meshflow.saved_model.graph.messages import SIGNATURES
 from meshflow.saved_model.graph.nodes import datatype, put_shape
-from meshflow.serving.protocol import BadRequest, Specs, check_names, check_shape
+from meshflow.serving.protocol import Specs, check_names, check_shape, text_of
 
 __all__ = [
+    "ClassificationRequest",
+    "ClassificationResponse",
     "DecodeError",
     "GetModelMetadataRequest",
     "GetModelMetadataResponse",
     "GetModelStatusRequest",
     "GetModelStatusResponse",
+    "ModelServerConfig",
+    "MultiInferenceRequest",
+    "MultiInferenceResponse",
     "PredictRequest",
     "PredictResponse",
+    "RegressionRequest",
+    "RegressionResponse",
     "SignatureDefMap",
     "arrays_of",
     "describe",
+    "put_classes",
+    "put_values",
+    "tensors",
 ]
 
 # States of a version by their numbers.
@@ -32,6 +43,7 @@ STATES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 5
 
 _TABLE: Table = {
     **TENSORS,
+    **EXAMPLES,
     **SIGNATURES,
     "Int64Value": {"value": (1, "int64")},
     "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
@@ -61,6 +73,51 @@ _TABLE: Table = {
         "status": (3, "StatusProto"),
     },
     "GetModelStatusResponse": {"model_version_status": (1, "*ModelVersionStatus")},
+    # Classification and regression.
+    "ExampleList": {"examples": (1, "*Example")},
+    "ExampleListWithContext": {"examples": (1, "*Example"), "context": (2, "Example")},
+    "Input": {
+        "example_list": (1, "|ExampleList"),
+        "example_list_with_context": (2, "|ExampleListWithContext"),
+    },
+    "Class": {"label": (1, "string"), "score": (2, "float")},
+    "Classifications": {"classes": (1, "*Class")},
+    "ClassificationResult": {"classifications": (1, "*Classifications")},
+    "ClassificationRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "Input")},
+    "ClassificationResponse": {
+        "result": (1, "ClassificationResult"),
+        "model_spec": (2, "ModelSpec"),
+    },
+    "Regression": {"value": (1, "float")},
+    "RegressionResult": {"regressions": (1, "*Regression")},
+    "RegressionRequest": {"model_spec": (1, "ModelSpec"), "input": (2, "Input")},
+    "RegressionResponse": {"result": (1, "RegressionResult"), "model_spec": (2, "ModelSpec")},
+    "InferenceTask": {"model_spec": (1, "ModelSpec"), "method_name": (2, "string")},
+    "InferenceResult": {
+        "model_spec": (1, "ModelSpec"),
+        "classification_result": (2, "|ClassificationResult"),
+        "regression_result": (3, "|RegressionResult"),
+    },
+    "MultiInferenceRequest": {"tasks": (1, "*InferenceTask"), "input": (2, "Input")},
+    "MultiInferenceResponse": {"results": (1, "*InferenceResult")},
+    # The file that lists models.
+    "ServableVersionPolicy": {
+        "latest": (100, "|ServableVersionPolicy.Latest"),
+        "all": (101, "|ServableVersionPolicy.All"),
+        "specific": (102, "|ServableVersionPolicy.Specific"),
+    },
+    "ServableVersionPolicy.Latest": {"num_versions": (1, "uint32")},
+    "ServableVersionPolicy.All": {},
+    "ServableVersionPolicy.Specific": {"versions": (1, "*int64")},
+    "ModelConfig": {
+        "name": (1, "string"),
+        "base_path": (2, "string"),
+        "model_platform": (4, "string"),
+        "model_version_policy": (7, "ServableVersionPolicy"),
+        "version_labels": (8, "{}int64"),
+    },
+    "ModelConfigList": {"config": (1, "*ModelConfig")},
+    "ModelServerConfig": {"model_config_list": (1, "ModelConfigList")},
 }
 
 _classes = declared("meshflow/serving.proto", _TABLE)
@@ -71,6 +128,13 @@ GetModelMetadataResponse = _classes["GetModelMetadataResponse"]
 GetModelStatusRequest = _classes["GetModelStatusRequest"]
 GetModelStatusResponse = _classes["GetModelStatusResponse"]
 SignatureDefMap = _classes["SignatureDefMap"]
+ClassificationRequest = _classes["ClassificationRequest"]
+ClassificationResponse = _classes["ClassificationResponse"]
+RegressionRequest = _classes["RegressionRequest"]
+RegressionResponse = _classes["RegressionResponse"]
+MultiInferenceRequest = _classes["MultiInferenceRequest"]
+MultiInferenceResponse = _classes["MultiInferenceResponse"]
+ModelServerConfig = _classes["ModelServerConfig"]
 
 
 def arrays_of(inputs: Mapping[str, Any], specs: Specs) -> dict[str, np.ndarray]:
@@ -81,7 +145,7 @@ def arrays_of(inputs: Mapping[str, Any], specs: Specs) -> dict[str, np.ndarray]:
       specs: of the signature's inputs.
 
     Raises:
-      BadRequest: for what does not fit the specs.
+      InvalidArgumentError: for what does not fit the specs.
     """
     check_names(inputs, specs, "inputs")
     found = {}
@@ -89,9 +153,11 @@ def arrays_of(inputs: Mapping[str, Any], specs: Specs) -> dict[str, np.ndarray]:
         try:
             array = make_ndarray(inputs[name])
         except (ValueError, TypeError) as error:
-            raise BadRequest(f"Failed to process the values of input '{name}': {error}") from None
+            raise InvalidArgumentError(
+                f"Failed to process the values of input '{name}': {error}"
+            ) from None
         if inputs[name].dtype != datatype(spec.dtype):
-            raise BadRequest(
+            raise InvalidArgumentError(
                 f"Input '{name}' has the dtype number {inputs[name].dtype}, expected {datatype(spec.dtype)} "
                 f"({spec.dtype.name})."
             )
@@ -108,11 +174,13 @@ def tensors(outputs: Mapping[str, np.ndarray], wanted: Any) -> dict[str, Any]:
       wanted: names of those that are asked for; none for all.
 
     Raises:
-      BadRequest: for a name that the signature does not give.
+      InvalidArgumentError: for a name that the signature does not give.
     """
     unknown = sorted(set(wanted) - set(outputs))
     if unknown:
-        raise BadRequest(f"output_filter has {unknown}; the signature gives {sorted(outputs)}.")
+        raise InvalidArgumentError(
+            f"output_filter has {unknown}; the signature gives {sorted(outputs)}."
+        )
     return {n: tensor_proto(a) for n, a in outputs.items() if not wanted or n in wanted}
 
 
@@ -132,3 +200,32 @@ def describe(signatures: Mapping[str, Any]) -> Any:
                 info.name, info.dtype = key, datatype(spec.dtype)
                 put_shape(info.tensor_shape, None if spec.shape.rank is None else spec.shape)
     return made
+
+
+def put_classes(result: Any, labels: np.ndarray | None, scores: np.ndarray | None) -> None:
+    """Fills a `ClassificationResult`.
+
+    Args:
+      result: the message.
+      labels, scores: [examples, classes], or None for what is not known.
+    """
+    known = next(a for a in (labels, scores) if a is not None)
+    for row in range(known.shape[0]):
+        classes = result.classifications.add().classes
+        for place in range(known.shape[1]):
+            one = classes.add()
+            if labels is not None:
+                one.label = text_of(labels[row, place])
+            if scores is not None:
+                one.score = scores[row, place]
+
+
+def put_values(result: Any, values: np.ndarray) -> None:
+    """Fills a `RegressionResult`.
+
+    Args:
+      result: the message.
+      values: a number for each example.
+    """
+    for value in values:
+        result.regressions.add(value=value)

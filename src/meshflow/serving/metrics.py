@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 __all__ = ["Metrics"]
 
@@ -10,49 +11,49 @@ _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Metrics:
-    """What was asked of a model.
+    """What was asked of models."""
 
-    Args:
-      name: the model's.
-    """
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._within: Counter[tuple[str, float]] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._requests: Counter[str] = Counter()
-        self._within: Counter[float] = Counter()
-        self._count, self._seconds = 0, 0.0
-
-    def add(self, status: str, seconds: float) -> None:
+    def add(self, model: str, status: str, seconds: float) -> None:
         """Counts a request.
 
         Args:
+          model: the model's name, which is served.
           status: 'OK', or the error's name.
           seconds: how long it took.
         """
-        self._requests[status] += 1
-        self._count += 1
-        self._seconds += seconds
-        self._within.update(b for b in _BOUNDS if seconds <= b)
+        self._requests[model, status] += 1
+        self._seconds[model] += seconds
+        self._within.update((model, b) for b in _BOUNDS if seconds <= b)
 
-    def text(self, calls: int, rows: int) -> str:
+    def text(self, batches: Mapping[str, tuple[int, int]]) -> str:
         """All metrics.
 
         Args:
-          calls: how often versions were run for batches.
-          rows: how many rows these had.
+          batches: how often each model was run for batches, and how many rows these had.
         """
-        model = f'model_name="{self._name}"'
+        models = sorted(self._seconds)
         lines = ["# TYPE :tensorflow:serving:request_count counter"]
-        for status, count in sorted(self._requests.items()):
-            lines.append(f':tensorflow:serving:request_count{{{model},status="{status}"}} {count}')
+        for (model, status), count in sorted(self._requests.items()):
+            lines.append(
+                f':tensorflow:serving:request_count{{model_name="{model}",status="{status}"}} {count}'
+            )
         lines.append("# TYPE meshflow_serving_request_seconds histogram")
         seconds = "meshflow_serving_request_seconds"
-        for bound in _BOUNDS:
-            lines.append(f'{seconds}_bucket{{{model},le="{bound}"}} {self._within[bound]}')
-        lines.append(f'{seconds}_bucket{{{model},le="+Inf"}} {self._count}')
-        lines.append(f"{seconds}_sum{{{model}}} {self._seconds:.6f}")
-        lines.append(f"{seconds}_count{{{model}}} {self._count}")
-        for name, value in (("batches", calls), ("batched_rows", rows)):
+        for model in models:
+            label = f'model_name="{model}"'
+            total = sum(n for (name, _), n in self._requests.items() if name == model)
+            for bound in _BOUNDS:
+                lines.append(f'{seconds}_bucket{{{label},le="{bound}"}} {self._within[model, bound]}')  # fmt: skip
+            lines.append(f'{seconds}_bucket{{{label},le="+Inf"}} {total}')
+            lines.append(f"{seconds}_sum{{{label}}} {self._seconds[model]:.6f}")
+            lines.append(f"{seconds}_count{{{label}}} {total}")
+        for place, name in enumerate(("batches", "batched_rows")):
             lines.append(f"# TYPE meshflow_serving_{name} counter")
-            lines.append(f"meshflow_serving_{name}{{{model}}} {value}")
+            for model, counts in sorted(batches.items()):
+                lines.append(f'meshflow_serving_{name}{{model_name="{model}"}} {counts[place]}')
         return "\n".join(lines) + "\n"

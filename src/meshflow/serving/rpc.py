@@ -7,12 +7,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from meshflow.core.runtime.errors import UnavailableError
+from meshflow.core.runtime.errors import InvalidArgumentError, UnavailableError, UnimplementedError
 from meshflow.environment import extras
-from meshflow.serving import messages
+from meshflow.serving import examples, messages
+from meshflow.serving.errors import told
 from meshflow.serving.metrics import Metrics
-from meshflow.serving.protocol import BadRequest, NotFound
-from meshflow.serving.versions import Version, Versions
+from meshflow.serving.models import Models
+from meshflow.serving.protocol import DEFAULT_SIGNATURE
+from meshflow.serving.versions import Signature, Version
 
 __all__ = ["RpcServer"]
 
@@ -26,7 +28,7 @@ class RpcServer:
     """Answers in the loop that the versions live in.
 
     Args:
-      versions: what is served.
+      models: what is served.
       metrics: where requests are counted.
       host: the address that is listened on.
       port: the port; 0 for a free one.
@@ -38,9 +40,9 @@ class RpcServer:
       ImportError: without the package grpcio (the extra `serving`).
     """
 
-    def __init__(self, versions: Versions, metrics: Metrics, host: str, port: int) -> None:
+    def __init__(self, models: Models, metrics: Metrics, host: str, port: int) -> None:
         self._grpc = extras.load("grpc", "serving", "gRPC needs the package grpcio")
-        self._versions, self._metrics = versions, metrics
+        self._models, self._metrics = models, metrics
         self._host, self.port = host, port
         self._server: Any = None
 
@@ -51,16 +53,27 @@ class RpcServer:
           UnavailableError: when the port is taken.
         """
         aio = extras.load("grpc.aio", "serving", "gRPC needs the package grpcio")
-        # As TensorFlow Serving: a request may be as large as it is.
-        limits = [(f"grpc.max_{way}_message_length", -1) for way in ("receive", "send")]
-        server = aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
+        server = aio.server(
+            options=[
+                ("grpc.max_receive_message_length", self._models.settings.most_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
         services = {
             "tensorflow.serving.PredictionService": {
-                "Predict": self._method(messages.PredictRequest, self._predict, counted=True),
-                "GetModelMetadata": self._method(messages.GetModelMetadataRequest, self._metadata),
+                "Predict": self._method(messages.PredictRequest, self._predict),
+                "Classify": self._method(messages.ClassificationRequest, self._classify),
+                "Regress": self._method(messages.RegressionRequest, self._regress),
+                "MultiInference": self._method(messages.MultiInferenceRequest, self._infer),
+                "GetModelMetadata": self._method(
+                    messages.GetModelMetadataRequest, self._metadata, counted=False
+                ),
             },
             "tensorflow.serving.ModelService": {
-                "GetModelStatus": self._method(messages.GetModelStatusRequest, self._status)
+                "GetModelStatus": self._method(
+                    messages.GetModelStatusRequest, self._status, counted=False
+                )
             },
         }
         for name, methods in services.items():
@@ -84,90 +97,144 @@ class RpcServer:
             await self._server.stop(5)
 
     def _method(
-        self, kind: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = False
+        self, kind: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
     ) -> Any:
         """A handler of bytes: what is no such message is an error of the request, like any other."""
 
-        async def run(data: bytes, call: Any) -> bytes:
-            start, state, why = time.perf_counter(), "OK", ""
+        async def run(content: bytes, call: Any) -> bytes:
+            start, state, name = time.perf_counter(), "OK", ""
             try:
                 try:
-                    request = kind.FromString(data)
+                    request = kind.FromString(content)
                 except messages.DecodeError as error:
-                    raise BadRequest(f"The request is no {kind.__name__}: {error}") from None
-                return (await answer(request)).SerializeToString()
-            except NotFound as error:
-                state, why = "NOT_FOUND", str(error)
-            except BadRequest as error:
-                state, why = "INVALID_ARGUMENT", str(error)
+                    raise InvalidArgumentError(
+                        f"The request is no {kind.DESCRIPTOR.name}: {error}"
+                    ) from None
+                name = _model_of(request)
+                return bytes((await answer(request)).SerializeToString())
             except Exception as error:
-                state, why = "INTERNAL", f"{type(error).__name__}: {error}"
+                state, why = told(error)
             finally:
-                if counted:
-                    self._metrics.add(state, time.perf_counter() - start)
+                if counted and self._models.has(name):
+                    self._metrics.add(name, state, time.perf_counter() - start)
             await call.abort(getattr(self._grpc.StatusCode, state), why)
             raise AssertionError  # abort raises
 
         return self._grpc.unary_unary_rpc_method_handler(run)
 
     def _version(self, spec: Any) -> Version:
-        number, label = self._asked(spec)
-        return self._versions.find(number, label)
+        return self._models.find(spec.name, *_chosen(spec))
 
-    def _asked(self, spec: Any) -> tuple[int | None, str | None]:
-        """Number or label of the version that is asked for."""
-        if not spec.name:
-            raise BadRequest("Missing ModelSpec")
-        if spec.name != self._versions.name:
-            raise NotFound(f"Servable not found for request: Latest({spec.name})")
-        chosen = spec.WhichOneof("kind")
-        return (
-            spec.version.value if chosen == "version" else None,
-            spec.version_label if chosen == "version_label" else None,
-        )
-
-    def _say(self, spec: Any, version: Version, signature: str = "") -> None:
-        spec.name, spec.signature_name = self._versions.name, signature
-        spec.version.value = version.number
+    def _signature(self, spec: Any, method: str) -> tuple[Version, Signature]:
+        """The version and the signature that classify, or regress."""
+        version = self._version(spec)
+        signature = version.signature(spec.signature_name or DEFAULT_SIGNATURE)
+        examples.check_method(signature, method)
+        return version, signature
 
     async def _predict(self, request: Any) -> Any:
         version = self._version(request.model_spec)
-        name = request.model_spec.signature_name or "serving_default"
-        signature = version.signature(name)
+        signature = version.signature(request.model_spec.signature_name or DEFAULT_SIGNATURE)
         arrays = messages.arrays_of(request.inputs, signature.inputs)
         found = messages.tensors(await signature.answer(arrays), request.output_filter)
         answer = messages.PredictResponse()
         for key, tensor in found.items():
             answer.outputs[key].ParseFromString(tensor.SerializeToString())
-        self._say(answer.model_spec, version, name)
+        _say(answer.model_spec, request.model_spec.name, version, signature.name)
+        return answer
+
+    async def _classify(self, request: Any) -> Any:
+        version, signature = self._signature(request.model_spec, examples.CLASSIFY)
+        given = examples.examples_of(request.input)
+        answer = messages.ClassificationResponse()
+        messages.put_classes(answer.result, *await examples.classified(signature, given))
+        _say(answer.model_spec, request.model_spec.name, version, signature.name)
+        return answer
+
+    async def _regress(self, request: Any) -> Any:
+        version, signature = self._signature(request.model_spec, examples.REGRESS)
+        given = examples.examples_of(request.input)
+        answer = messages.RegressionResponse()
+        messages.put_values(answer.result, await examples.regressed(signature, given))
+        _say(answer.model_spec, request.model_spec.name, version, signature.name)
+        return answer
+
+    async def _infer(self, request: Any) -> Any:
+        """Several signatures of a model for the same examples."""
+        tasks = []
+        for task in request.tasks:
+            if task.model_spec.name != request.tasks[0].model_spec.name:
+                raise InvalidArgumentError(
+                    "All ModelSpecs in a MultiInferenceRequest must access the same model name."
+                )
+            if task.method_name not in (examples.CLASSIFY, examples.REGRESS):
+                raise UnimplementedError(f"Unsupported signature method_name: {task.method_name}")
+            version, signature = self._signature(task.model_spec, task.method_name)
+            if any(signature is known for _, _, known in tasks):
+                raise InvalidArgumentError(f"Duplicate evaluation of signature: {signature.name}")
+            tasks.append((task, version, signature))
+        given = examples.examples_of(request.input)
+        answer = messages.MultiInferenceResponse()
+        for task, version, signature in tasks:
+            result = answer.results.add()
+            if task.method_name == examples.CLASSIFY:
+                classes = await examples.classified(signature, given)
+                messages.put_classes(result.classification_result, *classes)
+            else:
+                values = await examples.regressed(signature, given)
+                messages.put_values(result.regression_result, values)
+            _say(result.model_spec, task.model_spec.name, version, signature.name)
         return answer
 
     async def _metadata(self, request: Any) -> Any:
         unknown = sorted(set(request.metadata_field) - {_FIELD})
         if unknown or not request.metadata_field:
-            raise BadRequest(f"metadata_field must be {_FIELD!r}, got {unknown or 'none'}.")
+            raise InvalidArgumentError(
+                f"metadata_field must be {_FIELD!r}, got {unknown or 'none'}."
+            )
         version = self._version(request.model_spec)
         answer = messages.GetModelMetadataResponse()
-        self._say(answer.model_spec, version)
+        _say(answer.model_spec, request.model_spec.name, version)
         about = answer.metadata[_FIELD]
         about.type_url = _ANY
         about.value = messages.describe(version.signatures).SerializeToString()
         return answer
 
     async def _status(self, request: Any) -> Any:
-        number, label = self._asked(request.model_spec)
-        if label is not None:
-            number = self._versions.find(label=label).number
-        states = dict(self._versions.states)
-        if number is not None and number not in states:
-            raise NotFound(f"Could not find version {number} of model {self._versions.name}")
+        spec = request.model_spec
         answer = messages.GetModelStatusResponse()
-        for version in sorted(states, reverse=True):
-            if number not in (None, version):
-                continue
-            state, error = states[version]
+        states = self._models.states_of(spec.name, *_chosen(spec))
+        for version, (state, error) in states.items():
             entry = answer.model_version_status.add(version=version)
             entry.state = messages.STATES.get(state, 0)
             entry.status.error_code = _UNKNOWN if error else 0
             entry.status.error_message = error
         return answer
+
+
+def _model_of(request: Any) -> str:
+    """The name of the model that is asked."""
+    if hasattr(request, "tasks"):
+        if not request.tasks:
+            raise InvalidArgumentError("The MultiInferenceRequest has no tasks.")
+        name: str = request.tasks[0].model_spec.name
+    else:
+        name = request.model_spec.name
+    if not name:
+        raise InvalidArgumentError("Missing ModelSpec")
+    return name
+
+
+def _chosen(spec: Any) -> tuple[int | None, str | None]:
+    """Number or label of the version that is asked for."""
+    chosen = spec.WhichOneof("kind")
+    return (
+        spec.version.value if chosen == "version" else None,
+        spec.version_label if chosen == "version_label" else None,
+    )
+
+
+def _say(spec: Any, name: str, version: Version, signature: str = "") -> None:
+    """Says who answered."""
+    spec.name, spec.signature_name = name, signature
+    spec.version.value = version.number

@@ -14,14 +14,15 @@ __all__ = ["serve"]
 
 
 def serve(
-    folder: Any,
+    folder: Any = None,
     name: str = "model",
     port: int = 8501,
     host: str = "127.0.0.1",
     settings: Settings | None = None,
     grpc_port: int | None = None,
+    config_file: Any = None,
 ) -> None:
-    """Serves a saved model by TensorFlow Serving's REST protocol, until the process is told to end.
+    """Serves saved models by TensorFlow Serving's REST protocol, until the process is told to end.
 
     Args:
       folder: a saved model, or a folder of its versions, whose names are numbers.
@@ -31,24 +32,30 @@ def serve(
       settings: a `Settings`.
       grpc_port: the port where gRPC is answered too (PredictionService and ModelService); 0 for a free one, which
         is printed; None for none.
+      config_file: in place of a folder: a file that lists models; see `application`.
 
     Raises:
-      FileNotFoundError: when there is no such folder.
+      FileNotFoundError: when there is no such folder or file.
+      InvalidArgumentError: for a file that does not list models.
       ImportError: without the extra `serving`.
     """
-    if not Path(folder).is_dir():
+    if folder is not None and not Path(folder).is_dir():
         raise FileNotFoundError(f"meshflow serve: there is no folder {folder}.")
+    if config_file is not None and not Path(config_file).is_file():
+        raise FileNotFoundError(f"meshflow serve: there is no file {config_file}.")
     uvicorn = extras.load("uvicorn", "serving", "Serving needs the packages starlette and uvicorn")
     logging.getLogger("meshflow").setLevel(logging.INFO)
     grpc = None if grpc_port is None else (host, grpc_port)
-    say = lambda port: print(f"Serving {name} by gRPC at {host}:{port}", flush=True)
-    made = application(name, folder, settings, grpc, say)
+    what = name if config_file is None else f"the models of {config_file}"
+    say = lambda port: print(f"Serving {what} by gRPC at {host}:{port}", flush=True)
+    made = application(name, folder, settings, grpc, say, config_file)
     config = uvicorn.Config(made, host=host, port=port, log_level="warning", lifespan="on")
-    server = _server(uvicorn, name)(config)
+    path = "" if config_file is not None else f"/{name}"
+    server = _server(uvicorn, what, path)(config)
     server.run()
 
 
-def _server(uvicorn: Any, name: str) -> Any:
+def _server(uvicorn: Any, what: str, path: str) -> Any:
     class Server(uvicorn.Server):
         """Says where it listens, when it does."""
 
@@ -57,6 +64,6 @@ def _server(uvicorn: Any, name: str) -> Any:
             for server in self.servers:
                 for socket in server.sockets:
                     host, port = socket.getsockname()[:2]
-                    print(f"Serving {name} at http://{host}:{port}/v1/models/{name}", flush=True)
+                    print(f"Serving {what} at http://{host}:{port}/v1/models{path}", flush=True)
 
     return Server

@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.core.values.dtypes import DType, as_dtype, int64, string
 from meshflow.lookup.static import StaticVocabularyTable
 from meshflow.saved_model.assets import Asset
-from meshflow.saved_model.graph.nodes import STRING, Type, datatype
+from meshflow.saved_model.graph.nodes import STRING, Type, datatype, put_shape
 from meshflow.saved_model.graph.text_nodes import Nodes, add_steps
 from meshflow.saved_model.host_calls import Value
 from meshflow.saved_model.structures import Unsaved
@@ -265,6 +265,30 @@ def _item(nodes: HostNodes, first: Any, key: Any) -> str:
     return nodes.op("StridedSlice", inputs, T=Type(STRING), Index=Type(_INT32), **attributes)
 
 
+def _feature(
+    nodes: HostNodes, first: Any, feature: str, shape: Any, dtype: Any, default: Any
+) -> str:
+    kind = as_dtype(dtype)
+    held = object if kind is string else kind.as_numpy_dtype
+    # Nothing as default means that the feature must be there.
+    filler = np.empty(0, held) if default is None else np.asarray(default, held)
+    none, own = np.empty(0, object), np.array([feature.encode()], object)
+    inputs = [nodes.ref(first), *(nodes.nodes.constant(v) for v in (none, none, own, none, filler))]
+    attributes: dict[str, Any] = {
+        name: lambda a: a.list.SetInParent()
+        for name in ("sparse_types", "ragged_value_types", "ragged_split_types")
+    }
+    return nodes.op(
+        "ParseExampleV2",
+        inputs,
+        "dense_values",
+        num_sparse=0,
+        Tdense=lambda a: a.list.type.append(datatype(kind)),
+        dense_shapes=lambda a: put_shape(a.list.shape.add(), shape),
+        **attributes,
+    )
+
+
 def _lookup(nodes: HostNodes, first: Any, table: Any, default: Any) -> str:
     if isinstance(table, StaticVocabularyTable):
         return _word(nodes, first, table)
@@ -332,6 +356,7 @@ _ADDED: dict[str, Callable[..., str]] = {
     "as_string": _as_string,
     "join": _join,
     "reduce_join": _reduce_join,
+    "feature": _feature,
     "reshape": _reshape,
     "expand_dims": _expand,
     "squeeze": _squeeze,

@@ -19,6 +19,7 @@ from meshflow.core.runtime import errors
 from meshflow.saved_model.graph import control
 from meshflow.saved_model.graph.attributes import Node, Sizes, as_sizes, numbers, reference
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
+from meshflow.saved_model.graph.ops.examples import EXAMPLES, first_output
 from meshflow.saved_model.graph.ops.lists import LISTS
 from meshflow.saved_model.graph.ops.modules import MODULES
 from meshflow.saved_model.graph.ops.networks import NETWORKS
@@ -216,6 +217,8 @@ class Run:
             names = _OUTPUTS.get(nodes[name].op, ())
             index = 5 if output == _FUSED_THIRD else index
             index = names.index(output) if output in names else index
+            if nodes[name].op in EXAMPLES:
+                index += first_output(nodes[name], output)
         try:
             return values[index]
         except IndexError:

@@ -14,6 +14,7 @@ from meshflow.files import gfile
 from meshflow.ops import hashing, strings
 from meshflow.saved_model.assets import AssetFile
 from meshflow.saved_model.graph.attributes import Node, numbers
+from meshflow.saved_model.graph.ops.examples import EXAMPLES
 
 __all__ = ["TEXT", "Table"]
 
@@ -227,6 +228,7 @@ def _from_file(node: Node, table: Table, file: Any) -> None:
 
 
 TEXT: dict[str, Callable[..., Any]] = {
+    **EXAMPLES,
     "StringLower": _op(lambda x, e: strings.lower(x, encoding=e), "encoding"),
     "StringUpper": _op(lambda x, e: strings.upper(x, encoding=e), "encoding"),
     "StringStrip": _op(strings.strip),
