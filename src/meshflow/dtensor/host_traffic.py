@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.placement.scratch import PUT
+from meshflow.placement.scratch import put_in_files
 
 __all__ = ["held_by_host", "moved_to_files", "moved_to_host"]
 
@@ -43,7 +43,7 @@ def moved_to_files(jaxpr: Any) -> int:
     Args:
       jaxpr: the program.
     """
-    return _moved(jaxpr, _to_files)
+    return _moved(jaxpr, put_in_files)
 
 
 def _moved(jaxpr: Any, own: Callable[[Any], int]) -> int:
@@ -65,11 +65,6 @@ def _to_host(equation: Any) -> int:
         return 0
     pairs = zip(equation.outvars, equation.params["devices"], strict=True)
     return sum(_bytes(v) for v, to in pairs if _is_host(to))
-
-
-def _to_files(equation: Any) -> int:
-    # Its first operand is no value.
-    return sum(map(_bytes, equation.invars[1:])) if equation.params.get("name") == PUT else 0
 
 
 def _bytes(variable: Any) -> int:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
 from meshflow.placement.mesh import Mesh
@@ -30,6 +31,7 @@ class BatchPlacer:
     def __init__(self, mesh: Mesh, dimension: str | None) -> None:
         self._mesh, self._dimension = mesh, dimension
         names = () if dimension is None else dimensions_of(dimension, mesh)
+        self._alone = mesh.size == 1
         self._parts = math.prod(map(mesh.dim_size, names)) if names else 0
         self._layouts: dict[tuple[int, int | None], Layout] = {}
 
@@ -43,8 +45,11 @@ class BatchPlacer:
         return jax.tree.map(lambda array: self._placed(array, axis), batch)
 
     def _placed(self, array: Any, axis: int) -> Any:
+        if array.dtype == object or (self._alone and isinstance(array, np.ndarray)):
+            # Programs take arrays of the host to their one device themselves, in less time.
+            return array
         sharding = getattr(array, "sharding", None)
-        if array.dtype == object or (
+        if (
             isinstance(sharding, jax.sharding.NamedSharding)
             and sharding.mesh == self._mesh.jax_mesh
         ):

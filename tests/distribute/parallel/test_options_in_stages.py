@@ -1,11 +1,15 @@
 """Pipelines with other options: layers computed again, states in parts, weights that rules divide."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
 from distribute.parallel.test_pipeline import Own, compiled, curve, mesh_of, pipelined, same
+
+from meshflow.dtensor.explaining import _traced
 
 LAYERS = tf.keras.layers
 WIDTH, HIDDEN = 8, 64
@@ -144,6 +148,61 @@ def test_weights_that_rules_divide_in_stages():
     np.testing.assert_allclose(
         model.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-4, atol=1e-5
     )
+
+
+def offloading(schedule, **options):
+    """A model of blocks in two stages whose states and weights, and what blocks keep, lie elsewhere; and its curve."""
+    everything = ("optimizer", "parameters", "activations")
+    strategy = pipelined(schedule, data=2, micro_batches=2, offload=everything, **options)
+    x, y = batch(16)
+    made = compiled(blocks(4), strategy, loss="mse")
+    return strategy, made, curve(made, x, y, 3, batch=16)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options"),
+    [
+        ("1f1b", {"zero": 3, "recompute": "layer"}),
+        pytest.param("1f1b", {}, marks=SOAK),
+        pytest.param("zero_bubble", {"recompute": "layer"}, marks=SOAK),
+        pytest.param("zero_bubble", {"zero": 1}, marks=SOAK),
+        pytest.param("interleaved:2", {"zero": 2}, marks=SOAK),
+    ],
+)
+def test_stages_whose_states_weights_and_activations_lie_in_files(schedule, options, tmp_path):
+    x, y = batch(16)
+    expected = curve(compiled(blocks(4), None, loss="mse"), x, y, 3, batch=16)
+    strategy, model, found = offloading(schedule, offload_to=tmp_path, **options)
+    same(found, expected)
+    weights = model.trainable_variables
+    slots = [model.optimizer.get_slot(w, n) for w in weights for n in ("m", "v")]
+    held = [v._held for v in (*weights, *slots)]
+    assert None not in held
+    # Each device reads its parts in a step, and writes them.
+    parts = sum(4 * np.prod(h.sharding.shard_shape(h.shape), dtype=int) for h in held)
+    files = strategy.files["activations"]
+    inputs = 4 * WIDTH * 16 // 2
+    if options.get("recompute"):
+        # Of each stage's two blocks the inputs, of a device's rows.
+        assert files.read_bytes == files.written_bytes == 3 * 4 * (parts + 2 * inputs)
+    else:
+        assert files.written_bytes > 3 * 4 * (parts + 2 * inputs)
+    # What was kept for one backward pass makes room for the next.
+    assert max(p._size for p in strategy.scratch._files) <= 2
+    assert strategy.explain(model, x, y).step.memory["to_files"] > 0
+
+
+def test_steps_of_stages_for_accelerators_move_what_is_offloaded():
+    _, model, _ = offloading("1f1b", zero=3, recompute="layer")
+    x, y = batch(16)
+    concrete, arrays = _traced(model, (x, y), {})
+    captured = [c._value for c in concrete.traced.captures]
+    assert {c.sharding.memory_kind for c in captured if isinstance(c, jax.Array)} > {"pinned_host"}
+    text = concrete.lowered(arrays, captured, ("cuda",)).as_text()
+    placed = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
+    # Weights and two slots of each, there and back; and the inputs of blocks: equal stages are one program, if they are.
+    moves = placed.count("pinned_host") - 3 * len(model.trainable_variables)
+    assert placed.count("device") == placed.count("pinned_host") and moves in (2, 4)
 
 
 def gated():

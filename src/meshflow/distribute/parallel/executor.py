@@ -25,6 +25,7 @@ from meshflow.distribute.parallel.slots import Work, columns_of
 from meshflow.distribute.parallel.stage_weights import Cut, WeightPack
 from meshflow.distribute.parallel.weight_passes import Halves, halved
 from meshflow.environment.jax_internals import jex_core
+from meshflow.placement.scratch import Scratch
 
 __all__ = ["Carry", "Kinds", "Loop"]
 
@@ -38,12 +39,14 @@ class Kinds:
       streams: states of streams of keys, with the number of the write.
       sums: sums over the batch, with that number.
       carried: other variables that are written, with that number.
+      zero: that which is zero, and which no compiler knows; None if there is none.
     """
 
     trained: dict[int, Cut]
     streams: dict[int, int]
     sums: dict[int, int]
     carried: dict[int, int]
+    zero: int | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -79,6 +82,7 @@ class Loop:
       axes: those that the batch is divided over.
       shares: into how many shares the batch is divided.
       divided: whether rules divide what stages compute: what is not divided must say so then.
+      scratch: the files in which what layers keep waits, or None.
 
     Attributes:
       weights: how trained captures are laid out, by how they are divided.
@@ -98,7 +102,9 @@ class Loop:
         axes: Sequence[str],
         shares: int,
         divided: bool,
+        scratch: Scratch | None = None,
     ) -> None:
+        self.scratch = scratch
         self.programs, self.kinds, self.schedule, self.over = programs, kinds, schedule, over
         self.shares = shares
         self.results = list(results)
@@ -295,12 +301,13 @@ class Loop:
         rows, micro_batch = at
         trained, arrived = self._trained(stage, own), self._arrived(stage, buffers)
         fed = own[1], written, micro_batch
+        known = trained | self._zero(stage, own, rows)
         floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
         last = stage == len(self.programs) - 1
 
         def run(weights: dict[int, Any], inputs: dict[int, Any]) -> Any:
             full = [*(arrived | inputs).values()]
-            sends, results, new = self._outputs(stage, trained | weights, full, fed, rows)
+            sends, results, new = self._outputs(stage, known | weights, full, fed, rows)
             differentiated = [v for v in sends if jnp.issubdtype(v.dtype, jnp.inexact)]
             if last:
                 differentiated = [results[0].astype(jnp.float32) / self.shares]
@@ -319,6 +326,13 @@ class Loop:
         if stage and "I" in wanted:
             back = self.edge.put(of_inputs, stage - 1, floats=True)
         return of_weights, back, results, new
+
+    def _zero(self, stage: int, own: Any, rows: list[Any]) -> dict[int, Any]:
+        """By number the zero of a backward pass whose layers keep in files what they need: places there are free again."""
+        fixed = {} if self.scratch is None else self.fixed.take(own[1], stage)
+        if self.scratch is None or self.kinds.zero not in fixed:
+            return {}
+        return {self.kinds.zero: self.scratch.fresh(fixed[self.kinds.zero], rows[0])}
 
     # ---- backward passes in two parts ------------------------------------------------------
 

@@ -142,10 +142,6 @@ class ParallelOptions:
         """
         if self.offload:
             check_memory("host", mesh)
-        if self.offload and self.pipeline is not None:
-            raise NotImplementedError(
-                f"MeshStrategy: offload={self.offload!r} is not available with a pipeline, whose stages lay out weights."
-            )
         if self.compress and (not batch or self.pipeline is not None):
             why = "with a pipeline" if batch else "where no rule splits the batch"
             raise InvalidValueError(

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.gradients.recompute import ZERO
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.variables.variable import Variable
@@ -29,6 +30,7 @@ from meshflow.distribute.parallel.tables import schedule_of
 from meshflow.distribute.replicas.shares import LocalPart, Shares, Total, variable_of
 from meshflow.environment.jax_internals import jex_core
 from meshflow.placement.collectives import in_branches
+from meshflow.placement.layout import Layout
 
 __all__ = ["PipelinedStep", "check_pipeline", "pipeline_gradients", "pipeline_predictions"]
 
@@ -145,7 +147,8 @@ class PipelinedStep:
             {id(v): k for k, v in enumerate(self.traced.writes)},
         )
         trained = {i for numbers in self._numbers for i in numbers}
-        kinds = Kinds({}, {}, {}, {})
+        zero = next((i for i, c in enumerate(captures) if c is ZERO), None)
+        kinds = Kinds({}, {}, {}, {}, zero)
         for i, capture in enumerate(captures):
             write = written.get(id(capture))
             if i in trained:
@@ -170,6 +173,7 @@ class PipelinedStep:
             self.shares.axes,
             self.shares.count,
             bool(self.strategy.rule_dimensions),
+            self.strategy.scratch,
         )
 
     def _is_rows(self, aval: Any) -> bool:
@@ -215,7 +219,7 @@ class PipelinedStep:
             for leaf in self.batch.leaves
         ]
         captures = [
-            operand(aval, PartitionSpec(), c.layout if isinstance(c, Variable) else None)
+            operand(aval, PartitionSpec(), _on_device(c))
             for aval, c in zip(self._captured, self.traced.captures, strict=True)
         ]
         # Only how it is divided is asked for, not fast code.
@@ -382,6 +386,12 @@ class PipelinedStep:
                 shared = lax.pmean(shared, self.shares.axes)
             found.append(shared.astype(aval.dtype))
         return found
+
+
+def _on_device(capture: Any) -> Layout | None:
+    """How a captured variable lies on the devices while a step runs."""
+    layout = capture.layout if isinstance(capture, Variable) else None
+    return None if layout is None else layout.in_memory("device")
 
 
 def check_pipeline(strategy: Any) -> None:

@@ -127,11 +127,16 @@ def _has_layers(value: Any) -> bool:
 
 def _own_variables(value: Any) -> list[Any]:
     """A layer's variables that no sublayer has, trainable ones first."""
-    nested = {id(w) for layer in _sublayers(_attributes(value)) for w in layer.weights}
+    nested = {id(w) for layer in _sublayers(_attributes(value)) for w in _weights_of(layer)}
     # Of models those of metrics are left out.
     weights = getattr(value, "_saved_weights", None)
-    own = [w for w in (value.weights if weights is None else weights) if id(w) not in nested]
+    own = [w for w in (_weights_of(value) if weights is None else weights) if id(w) not in nested]
     return sorted(whole_variables(own), key=lambda w: not w.trainable)
+
+
+def _weights_of(layer: Any) -> list[Any]:
+    # Models that were never called have none, and say so when they are asked for `weights`.
+    return [*layer.trainable_weights, *layer.non_trainable_weights]
 
 
 def _sublayers(value: Any) -> Iterator[Any]:
