@@ -442,7 +442,8 @@ class Running:
 
     def _whole(self) -> tuple[Any, bool]:
         """The outermost function that is traced, or this; and whether a loop's body is."""
-        whole, repeats, trace = self, False, context.trace
+        whole: Any = self
+        repeats, trace = False, context.trace
         while trace is not None:
             whole, repeats, trace = trace, repeats or trace.repeats, trace.parent
         return whole, repeats
