@@ -140,6 +140,44 @@ def test_a_closure_reads_what_it_has_trained():
     assert int(optimizer.iterations) == 2
 
 
+def test_what_is_read_is_the_workers_and_what_stays_the_servers():
+    strategy = strategy_of(workers=3, servers=1)
+    with strategy.scope():
+        table, optimizer = (
+            tf.Variable(np.zeros((6, 2), np.float32)),
+            tf.keras.optimizers.Adagrad(0.1),
+        )
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    sent = []
+    for server in strategy.cluster.servers:
+
+        def exchange(push, *args, _first=server.exchange):
+            sent.append(push)
+            return _first(push, *args)
+
+        server.exchange = exchange
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, ids))
+        before = loss
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        return before, tf.reduce_sum(tf.gather(table, ids))
+
+    ids = tf.constant([1, 4])
+    pairs = coordinator.fetch([coordinator.schedule(step, args=(ids,)) for _ in range(30)])
+    assert all(after < before for before, after in pairs)
+    # No step of any worker is lost, in slots either, and rows are pushed as rows.
+    own, rule = tf.Variable(np.zeros((6, 2), np.float32)), tf.keras.optimizers.Adagrad(0.1)
+    for _ in range(30):
+        rule.apply_gradients([(tf.IndexedSlices(tf.ones([2, 2]), ids, [6, 2]), own)])
+    np.testing.assert_allclose(table.numpy(), own.numpy(), rtol=1e-5)
+    pushes = [push for push in sent if push is not None]
+    assert len(pushes) == 30
+    assert not any(push.sets or push.adds for push in pushes)
+
+
 def test_models_that_train_in_turn():
     def losses(strategy):
         if strategy is not None:

@@ -291,6 +291,7 @@ def _end(coordinator: weakref.ref[ClusterCoordinator]) -> None:
     if found is None:
         return
     found._queue.close()
+    found._report.end()
     found.strategy.cluster.stop()
     for serving in found._serving:
         serving.thread.join(_AT_THE_END)

@@ -149,7 +149,7 @@ class HostedVariable(_Described):
 
     def _train(self, value: Tensor) -> None:
         closure = context.closure
-        if closure is not None and self._trainable:
+        if closure is not None and self._trainable and not closure.silent:
             # What others do meanwhile counts too. Slots are not added up: second moments would become negative.
             with as_stored():
                 outboxes(self).added.assign_add(value - self._as_tensor())
@@ -161,8 +161,9 @@ class HostedVariable(_Described):
         return self._value  # a server is waited for without the lock of this process's variables
 
     def _set(self, value: Tensor) -> None:
-        if context.closure is not None:
-            context.closure.steps_before(self)
+        closure = context.closure
+        if closure is not None and not closure.silent:
+            closure.note_set(self)
             outboxes(self).set(value)
         super()._set(value)
 
@@ -178,7 +179,7 @@ class HostedVariable(_Described):
             self._home.add(self, (tensor if op.name == "assign_add" else -tensor)._value)
             return self
         super()._update(op, delta, method)
-        if closure is not None:
+        if closure is not None and not closure.silent:
             outboxes(self).add(op, delta, method)
         return self
 
@@ -189,7 +190,8 @@ class HostedVariable(_Described):
             return False
 
     def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Self:
-        if context.closure is None or op.name not in ("scatter_add", "scatter_sub"):
+        closure = context.closure
+        if closure is None or closure.silent or op.name not in ("scatter_add", "scatter_sub"):
             return super()._scatter_rows(op, indices, updates)
         values = self._checked(updates, "scatter")
         with as_stored():

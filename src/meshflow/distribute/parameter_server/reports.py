@@ -80,6 +80,7 @@ class Report:
         self._writing = threading.Lock()
         # What was told last: when, and how many closures were done then.
         self._told = time.monotonic(), 0
+        self._over = False
         description.tables[_TITLE] = functools.partial(_so_far, self._statistics)
 
     def start(self) -> None:
@@ -92,10 +93,24 @@ class Report:
             time.sleep(self._every or _EVERY)
             now = _so_far(self._statistics)
             if not now or self._stopped():
+                self.end()
                 return
             if self._every:
                 print(self._line(now), file=sys.stderr, flush=True)
             self.write(now)
+
+    def end(self) -> None:
+        """Says what there was in all, the first time that it is called, where lines were asked for."""
+        with self._writing:
+            now, over, self._over = _so_far(self._statistics), self._over, True
+        if self._every and now and not over:
+            print(
+                f"{now['closures']} steps, {now['retries']} retries, {now['preemptions']} preemptions, "
+                f"{now['server_restarts']} restarts of servers, {now['bytes_sent'] / 1e6:.1f} MB sent and "
+                f"{now['bytes_received'] / 1e6:.1f} MB received by workers",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _line(self, now: dict[str, Any]) -> str:
         (when, done), self._told = self._told, (time.monotonic(), now["closures"])

@@ -73,7 +73,8 @@ class ParameterServerStrategy(Strategy):
         usual. Who is first counts.
       compression: what gradients are sent as: None as they are, "bfloat16", or a share such as 0.01 of the elements that
         are largest, of dense ones; what is left out is added to the worker's next gradient.
-      report_every: every so many seconds a line says how fast it goes, to stderr; None for none.
+      report_every: every so many seconds a line says how fast it goes, to stderr, and at the end one what there was in
+        all; None for none.
       log_dir: where what the line says, and the bytes, are written as curves for TensorBoard; None for nowhere.
 
     Raises:

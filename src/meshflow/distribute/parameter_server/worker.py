@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import sys
 import threading
@@ -46,7 +47,7 @@ from meshflow.profiler.annotations import Trace
 # Stands for a variable that servers will train.
 _TRAINED = -1
 
-__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker", "outside"]
+__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Steps", "Worker", "outside"]
 
 
 class StateNeededError(BaseException):
@@ -64,11 +65,26 @@ class StateNeededError(BaseException):
         self.optimizer, self.variables = optimizer, list(variables)
 
 
+class Steps(enum.IntEnum):
+    """Who takes a closure's steps: servers, or the worker too, whose copies the closure then sees, or the worker alone."""
+
+    OF_SERVERS = 0
+    FOLLOWED = 1
+    OWN = 2
+
+
 class OwnStepsError(BaseException):
-    """A closure goes on with what it has trained: the worker has to take its steps, not the servers.
+    """A closure goes on with what it has trained: it is run again, and the worker takes its steps.
 
     No `Exception`, so that the closure's own handlers let it pass.
+
+    Args:
+      steps: whether servers take them too.
     """
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__("a closure goes on with what it has trained")
+        self.steps = steps
 
 
 @dataclass
@@ -152,7 +168,7 @@ class Worker:
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._behind = False
         # Closures that go on with what they have trained.
-        self._step_themselves: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._stepping: weakref.WeakKeyDictionary[Any, Steps] = weakref.WeakKeyDictionary()
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
@@ -173,16 +189,7 @@ class Worker:
                 with self._exchanging:
                     self._ask_all([None] * len(self.servers), call.floor)
             clocks = self._settled()
-            try:
-                value, running = self._computed(
-                    call, _contains(self._step_themselves, call.function)
-                )
-                pushes = running.pushes(call, clocks)
-            except OwnStepsError:
-                with contextlib.suppress(TypeError):
-                    self._step_themselves.add(call.function)
-                value, running = self._computed(call, True)
-                pushes = running.pushes(call, clocks)
+            value, running, pushes = self._computed(call, clocks)
             if self._is_over(call, running):
                 return Outcome(value, clocks, [], False, self._traffic())
             self._compress(pushes)
@@ -196,12 +203,24 @@ class Worker:
         clocks = [c.clock for c in changes]
         return Outcome(value, clocks, stale, repeated, self._traffic())
 
-    def _computed(self, call: Call, steps_itself: bool) -> tuple[Any, Running]:
-        """What a closure returns, and what it wrote."""
-        running = Running(self, call, steps_itself)
-        with entered(self._strategy), _entered(running):
-            args, kwargs = self._own_arguments(call)
-            return _mapped(_on_host, call.function(*args, **kwargs)), running
+    def _computed(
+        self, call: Call, clocks: Sequence[int]
+    ) -> tuple[Any, Running, list[Push | None]]:
+        """What a closure returns, what it wrote, and what servers are to hear of that."""
+        steps = Steps.OF_SERVERS
+        with contextlib.suppress(TypeError):
+            steps = self._stepping.get(call.function, steps)
+        while True:
+            running = Running(self, call, steps)
+            try:
+                with entered(self._strategy), _entered(running):
+                    args, kwargs = self._own_arguments(call)
+                    value = _mapped(_on_host, call.function(*args, **kwargs))
+                return value, running, running.pushes(call, clocks)
+            except OwnStepsError as error:
+                steps = error.steps
+                with contextlib.suppress(TypeError):
+                    self._stepping[call.function] = steps
 
     def _must_pull(self, call: Call) -> bool:
         """Whether a closure's values have to be pulled before it."""
@@ -209,7 +228,10 @@ class Worker:
             return True
         if not self._behind:
             return False
-        return not _contains(self._without_variables, call.function)
+        try:
+            return call.function not in self._without_variables
+        except TypeError:
+            return True
 
     def _is_over(self, call: Call, running: Running) -> bool:
         """Whether a closure has touched no variables: servers need not hear of it, and the next one can do the pulling."""
@@ -340,17 +362,19 @@ class Running:
     Args:
       worker: the worker.
       call: the closure.
-      steps_itself: whether it applies gradients to its own copies, and servers get what came of that: so does one
-        that takes several steps, or reads what it has trained.
+      steps: who takes its steps. Of one that reads what it has trained the worker takes them too, for the closure to
+        see; of one that takes several, or writes what it has trained, servers get what came of the worker's.
 
     Attributes:
       values: what it has read and written so far, as it sees it.
       outboxes: what servers are to do, by outbox.
     """
 
-    def __init__(self, worker: Worker, call: Call, steps_itself: bool = False) -> None:
+    def __init__(self, worker: Worker, call: Call, steps: Steps = Steps.OF_SERVERS) -> None:
         self._worker, self._call = worker, call
-        self.worker, self.steps_itself = worker.number, steps_itself
+        self.worker, self.steps = worker.number, steps
+        # While it takes a step of which servers hear otherwise.
+        self.silent = False
         # By function that is traced, or this: the variables that servers will train, and how many steps optimizers took.
         self._trained: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
         self.values: dict[int, Any] = {}
@@ -359,7 +383,7 @@ class Running:
     @property
     def kind(self) -> Any:
         """What functions are traced apart for."""
-        return self.worker, self.steps_itself
+        return self.worker, self.steps
 
     def value(self, variable: HostedVariable) -> Any:
         """The value that the closure sees."""
@@ -405,7 +429,7 @@ class Running:
                 )
         known = self._call.states.get(getattr(optimizer, "_hosted_key", None) or 0, ())
         needed = any(v.key not in known for v in variables)
-        if self.steps_itself and not needed:
+        if self.worker_steps and not needed:
             # In another process the optimizer may be a copy of the time before.
             needed = any(optimizer._var_key(v) not in optimizer._index_dict for v in variables)
         if needed:
@@ -415,17 +439,36 @@ class Running:
         """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`.
 
         Raises:
-          OwnStepsError: in a loop.
+          OwnStepsError: in a loop, and for a second step.
         """
         whole, repeats = self._whole()
         trained = self._trained.setdefault(whole, {})
         if repeats or any(v.key in trained for _, v in pairs):
-            raise OwnStepsError
+            raise OwnStepsError(Steps.OWN)
         trained.update((v.key, _TRAINED) for _, v in pairs)
         steps = optimizer.iterations
         if isinstance(steps, HostedVariable) and not optimizer.gradient_accumulation_steps:
             trained[steps.key] = trained.get(steps.key, 0) + 1
         gradient_boxes(optimizer._hosted_key, pairs).put([g for g, _ in pairs])
+
+    @property
+    def servers_step(self) -> bool:
+        """Whether servers take its steps."""
+        return self.steps is not Steps.OWN
+
+    @property
+    def worker_steps(self) -> bool:
+        """Whether the worker takes them."""
+        return self.steps is not Steps.OF_SERVERS
+
+    @contextlib.contextmanager
+    def taking_steps(self) -> Iterator[None]:
+        """What is written inside are steps of the worker."""
+        saved, self.silent = self.silent, self.steps is Steps.FOLLOWED
+        try:
+            yield
+        finally:
+            self.silent = saved
 
     def steps_before(self, variable: HostedVariable) -> int:
         """How many steps, of which servers will hear, a variable counts: not 0 for an optimizer's step number.
@@ -433,16 +476,26 @@ class Running:
         Raises:
           OwnStepsError: for a variable that such a step trains.
         """
-        if not self._trained:
+        if self.worker_steps or not self._trained:
             return 0
         steps = self._trained.get(self._whole()[0], {}).get(variable.key, 0)
         if steps == _TRAINED:
-            raise OwnStepsError
+            raise OwnStepsError(Steps.FOLLOWED)
         return steps
+
+    def note_set(self, variable: HostedVariable) -> None:
+        """Hears of a value that replaces a variable's.
+
+        Raises:
+          OwnStepsError: for a variable that a step has changed of which servers will hear: they set values first.
+        """
+        if self._trained and variable.key in self._trained.get(self._whole()[0], {}):
+            raise OwnStepsError(Steps.OWN)
 
     def _whole(self) -> tuple[Any, bool]:
         """The outermost function that is traced, or this; and whether a loop's body is."""
-        whole, repeats, trace = self, False, context.trace
+        whole: Any = self
+        repeats, trace = False, context.trace
         while trace is not None:
             whole, repeats, trace = trace, repeats or trace.repeats, trace.parent
         return whole, repeats
@@ -481,7 +534,7 @@ class Running:
         count = int(self._sent(boxes.count))
         if count > 1:
             # A function was called that had been traced before.
-            raise OwnStepsError
+            raise OwnStepsError(Steps.OWN)
         if not count:
             return
         for number, push in enumerate(pushes):
@@ -492,13 +545,6 @@ class Running:
             ]
             keys, gradients = tuple(k for k, _ in own), tuple(g for _, g in own)
             push.steps.append(Step(boxes.optimizer, keys, gradients))
-
-
-def _contains(functions: weakref.WeakSet[Any], function: Any) -> bool:
-    try:
-        return function in functions
-    except TypeError:
-        return False
 
 
 def _zeros(box: Outbox) -> Any:

@@ -11,6 +11,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -331,11 +332,12 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
-            if closure is not None and not closure.steps_itself:
+            if closure is not None and closure.servers_step:
                 # Parameter servers hold the variables, and take the step.
                 closure.push(self, self._for_servers(pairs))
-                return self.iterations
-            with alone():
+                if not closure.worker_steps:
+                    return self.iterations
+            with alone(), nullcontext() if closure is None else closure.taking_steps():
                 if self.gradient_accumulation_steps:
                     self._accumulate(pairs, self._run_update)
                 else:

@@ -134,8 +134,8 @@ def _shared(leaf: Any) -> Any:
 
 def _key(batch: Any) -> Any:
     leaves, tree = jax.tree.flatten(batch)
-    takes_steps = context.closure is not None and context.closure.steps_itself
-    return tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves]), takes_steps
+    steps = None if context.closure is None else context.closure.steps
+    return tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves]), steps
 
 
 def _is_placed(batch: Any) -> bool:
