@@ -43,7 +43,7 @@ class BatchPlacer:
           axis: the axis of the examples.
         """
         arrays, tree = jax.tree.flatten(batch)
-        return tree.unflatten([self._placed(array, axis) for array in arrays])
+        return jax.tree.unflatten(tree, [self._placed(array, axis) for array in arrays])
 
     def _placed(self, array: Any, axis: int) -> Any:
         if array.dtype == object or (self._alone and isinstance(array, np.ndarray)):
