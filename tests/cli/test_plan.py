@@ -50,7 +50,7 @@ def test_candidates_reasons_and_lines_to_paste(script):
     text = planned(script, "--devices", 64, "--memory", "80GB", "--top", 2, "--batch", 256)
     assert "wide: 33,088 parameters, 256 examples a step, 64 devices of 80 GB" in text
     assert "strategy = tf.distribute.MeshStrategy(mesh, rules=" in text
-    assert "others fit" in text and "Dropped:" in text and "not available with a pipeline" in text
+    assert "others fit" in text and "Dropped:" in text and "more than the 2 layers" in text
     assert "trained" not in text
 
 

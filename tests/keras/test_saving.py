@@ -333,3 +333,19 @@ def test_models_that_make_their_layers_late_come_back_from_checkpoints(tmp_path,
         assert type(again) is made and len(again.weights) == len(model.weights)
         assert len(again.optimizer.get_weights()) == len(model.optimizer.get_weights()) > 0
     assert_close(again.predict(x, verbose=0), expected)
+
+
+def test_models_that_were_never_called_have_no_weights_to_save(tmp_path):
+    class Holder(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.used = layers.Dense(2)
+            self.unused = tf.keras.Sequential([layers.Dense(2)])
+
+        def call(self, x):
+            return self.used(x)
+
+    first, second = (tf.keras.Sequential([tf.keras.Input((3,)), Holder()]) for _ in range(2))
+    first.save_weights(tmp_path / "w.weights.h5")
+    second.load_weights(tmp_path / "w.weights.h5")
+    np.testing.assert_array_equal(second.predict(X, verbose=0), first.predict(X, verbose=0))

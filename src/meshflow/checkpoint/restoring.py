@@ -100,7 +100,13 @@ class Restoration:
         split = layout is not None and not layout.is_fully_replicated()
         # Each device takes its part from the file, however the array was split when it was saved.
         value = self.folder.open(key) if split else self.folder.lent(key)
-        if not variable.shape.is_compatible_with(value.shape):
+        fits = variable.shape.is_compatible_with(value.shape)
+        if not fits and getattr(variable, "_of_its_mesh", False):
+            # It says something of the devices that it was on, of which there are others now.
+            with init_scope():
+                variable.assign(np.zeros(variable.shape.as_list(), variable.dtype.dtype))
+            return
+        if not fits:
             raise ValueError(
                 f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
                 f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {self.folder.path})."

@@ -42,7 +42,8 @@ class BatchPlacer:
           batch: a structure of arrays.
           axis: the axis of the examples.
         """
-        return jax.tree.map(lambda array: self._placed(array, axis), batch)
+        arrays, tree = jax.tree.flatten(batch)
+        return jax.tree.unflatten(tree, [self._placed(array, axis) for array in arrays])
 
     def _placed(self, array: Any, axis: int) -> Any:
         if array.dtype == object or (self._alone and isinstance(array, np.ndarray)):

@@ -20,6 +20,7 @@ os.environ.update(
 )
 
 import numpy as np
+from training import in_few_bits
 
 import meshflow as tf
 from meshflow.experimental import dtensor
@@ -64,4 +65,5 @@ again = curve(filed, 1)
 tf.train.Checkpoint(model=filed, optimizer=filed.optimizer).write(f"{folder}/of_files")
 weights = [[w.tolist() for w in m.get_weights()] for m in (model, filed)]
 moved = strategy.files["optimizer"]
-print(json.dumps([losses, again, weights, moved.read_bytes, moved.written_bytes]))
+numbers = moved.read_bytes, moved.written_bytes
+print(json.dumps([losses, again, weights, *numbers, in_few_bits(mesh)]))

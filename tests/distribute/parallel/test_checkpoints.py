@@ -17,6 +17,16 @@ OPTIONS = {
         "batch:node+data",
         {"zero": 3, "zero_over": "data"},
     ),
+    "stages, offloaded": (
+        {"stage": 2, "data": 2},
+        "batch:data",
+        {
+            "pipeline": "stage",
+            "micro_batches": 2,
+            "zero": 3,
+            "offload": ("optimizer", "parameters"),
+        },
+    ),
 }
 
 
@@ -56,7 +66,7 @@ def test_checkpoints_of_every_option_are_restored_under_every_other(files, reade
             str(path / "checkpoint")
         )
         status.assert_consumed()
-        np.testing.assert_allclose(goes_on(model), curves[writer], rtol=1e-6, err_msg=writer)
+        np.testing.assert_allclose(goes_on(model), curves[writer], rtol=2e-6, err_msg=writer)
 
 
 def test_whole_models_are_loaded_under_other_options(files):

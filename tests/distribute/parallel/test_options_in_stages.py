@@ -8,7 +8,6 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.test_pipeline import Own, compiled, curve, mesh_of, pipelined, same
-
 from meshflow.dtensor.explaining import _traced
 
 LAYERS = tf.keras.layers

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import meshflow as tf
+from distribute.parallel.training import in_few_bits, mesh, same_curves
 from dtensor.test_two_processes import in_two_processes
 
 PROGRAM = Path(__file__).with_name("in_two_processes.py")
@@ -27,7 +28,7 @@ def test_two_processes_train_as_one_device(tmp_path):
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(f"{tmp_path}/checkpoint")
     np.testing.assert_allclose(model.fit(x, y, **fit).history["loss"], wanted[2:], rtol=1e-5)
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(f"{tmp_path}/of_files")
-    for losses, again, (weights, of_files), read, written in found:
+    for losses, again, (weights, of_files), read, written, _ in found:
         assert again == losses[2:]
         for there, in_file, here in zip(weights, of_files, model.get_weights(), strict=True):
             np.testing.assert_array_equal(in_file, there)
@@ -36,3 +37,8 @@ def test_two_processes_train_as_one_device(tmp_path):
         states = 4 * 2 * 3 * 4 * (16 * 32 + 32 + 32 * 8 + 8) // 2
         kept = 4 * 4 * 16 * (16 + 32) // 2
         assert (read, written) == (states + kept, states + kept)
+    # Gradients in few bits, and AdaScale's gains, are those of as many devices in one process.
+    wanted = in_few_bits(mesh(node=2, data=2))
+    assert wanted["gain"][-1] > 1
+    for *_, curves in found:
+        same_curves(curves, wanted)

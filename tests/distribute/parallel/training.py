@@ -54,6 +54,15 @@ def trained(make, strategy=None, batch=None, steps=6, fit=None, **compiled):
     return model, model.fit(x, y, **fit).history
 
 
+def in_few_bits(over):
+    """The curve, with gains, of a model whose gradients of 8,192 weights are sent in few bits, and small ones whole."""
+    strategy = tf.distribute.MeshStrategy(over, "batch:node+data", compress="int8")
+    x, y = data(inputs=64, outputs=128)
+    layer = lambda: tf.keras.Sequential([tf.keras.Input([64]), LAYERS.Dense(128)])
+    sgd = lambda: tf.keras.optimizers.AdaScale(tf.keras.optimizers.SGD(0.05, 0.9))
+    return trained(layer, strategy, (x, y), optimizer=sgd)[1]
+
+
 def same_curves(got, wanted, rtol=1e-5):
     assert got.keys() == wanted.keys()
     for name, values in wanted.items():

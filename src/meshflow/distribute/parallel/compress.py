@@ -31,9 +31,11 @@ from meshflow.distribute.parallel.program import LossProgram
 from meshflow.distribute.parallel.zero import Kept, kept_like
 from meshflow.placement.layout import UNSHARDED, Layout
 
-__all__ = ["Exchange", "Sent", "decoded", "encoded", "errors_of"]
+__all__ = ["ERRORS", "Exchange", "Sent", "decoded", "encoded", "errors_of"]
 
 BLOCKS = {"int8": 256, "1bit": 2048}
+# The slots of what rounding took away: of what a device sends, and of the sum that goes back.
+ERRORS = ("sent_error", "sum_error")
 # Gradients of fewer values are not worth it.
 SMALL = 4096
 
@@ -179,8 +181,9 @@ def errors_of(
         if sent is None:
             continue
         slots = []
-        for name, shape in zip(("sent_error", "sum_error"), sent.errors, strict=False):
+        for name, shape in zip(ERRORS, sent.errors, strict=False):
             slot = add_slot(variable, name, (everywhere, *shape))
+            slot._of_its_mesh = True  # type: ignore[attr-defined]
             if slot.layout is None or slot.layout.num_shards(0) != everywhere:
                 specs = ["+".join(axes), *[UNSHARDED] * len(shape)]
                 slot._layout = Layout(specs, strategy.mesh)

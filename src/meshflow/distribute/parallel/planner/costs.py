@@ -386,7 +386,7 @@ class Costs:
         if "activations" in choice.offload:
             split = self._split(choice)
             kept = split.edges if choice.recompute == "layer" else split.kept
-            found += 2 * sum(kept) * self.profile.batch // choice.data
+            found += 2 * sum(kept) * self.profile.batch // choice.data // choice.stage
         return found
 
 

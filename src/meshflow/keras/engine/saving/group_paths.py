@@ -128,9 +128,10 @@ def _has_layers(value: Any) -> bool:
 def _own_variables(value: Any) -> list[Any]:
     """A layer's variables that no sublayer has, trainable ones first."""
     nested = {id(w) for layer in _sublayers(_attributes(value)) for w in _weights_of(layer)}
+    weights = _weights_of(value)
     # Of models those of metrics are left out.
-    weights = getattr(value, "_saved_weights", None)
-    own = [w for w in (_weights_of(value) if weights is None else weights) if id(w) not in nested]
+    weights = getattr(value, "_saved_weights", weights) if weights else []
+    own = [w for w in weights if id(w) not in nested]
     return sorted(whole_variables(own), key=lambda w: not w.trainable)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.distribute.parallel.compress import ERRORS
 
 # Keras 2.11 and later go through the slots of each variable, except these, which go slot by slot.
 _SLOT_BY_SLOT = ("RMSprop",)
@@ -39,19 +40,30 @@ def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], valu
     if len(values) == len(without_scale):
         own = without_scale
     values = [np.asarray(v) for v in values]
+    if _shapes(values) != _shapes(own):
+        # What devices keep of rounding is of one mesh, and of steps that round; others begin without.
+        known = zip(values, names or [""] * len(values), strict=True)
+        values = [v for v, name in known if not _is_error(name)]
+        own = [w for w in own if not _is_error(w.name)]
     # Keras 3 writes the optimizer's name before it.
     if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
         # Keras 2.11 and later may keep the learning rate second.
         if len(values) == len(own) + 1 and values[1].shape == ():
             values = [values[0], *values[2:]]
         values = _slot_by_slot(values, len(whole_variables(variables)), optimizer)
-    if len(values) != len(own) or any(
-        tuple(v.shape) != tuple(w.shape) for v, w in zip(values, own, strict=True)
-    ):
+    if _shapes(values) != _shapes(own):
         return False
     for variable, value in zip(own, values, strict=True):
         variable.assign(value.astype(variable.dtype.dtype))
     return True
+
+
+def _shapes(values: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [tuple(v.shape) for v in values]
+
+
+def _is_error(name: str) -> bool:
+    return name.partition(":")[0].rpartition("/")[2] in ERRORS
 
 
 def by_variable(optimizer: Any, variables: int) -> list[Any] | None:
