@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import re
 import time
 from collections.abc import Callable
@@ -89,7 +88,7 @@ class Hardware:
             )
         for name in ("products", "link", "host"):
             speed = getattr(self, name)
-            if not (isinstance(speed, numbers.Real) and speed > 0):
+            if not (isinstance(speed, (int, float)) and speed > 0):
                 raise InvalidValueError(
                     f"Hardware: {name} must be a positive number a second, got {speed!r}."
                 )

@@ -108,7 +108,7 @@ def _check_renames(layer: Any, weight: str | None) -> None:
     new = layer.__dict__.get("_dims")
     if not new or not type(layer).__module__.startswith(__name__.partition(".")[0] + "."):
         return
-    weights = {w for name in _classes(layer) for w in _AXES.get(name, {})} or {weight}
+    weights = {w for name in _classes(layer) for w in _AXES.get(name, {})} or {weight or ""}
     axes = {axis for w in (*weights, "kernel") for axis in _known(layer, w) or ()} - {"_"}
     wrong = [name for name in new if name not in axes]
     if wrong:
