@@ -222,6 +222,8 @@ def test_rules_by_which_devices_of_one_stage_would_wait_for_others_are_refused()
         ValueError, match=r"hidden:model divide a layer .*lambda.* in the middle of a stage"
     ):
         model.fit(x, x[:, :4], verbose=0)
-    strategy = tf.distribute.MeshStrategy(mesh, "out:model+stage", pipeline=pipeline)
+    layouts = tf.keras.dtensor.experimental.LayoutMap(mesh)
+    layouts[".*kernel"] = tf.experimental.dtensor.Layout(["unsharded", "model+stage"], mesh)
+    strategy = tf.distribute.MeshStrategy(mesh, layouts, pipeline=pipeline)
     with pytest.raises(ValueError, match=r"splits axis 1 of the weight .* over 'model\+stage'"):
         compiled(square, strategy, loss="mse").fit(x, x, verbose=0)

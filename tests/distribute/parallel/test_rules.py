@@ -1,8 +1,5 @@
 """Rules of named dimensions, the names that layers give, and what is refused before anything compiles."""
 
-import json
-import math
-
 import numpy as np
 import pytest
 
@@ -87,6 +84,11 @@ def test_layers_and_weights_with_names_of_their_own():
     assert layer.get_config()["dims"] == {"in": "embed", "out": "hidden"}
     with pytest.raises(ValueError, match=r"dims must rename axes.*Received: dims='hidden'"):
         LAYERS.Dense(4, dims="hidden")
+    with (
+        STRATEGY(mesh(data=2), "batch:data").scope(),
+        pytest.raises(ValueError, match=r"renames \['outt'\], and the axes of its weights are"),
+    ):
+        LAYERS.Dense(4, dims="outt:vocab").build([2])
 
     class Wrong(LAYERS.Layer):
         def build(self, shape):
@@ -136,6 +138,42 @@ REFUSED = {
     "the rule 'hidden:modle': the mesh has no dimension 'modle'": {"rules": "hidden:modle"},
     "rules: 'hidden' is given twice": {"rules": "hidden:model; hidden:data"},
     "rules must be text such as": {"rules": 3},
+    "expected the name of a mesh dimension, or a list of names, got 3": {"rules": {"batch": 3}},
+    "'batch:data.data' splits over one dimension of the mesh twice": {"rules": "batch:data+data"},
+    "the mesh has no dimension ''; its": {"rules": "batch:data+"},
+    "options must be a tf.distribute.ParallelOptions": {"options": {"zero": 1}},
+    "zero must be one of 0, 1, 2, 3, got True": {"zero": True},
+    "zero must be one of 0, 1, 2, 3, got '3'": {"zero": "3"},
+    "micro_batches must be an integer of at least 1, got -1": {"micro_batches": -1},
+    "micro_batches must be an integer of at least 1, got 2.0": {"micro_batches": 2.0},
+    "zero_over must name mesh dimensions, each once": {"zero": 1, "zero_over": "data+data"},
+    "zero_over must name mesh dimensions, each once, .* got 3": {"zero": 1, "zero_over": 3},
+    "offload must name some of .* got True": {"offload": True},
+    "offload_to='/no/such' is no folder": {"offload": "optimizer", "offload_to": "/no/such"},
+    "offload=.. says of nothing": {"offload_to": "/tmp"},
+    "compress_after must be an integer of at least 0": {"compress": "int8", "compress_after": -1},
+    "sequence='split' needs a rule that splits sequences": {"sequence": "split"},
+    "sequence='ring' needs a rule that splits sequences": {"sequence": "ring"},
+    "the stages are to lie along 'model', over which a rule splits 'hidden'": {
+        "pipeline": "model",
+        "rules": "hidden:model",
+    },
+    "'2f2b' is none of 1f1b, gpipe": {"pipeline": tf.distribute.Pipeline("model", "2f2b")},
+    "'interleaved:0' is none of": {"pipeline": tf.distribute.Pipeline("model", "interleaved:0")},
+    "expected the name of a schedule, the path of": {
+        "pipeline": tf.distribute.Pipeline("model", 7)
+    },
+    "the table is for 3 devices and 1 micro-batches, the pipeline has 2 and 1": {
+        "pipeline": tf.distribute.Pipeline("model", [["0F0"], ["1F0"], ["2F0"]])
+    },
+    "the table deadlocks; in tick 0 no device can go on": {
+        "pipeline": tf.distribute.Pipeline("model", [["0B0", "0F0"], ["1F0", "1B0"]])
+    },
+    "compress='int8' is about gradients .* with a pipeline": {
+        "pipeline": "model",
+        "compress": "int8",
+    },
+    "recompute='gathers' with a pipeline": {"pipeline": "model", "recompute": "gathers"},
     "pass options=, or its fields": {"options": tf.distribute.ParallelOptions(), "zero": 1},
 }
 
@@ -148,7 +186,9 @@ def test_choices_are_refused_when_the_strategy_is_made(message):
 
 
 def test_unknown_choices_and_meshes():
-    with pytest.raises(TypeError, match="zeros"):
+    with pytest.raises(
+        TypeError, match=r"'zeros' is no option .did you mean 'zero'\?.; the options are"
+    ):
         STRATEGY(mesh(data=2), zeros=1)
     with pytest.raises(ValueError, match=r"expected a mesh of tf.experimental.dtensor.create_mesh"):
         STRATEGY({"data": 2})
@@ -171,6 +211,42 @@ def test_weights_that_rules_do_not_fit():
 def test_rules_that_nothing_uses_are_warned_of():
     with pytest.warns(UserWarning, match=r"no weight of a model has a dimension named \['hiden'\]"):
         trained(mlp, STRATEGY(mesh(data=2, model=2), "batch:data, hiden:model"), steps=2)
+
+
+def test_patterns_that_name_no_weight_are_warned_of():
+    with pytest.warns(
+        UserWarning, match=r"begins with the patterns of offload=.'optimizer': 'decoder'"
+    ):
+        trained(
+            mlp, STRATEGY(mesh(data=2), "batch:data", offload={"optimizer": "decoder"}), steps=2
+        )
+
+
+def test_batches_that_do_not_divide_are_warned_of():
+    """The last batch of an epoch may be smaller; the first is not."""
+    strategy = STRATEGY(mesh(data=2), "batch:data", micro_batches=3)
+    with pytest.warns(
+        UserWarning, match=r"16 rows .* 2 devices x micro_batches=3: in 4 micro-batches"
+    ):
+        trained(mlp, strategy, steps=2)
+    strategy = STRATEGY(mesh(data=2), "batch:data", zero=1)
+    with pytest.warns(UserWarning, match="all of it is computed by each of the 2 devices"):
+        trained(mlp, strategy, batch=data(rows=15), steps=2, fit={"batch_size": 15})
+
+
+def test_schedules_in_files(tmp_path):
+    pipeline = lambda name: tf.distribute.Pipeline("stage", str(tmp_path / name))
+    for name, content, message in (
+        ("cells.csv", b"0F0,banana\n1F0\n", "'banana' in cell 1 of device 0 is no action"),
+        ("empty.csv", b"", "table of a pipeline's schedule is empty"),
+        ("twice.csv", b"0F0,0F0,0B0\n1F0,1B0\n", "micro-batch 0 in stage 0 is in the table twice"),
+        ("binary.csv", bytes(range(128, 256)), r"binary\.csv' is no text"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            STRATEGY(mesh(stage=2), pipeline=pipeline(name))
+    with pytest.raises(FileNotFoundError, match=r"none\.csv"):
+        STRATEGY(mesh(stage=2), pipeline=pipeline("none.csv"))
 
 
 def test_steps_of_ones_own_need_their_loss_divided():
@@ -224,206 +300,6 @@ def test_models_know_the_strategy_they_were_made_in():
     kernel = model.last.kernel
     assert dtensor.fetch_layout(kernel).sharding_specs == ["data", "unsharded"]
     assert dtensor.explain(model, x[:16], y[:16]).count("reduce-scatter") == 2
-
-
-def test_settings_of_mesh_tensorflow():
-    strategy = tf.distribute.from_mesh_tensorflow("rows:2;cols:2", "batch:rows;hidden:cols", zero=1)
-    assert dict(zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True)) == {
-        "rows": 2,
-        "cols": 2,
-    }
-    assert strategy.batch_dimensions == ("rows",) and strategy.rules.dimensions("hidden") == (
-        "cols",
-    )
-    for wrong in ("rows", "rows:two", "", "rows:2;rows:2"):
-        with pytest.raises(
-            ValueError, match="mesh_shape must name dimensions and their sizes once each"
-        ):
-            tf.distribute.from_mesh_tensorflow(wrong, "batch:rows")
-    with pytest.raises(ValueError, match=r"A mesh of \{'rows': 64\} has 64 devices, there are"):
-        tf.distribute.from_mesh_tensorflow("rows:64", "batch:rows")
-
-
-DEEPSPEED = {
-    "train_batch_size": 64,
-    "train_micro_batch_size_per_gpu": 8,
-    "gradient_accumulation_steps": 2,
-    "gradient_clipping": 0.5,
-    "steps_per_print": 10,
-    "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "zero_hpz_partition_size": 2},
-    "activation_checkpointing": {"partition_activations": True},
-    "fp16": {"enabled": True, "initial_scale_power": 8},
-    "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.8, 0.9], "weight_decay": 0.1}},
-}
-
-
-def test_settings_of_deepspeed(tmp_path):
-    path = tmp_path / "ds.json"
-    path.write_text(json.dumps(DEEPSPEED))
-    found = tf.distribute.from_deepspeed(path)
-    chosen = {"zero": 3, "zero_over": ("data",), "micro_batches": 2, "recompute": "layer"}
-    assert found.strategy.options.chosen() == chosen
-    assert found.strategy.batch_dimensions == ("node", "data")
-    assert (found.batch_size, found.policy) == (64, "mixed_float16")
-    assert found.decided == ("steps_per_print", "zero_optimization.reduce_bucket_size")
-    optimizer = tf.keras.optimizers.get(found.optimizer)
-    assert (optimizer.weight_decay, optimizer.beta_1, optimizer.global_clipnorm) == (0.1, 0.8, 0.5)
-    assert (optimizer.initial_scale, optimizer.dynamic_growth_steps) == (256.0, 1000)
-
-
-def test_offloading_and_compression_of_deepspeed(tmp_path):
-    disk = {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path)}}
-    options = tf.distribute.from_deepspeed({"zero_optimization": disk}).strategy.options
-    assert options.folders == {"optimizer": str(tmp_path)}
-    # One in the host's memory, the other in files.
-    disk["offload_param"] = {"device": "cpu"}
-    mixed = tf.distribute.from_deepspeed({"zero_optimization": disk, "aio": {"thread_count": 2}})
-    assert mixed.decided == ("aio",)
-    assert mixed.strategy.options.chosen() == {
-        "offload": (("optimizer", (".*",)), ("parameters", (".*",))),
-        "offload_to": (("optimizer", str(tmp_path)),),
-    }
-    zero = {
-        "stage": 1,
-        "mics_shard_size": 2,
-        "offload_optimizer": {"device": "cpu", "pin_memory": True},
-        "offload_param": {"device": "none"},
-        "zero_quantized_gradients": True,
-    }
-    config = {"zero_optimization": zero, "activation_checkpointing": {"cpu_checkpointing": True}}
-    found = tf.distribute.from_deepspeed({**config, "fp16": {"enabled": True}})
-    assert found.strategy.options.chosen() == {
-        "zero": 1,
-        "zero_over": ("data",),
-        "recompute": "layer",
-        "offload": (("optimizer", (".*",)), ("activations", (".*",))),
-        "compress": "int8",
-    }
-    assert found.optimizer is None
-    assert found.decided == ("zero_optimization.offload_optimizer.pin_memory",)
-    params = {"lr": 0.5, "freeze_step": 7, "cuda_aware": False, "comm_backend_name": "nccl"}
-    one_bit = tf.distribute.from_deepspeed({"optimizer": {"type": "OneBitAdam", "params": params}})
-    assert one_bit.strategy.options.chosen() == {"compress": "1bit"}
-    optimizer = tf.keras.optimizers.get(one_bit.optimizer)
-    assert type(optimizer) is tf.keras.optimizers.OneBitAdam and optimizer.freeze_step == 7
-
-
-def risen(last, steps, kind):
-    """The share of a warm-up after the scheduler's step number `last`."""
-    return math.log(last + 1) / math.log(steps) if kind == "log" else last / steps
-
-
-def cosine(last, total, warm, low):
-    return low + (1 - low) * (1 + math.cos(math.pi * (last - warm + 1) / (total - warm))) / 2
-
-
-def cycle(t, first, second, stairs):
-    done = t / first if t <= first else 1 - (t - first) / second
-    return math.floor(done * stairs + 1e-9) / stairs if stairs else done
-
-
-WARM = {"warmup_max_lr": 0.2, "warmup_num_steps": 5}
-CYCLE = {"cycle_min_lr": 0.1, "cycle_max_lr": 0.5, "cycle_first_step_size": 4}
-# By the number of the update, of which each comes before the scheduler's step of the same number.
-SCHEDULES = {
-    "WarmupLR": (WARM, lambda t: 0.2 * (risen(t - 1, 5, "log") if 0 < t < 6 else t > 5)),
-    "WarmupDecayLR": (
-        {**WARM, "warmup_min_lr": 0.1, "warmup_type": "linear", "total_num_steps": 9},
-        lambda t: (
-            0.1
-            + 0.1
-            * (risen(max(t - 1, 0), 5, "linear") if t < 6 else max(0, (9 - (t - 1)) / (9 - 5)))
-        ),
-    ),
-    "WarmupCosineLR": (
-        {"total_num_steps": 9, "warmup_num_steps": 5, "warmup_min_ratio": 0.5},
-        lambda t: (
-            0.8
-            * (
-                0.5 + 0.5 * risen(max(t - 1, 0), 5, "log")
-                if t < 6
-                else cosine(min(t - 1, 8), 9, 5, 0.0001)
-            )
-        ),
-    ),
-    "OneCycle": (
-        {
-            **CYCLE,
-            "cycle_second_step_size": 3,
-            "cycle_second_stair_count": 2,
-            "decay_step_size": 2,
-            "decay_lr_rate": 0.5,
-            "cycle_momentum": False,
-        },
-        lambda t: (
-            0.1 + 0.4 * cycle(t, 4, 3, 2 if t > 4 else 0)
-            if t < 7
-            else 0.1 / (1 + 0.5 * (t - 7) / 2)
-        ),
-    ),
-    "LRRangeTest": (
-        {
-            "lr_range_test_min_lr": 0.1,
-            "lr_range_test_step_size": 3,
-            "lr_range_test_staircase": True,
-        },
-        lambda t: 0.1 * (1 + t // 3),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", SCHEDULES)
-def test_schedules_of_deepspeed(kind):
-    params, expected = SCHEDULES[kind]
-    optimizer = {"type": "SGD" if kind == "LRRangeTest" else "Adam", "params": {"lr": 0.8}}
-    config = {"optimizer": optimizer, "scheduler": {"type": kind, "params": params}}
-    made = tf.keras.optimizers.get(tf.distribute.from_deepspeed(config).optimizer)
-    rate = made.learning_rate
-    ours = tf.keras.optimizers.schedules
-    assert type(rate) in (ours.WarmupSchedule, ours.OneCycle, ours.LearningRateRangeTest)
-    found = [float(rate(tf.constant(t, tf.int64))) for t in range(13)]
-    np.testing.assert_allclose(found, [expected(t) for t in range(13)], rtol=1e-5, atol=1e-7)
-    assert float(ours.deserialize(ours.serialize(rate))(3)) == found[3]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"train_batch_size": 60},
-            "train_batch_size=60 is not train_micro_batch_size_per_gpu=8 x .* = 64",
-        ),
-        ({"zero": 1}, r"\['zero'\] have no counterpart here\. Take"),
-        ({"train_batch_size": "auto"}, r"\['train_batch_size'\] are \"auto\", which"),
-        ({"zero_optimization": {"stag": 1}}, "did you mean 'zero_optimization.stage'"),
-        (
-            {"zero_optimization": {"offload_optimizer": {"device": "tape"}}},
-            "offload_optimizer.device='tape' must be 'none', 'cpu'",
-        ),
-        ({"zero_optimization": {"offload_param": {"path": 1}}}, r"'offload_param.path'"),
-        (
-            {"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
-            "ratio=0.5 takes a share",
-        ),
-        (
-            {"zero_optimization": {"zero_hpz_partition_size": 2, "mics_shard_size": 4}},
-            "both say over how",
-        ),
-        ({"bf16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
-        ({"optimizer": {"type": "ZeroOneAdam"}}, "optimizer 'ZeroOneAdam' has no counterpart"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "gradient_clipping has no counterpart under"),
-        ({"optimizer": None, "gradient_clipping": 0}, "wrap your own in a"),
-        ({"scheduler": {"type": "Warm"}}, "scheduler 'Warm' has no counterpart"),
-        ({"scheduler": {"type": "WarmupLR", "params": {"steps": 3}}}, r"unknown keys \['steps'\]"),
-        ({"scheduler": {"type": "WarmupDecayLR"}}, r"lacks \['total_num_steps'\]"),
-        ({"scheduler": {"type": "OneCycle"}}, "OneCycle moves momentum as well"),
-        ({"optimizer": {"type": "Adam", "params": {"rate": 1}}}, r"unknown keys \['rate'\]"),
-        ({"optimizer": None}, "gradient_clipping without an optimizer"),
-    ],
-)
-def test_settings_of_deepspeed_that_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        tf.distribute.from_deepspeed({**DEEPSPEED, **change})
 
 
 def test_what_no_strategy_takes_is_said():

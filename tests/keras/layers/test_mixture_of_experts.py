@@ -229,6 +229,9 @@ def test_each_expert_begins_like_a_dense_layer():
         ({"second": "none"}, "second='none' is not known"),
         ({"second": "random", "router": "top1"}, 'a policy of router="top2"'),
         ({"capacity": 0}, "capacity must be positive"),
+        ({"capacity": "big"}, "capacity must be positive, or None for no limit; got 'big'"),
+        ({"aux": -1.0}, "aux weighs a loss and must be a number of at least 0"),
+        ({"z_loss": "no"}, "z_loss weighs a loss and must be a number of at least 0"),
         ({"capacity": None, "router": "expert_choice"}, "needs a capacity"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -120,8 +121,7 @@ class ParallelOptions:
                     f"zero_over={self.zero_over!r} says where states are split, but zero=0 splits none. Pass "
                     "zero=1, 2 or 3."
                 )
-            names = self.zero_over.split("+") if isinstance(self.zero_over, str) else self.zero_over
-            object.__setattr__(self, "zero_over", tuple(names))
+            object.__setattr__(self, "zero_over", _names("zero_over", self.zero_over))
         if isinstance(self.pipeline, str):
             object.__setattr__(self, "pipeline", Pipeline(self.pipeline))
         elif not isinstance(self.pipeline, (Pipeline, type(None))):
@@ -129,12 +129,33 @@ class ParallelOptions:
                 f"pipeline must be a tf.distribute.Pipeline or the name of a mesh dimension, got {self.pipeline!r}."
             )
 
-    def check(self, mesh: Mesh, batch: Sequence[str]) -> None:
+    @classmethod
+    def of(cls, choices: Mapping[str, Any]) -> ParallelOptions:
+        """The options of keyword arguments.
+
+        Args:
+          choices: their names and values.
+
+        Raises:
+          TypeError: for a name that is none.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in choices:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                meant = f" (did you mean {close[0]!r}?)" if close else ""
+                raise TypeError(
+                    f"MeshStrategy: {name!r} is no option{meant}; the options are {', '.join(known)}."
+                )
+        return cls(**choices)
+
+    def check(self, mesh: Mesh, batch: Sequence[str], rules: Mapping[str, Sequence[str]]) -> None:
         """Checks them against a mesh.
 
         Args:
           mesh: the mesh.
           batch: the mesh dimensions that batches are split over.
+          rules: by named dimension the mesh dimensions that it is split over.
 
         Raises:
           ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
@@ -159,6 +180,11 @@ class ParallelOptions:
                 f"zero={self.zero} splits states over the devices that share a batch, but no rule splits the batch. "
                 "Pass rules='batch:data', with the name of a mesh dimension."
             )
+        if self.sequence is not None and not rules.get("sequence"):
+            raise InvalidValueError(
+                f"sequence={self.sequence!r} needs a rule that splits sequences, such as rules='batch:data, "
+                "sequence:model'."
+            )
         if self.pipeline is not None:
             over = self.stages.over
             known_dimension(over, mesh, "pipeline")
@@ -167,6 +193,12 @@ class ParallelOptions:
                     f"pipeline: the stages are to lie along {over!r}, which batches are split over already "
                     f"({list(batch)}). Give each a dimension of its own."
                 )
+            for name, dimensions in rules.items():
+                if over in dimensions:
+                    raise InvalidValueError(
+                        f"pipeline: the stages are to lie along {over!r}, over which a rule splits {name!r}. Give the "
+                        "stages a dimension of their own."
+                    )
 
     @property
     def stages(self) -> Pipeline:
@@ -233,6 +265,10 @@ def _offloaded(given: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What is offloaded, each with the patterns of names of which it is."""
     if isinstance(given, str):
         given = (given,)
+    if not isinstance(given, (Mapping, Sequence, set, frozenset)):
+        raise InvalidValueError(
+            f"offload must name some of {_OFFLOAD}, or be a dictionary from these to patterns of names, got {given!r}."
+        )
     if not isinstance(given, Mapping):
         # As an object of this class has it already, or names of kinds.
         pairs = [(what, ".*") if isinstance(what, str) else tuple(what) for what in given]
@@ -272,6 +308,20 @@ def _folders(given: Any, offloaded: Mapping[str, Any]) -> tuple[tuple[str, str],
                 "there."
             )
     return tuple((what, os.fspath(folder)) for what, folder in found.items())
+
+
+def _names(option: str, given: Any) -> tuple[str, ...]:
+    """Names of mesh dimensions, once each."""
+    names = given.split("+") if isinstance(given, str) else given
+    if (
+        not isinstance(names, Sequence)
+        or not all(isinstance(name, str) for name in names)
+        or len({*names}) < len(names)
+    ):
+        raise InvalidValueError(
+            f"{option} must name mesh dimensions, each once, such as 'data' or 'node+data', got {given!r}."
+        )
+    return tuple(names)
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

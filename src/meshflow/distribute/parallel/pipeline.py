@@ -21,7 +21,7 @@ from meshflow.distribute.parallel.cutting import is_stream, is_sum, size_of
 from meshflow.distribute.parallel.executor import Carry, Kinds, Loop
 from meshflow.distribute.parallel.packs import alike, total
 from meshflow.distribute.parallel.program import Gradients, LossProgram
-from meshflow.distribute.parallel.region import _Batch, _trace_share, divide
+from meshflow.distribute.parallel.region import _Batch, _trace_share, divide, warn_of_remainders
 from meshflow.distribute.parallel.report import PipelineReport, StageReport
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.stage_weights import Cut, cut_of
@@ -86,6 +86,8 @@ class PipelinedStep:
         sizes = [self.mesh.dim_size(a) for a in axes]
         devices = functools.reduce(lambda a, b: a * b, sizes, 1)
         self.batch: _Batch = divide((x, y, sample_weight), devices, options.micro_batches)
+        if trains:
+            warn_of_remainders(strategy, self.batch, devices)
         divided = self.batch.divided and devices > 1
         self.shares = Shares(strategy, axes, sizes, self.batch.micro_batches, divided)
         spec, devices = options.stages.schedule, self.mesh.dim_size(self.over)

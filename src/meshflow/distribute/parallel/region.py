@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,21 @@ def divide(batch: Any, devices: int, micro_batches: int) -> _Batch:
     return _Batch(leaves, batch, divided, count)
 
 
+def warn_of_remainders(strategy: Any, batch: _Batch, devices: int) -> None:
+    """Warns of a first batch, which is as large as others, that is not divided as the options say."""
+    if strategy.has_divided:
+        return
+    strategy.has_divided = True
+    asked, rows = strategy.options.micro_batches, [v.shape[0] for v in batch.leaves if v.ndim]
+    if rows and (not batch.divided or batch.micro_batches != asked):
+        done = "" if batch.divided else f"all of it is computed by each of the {devices} devices, "
+        warnings.warn(
+            f"MeshStrategy: a batch of {rows[0]} rows does not divide into {devices} devices x micro_batches={asked}: "
+            f"{done}in {batch.micro_batches} micro-batches. Take a multiple of {devices * asked} rows.",
+            stacklevel=2,
+        )
+
+
 def region_gradients(
     strategy: Any, program: LossProgram, x: Any, y: Any, sample_weight: Any
 ) -> Gradients:
@@ -80,6 +96,7 @@ def region_gradients(
     axes = strategy.batch_dimensions
     sizes = [strategy.mesh.dim_size(a) for a in axes]
     batch = divide((x, y, sample_weight), _product(sizes), strategy.options.micro_batches)
+    warn_of_remainders(strategy, batch, _product(sizes))
     shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = _trace_share(shares, program, batch)
     region = _Region(strategy, shares, batch, traced, list(program.variables), program.measures)

@@ -8,6 +8,7 @@ it), as choices flip by rounding: `logits_of` computes them.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import re
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -75,8 +76,8 @@ class Router:
             raise ValueError(f'second={second!r} is not known: use "all" or "random".')
         if second == "random" and name != "top2":
             raise ValueError(f'second="random" is a policy of router="top2", not of {name!r}.')
-        if capacity is not None and not capacity > 0:
-            raise ValueError(f"capacity must be positive, or None for no limit; got {capacity}.")
+        if capacity is not None and not (isinstance(capacity, numbers.Real) and capacity > 0):
+            raise ValueError(f"capacity must be positive, or None for no limit; got {capacity!r}.")
         if capacity is None and not choices:
             raise ValueError(
                 'router="expert_choice" needs a capacity: each expert takes `capacity` times its even share of tokens.'

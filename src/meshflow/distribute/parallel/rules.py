@@ -23,21 +23,37 @@ class Rules:
     Args:
       rules: "batch:data, hidden:model" (";" separates too, "a+b" is over two mesh dimensions), or a dictionary.
       mesh: the mesh.
+      synonyms: for names that layers give, others by which rules may call them.
 
     Raises:
       ValueError: for what is no rule, a dimension given twice, and a mesh dimension that does not exist.
     """
 
-    def __init__(self, rules: str | Mapping[str, Any], mesh: Mesh) -> None:
+    def __init__(
+        self,
+        rules: str | Mapping[str, Any],
+        mesh: Mesh,
+        synonyms: Mapping[str, str] | None = None,
+    ) -> None:
         self.mesh = mesh
+        self._synonyms = dict(synonyms or {})
         self.over: dict[str, str] = {}
         for name, target in _pairs(rules):
             if name in self.over:
                 raise InvalidValueError(f"rules: {name!r} is given twice in {rules!r}.")
-            for dimension in dimensions_of(target, mesh):
+            over = dimensions_of(target, mesh)
+            for dimension in over:
                 known_dimension(dimension, mesh, f"the rule '{name}:{target}'")
+            if len({*over}) < len(over):
+                raise InvalidValueError(
+                    f"rules: '{name}:{target}' splits over one dimension of the mesh twice; name each once."
+                )
             self.over[name] = target
-        self._used = set(_OF_ACTIVATIONS)
+        self._used = {self._ruled(name) or name for name in _OF_ACTIVATIONS}
+
+    def _ruled(self, name: str) -> str | None:
+        """The name by which a rule calls what layers call so; None where there is no rule."""
+        return next((n for n in (name, self._synonyms.get(name)) if n in self.over), None)
 
     def dimensions(self, name: str) -> tuple[str, ...]:
         """The mesh dimensions that a named dimension is split over.
@@ -45,8 +61,8 @@ class Rules:
         Args:
           name: such as "batch".
         """
-        target = self.over.get(name)
-        return () if target is None else dimensions_of(target, self.mesh)
+        ruled = self._ruled(name)
+        return () if ruled is None else dimensions_of(self.over[ruled], self.mesh)
 
     def layout(self, dims: Sequence[Sequence[str]], shape: Sequence[int], what: str) -> Layout:
         """The layout of a weight.
@@ -63,7 +79,7 @@ class Rules:
         specs: list[str] = []
         taken: dict[str, tuple[int, str]] = {}
         for axis, names in enumerate(dims):
-            name = next((n for n in names if n in self.over), None)
+            name = next((r for r in map(self._ruled, names) if r is not None), None)
             if name is None:
                 specs.append(UNSHARDED)
                 continue
@@ -124,4 +140,10 @@ def _pairs(rules: Any) -> list[tuple[str, str]]:
 
 
 def _target(target: Any) -> str:
-    return target if isinstance(target, str) else "+".join(map(str, target))
+    if isinstance(target, str):
+        return target
+    if isinstance(target, Sequence) and all(isinstance(name, str) for name in target):
+        return "+".join(target)
+    raise InvalidValueError(
+        f"rules: expected the name of a mesh dimension, or a list of names, got {target!r}."
+    )

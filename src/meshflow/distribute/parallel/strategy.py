@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -103,7 +105,12 @@ class MeshStrategy(Strategy):
             raise InvalidValueError(
                 f"MeshStrategy: pass options=, or its fields {sorted(choices)}, not both."
             )
-        self._begin(mesh, rules, options if options is not None else ParallelOptions(**choices))
+        options = ParallelOptions.of(choices) if options is None else options
+        if not isinstance(options, ParallelOptions):
+            raise InvalidValueError(
+                f"MeshStrategy: options must be a tf.distribute.ParallelOptions, got {options!r}."
+            )
+        self._begin(mesh, rules, options)
 
     def _wait(self, hardware: Any) -> None:
         """Divides everything over all devices, until the first training step tells what is best."""
@@ -131,9 +138,12 @@ class MeshStrategy(Strategy):
         self.places = True
         self.options = options
         self.layout_map = rules if hasattr(rules, "of_weight") else None
-        self.rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
+        if not isinstance(rules, Rules):
+            rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
+        self.rules = rules
         self.batch_dimensions = self.rules.dimensions("batch")
-        self.options.check(mesh, self.batch_dimensions)
+        over = {name: self.rules.dimensions(name) for name in (*self.rules.over, "sequence")}
+        self.options.check(mesh, self.batch_dimensions, over)
         if self.options.pipeline is not None:
             check_pipeline(self)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
@@ -149,6 +159,10 @@ class MeshStrategy(Strategy):
         kept = self.files.get("activations")
         # Where activations wait that wait in files.
         self.scratch = None if kept is None else Scratch(kept)
+        # The names of the weights that were made under it.
+        self._trained: list[str] = []
+        # Whether a batch has been divided; the first is as large as others.
+        self.has_divided = False
         # The pipeline of the step that was traced last.
         self.pipelined: PipelinedStep | None = None
 
@@ -207,6 +221,8 @@ class MeshStrategy(Strategy):
         taken = {*self.batch_dimensions, *([] if pipeline is None else [self.options.stages.over])}
         self.rule_dimensions |= named - taken
         trained = variable.trainable and variable.dtype.is_floating
+        if trained:
+            self._trained.append(variable.name)
         if trained and self.options.pipeline is not None:
             # A step brings a stage's weights together on its devices.
             layout = split(layout, variable._shape, (self.options.stages.over,))
@@ -289,8 +305,21 @@ class MeshStrategy(Strategy):
         return StepReport(None if made is None else made.report(), step)
 
     def warn_of_unused(self) -> None:
-        """Warns of rules that no weight used; Keras calls it when a built model's step is made."""
+        """Warns of rules and patterns that no weight used; Keras calls it when a built model's step is made."""
         (self.rules if self.layout_map is None else self.layout_map).warn_of_unused()
+        unused = [
+            f"{what!r}: {pattern!r}"
+            for what, patterns in self.options.offloaded.items()
+            for pattern in patterns
+            if what != "activations" and not any(re.match(pattern, name) for name in self._trained)
+        ]
+        if unused and self._trained:
+            warnings.warn(
+                f"MeshStrategy: no weight of a model has a name that begins with the patterns of offload={{"
+                f"{', '.join(unused)}}}; its states stay on the devices.",
+                stacklevel=2,
+            )
+            self._trained.clear()
 
     def __repr__(self) -> str:
         sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,9 +139,13 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
     if isinstance(spec, str) and not spec.endswith(".csv"):
         return _by_name(spec, devices, micro_batches)
     if isinstance(spec, str):
-        with open(spec, encoding="utf-8") as file:
-            spec = Schedule.from_csv(file.read())
+        spec = _of_file(spec)
     elif not isinstance(spec, Schedule):
+        if not isinstance(spec, Sequence) or isinstance(spec, bytes):
+            raise InvalidValueError(
+                f"Schedule: expected the name of a schedule, the path of a file that ends in .csv, or rows of cells, got "
+                f"{spec!r}."
+            )
         spec = Schedule.from_rows(spec)
     if (spec.devices, spec.micro_batches) != (devices, micro_batches):
         raise InvalidValueError(
@@ -149,6 +153,14 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
             f"has {devices} and {micro_batches}."
         )
     return spec
+
+
+def _of_file(path: str) -> Schedule:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Schedule.from_csv(file.read())
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"Schedule: the file {path!r} is no text: {error}.") from None
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,20 +22,12 @@ LONG = 1 << 24
 
 
 def sequences_in_parts() -> Sequences | None:
-    """How the current strategy has attention run over sequences on several devices; None where it does not.
-
-    Raises:
-      ValueError: when no rule says over which.
-    """
+    """How the current strategy has attention run over sequences on several devices; None where it does not."""
     strategy = get_strategy() if has_strategy() else None
     way = getattr(getattr(strategy, "options", None), "sequence", None)
     if way not in ("ring", "ulysses"):
         return None
     axes = strategy.rules.dimensions("sequence")  # type: ignore[union-attr]
-    if not axes:
-        raise ValueError(
-            f"sequence={way!r} needs a rule that splits sequences, such as rules='batch:data, sequence:model'."
-        )
     mesh = strategy.mesh  # type: ignore[union-attr]
     heads = tuple(n for n in strategy.rules.dimensions("heads") if n not in axes)  # type: ignore[union-attr]
     if all(mesh.dim_size(name) == 1 for name in axes):

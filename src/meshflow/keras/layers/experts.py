@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from math import prod as product
 from typing import Any
 
@@ -134,11 +135,17 @@ class MixtureOfExperts(Layer):
         super().__init__(**kwargs)
         sizes = {"experts": experts, "hidden": hidden, "groups": 1 if groups is None else groups}
         for name, size in {**sizes, "shared": shared + 1}.items():
-            if size != int(size) or size < 1:
+            if not isinstance(size, numbers.Real) or size != int(size) or size < 1:
                 raise ValueError(
                     f"MixtureOfExperts {self.name}: {name} must be a positive integer "
                     f"({'or None' if name == 'groups' else 'or 0' if name == 'shared' else 'at least 1'}), got "
-                    f"{size - (name == 'shared')}."
+                    f"{shared if name == 'shared' else size!r}."
+                )
+        for name, weight in {"aux": aux, "z_loss": z_loss}.items():
+            if not (isinstance(weight, numbers.Real) and weight >= 0):
+                raise ValueError(
+                    f"MixtureOfExperts {self.name}: {name} weighs a loss and must be a number of at least 0, got "
+                    f"{weight!r}."
                 )
         self.experts, self.hidden, self.shared = int(experts), int(hidden), int(shared)
         self.router, self.capacity, self.second = router, capacity, second

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+# Each of dozens of plans is compiled.
+pytestmark = pytest.mark.timeout(7200)
 PROGRAM = Path(__file__).with_name("compiled_plans.py")
 ROOT = Path(__file__).parents[4]
 
@@ -18,7 +20,7 @@ def run(*arguments):
         [sys.executable, str(PROGRAM), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=3000,
+        timeout=7000,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )

@@ -230,6 +230,8 @@ def test_bad_hardware_and_objectives(equal):
     ]
     with pytest.raises(ValueError, match="devices must be"):
         Hardware(0, "1GB")
+    with pytest.raises(ValueError, match=r"link must be a positive number .* got 'fast'"):
+        Hardware(2, "1GB", link="fast")
     with pytest.raises(ValueError, match="link must be"):
         Hardware(2, "1GB", link=0.0)
     with pytest.raises(ValueError, match="objective must be"):

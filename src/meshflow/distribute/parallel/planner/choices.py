@@ -226,7 +226,8 @@ def _asked(choice: Choice) -> str | None:
     mesh = Mesh(names, np.zeros([1] * len(names), int), [0], [jax.local_devices()[0]])
     try:
         options = ParallelOptions(**choice.options)
-        options.check(mesh, ("data",) if "data" in names else ())
+        over = {"sequence": ("model",)} if choice.sequence else {}
+        options.check(mesh, ("data",) if "data" in names else (), over)
         if isinstance(options.pipeline, Pipeline):
             check_pipeline(types.SimpleNamespace(options=options, mesh=mesh))
     except (ValueError, NotImplementedError) as error:

@@ -87,9 +87,10 @@ class Hardware:
                 f"Hardware: devices must be an integer of at least 1, got {self.devices!r}."
             )
         for name in ("products", "link", "host"):
-            if not getattr(self, name) > 0:
+            speed = getattr(self, name)
+            if not (isinstance(speed, (int, float)) and speed > 0):
                 raise InvalidValueError(
-                    f"Hardware: {name} must be a positive number a second, got {getattr(self, name)!r}."
+                    f"Hardware: {name} must be a positive number a second, got {speed!r}."
                 )
 
 

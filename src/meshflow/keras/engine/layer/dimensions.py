@@ -89,6 +89,7 @@ def dimensions_of_weight(
         known = _known(layer, weight)
         if known is None:
             return None
+        _check_renames(layer, weight)
         known = known[-len(shape) :] if shape else []
         names = ["_"] * (len(shape) - len(known)) + known
     new = layer.__dict__.get("_dims") or {}
@@ -100,6 +101,20 @@ def dimensions_of_weight(
         else:
             found.append(tuple(n for n in (more.get(name), name) if n and n != "_"))
     return found
+
+
+def _check_renames(layer: Any, weight: str | None) -> None:
+    """A renamed axis must be one of the layer's; layers of users may have more than these."""
+    new = layer.__dict__.get("_dims")
+    if not new or not type(layer).__module__.startswith(__name__.partition(".")[0] + "."):
+        return
+    weights = {w for name in _classes(layer) for w in _AXES.get(name, {})} or {weight or ""}
+    axes = {axis for w in (*weights, "kernel") for axis in _known(layer, w) or ()} - {"_"}
+    wrong = [name for name in new if name not in axes]
+    if wrong:
+        raise ValueError(
+            f"Layer {layer.name}: dims={new} renames {wrong}, and the axes of its weights are {sorted(axes)}."
+        )
 
 
 def _known(layer: Any, weight: str | None) -> list[str] | None:

@@ -1,0 +1,229 @@
+"""DeepSpeed's keys: which are read, which the compiler decides about, what stands in for others, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from meshflow.core.runtime.errors import InvalidValueError
+
+__all__ = ["Keys", "keys_of"]
+
+# What has a meaning here, by part; parts are named by their paths.
+_READ = {
+    "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
+    "zero_optimization bf16 bfloat16 fp16 torch_autocast activation_checkpointing optimizer scheduler tensor_parallel "
+    "pipeline compile",
+    "zero_optimization": "stage zero_hpz_partition_size mics_shard_size zero_quantized_gradients offload_optimizer "
+    "offload_param cpu_offload cpu_offload_param",
+    "zero_optimization.offload_optimizer": "device nvme_path",
+    "zero_optimization.offload_param": "device nvme_path",
+    "bf16": "enabled",
+    "fp16": "enabled loss_scale initial_scale_power loss_scale_window",
+    "torch_autocast": "enabled dtype",
+    "activation_checkpointing": "partition_activations cpu_checkpointing",
+    "tensor_parallel": "autotp_size",
+    "pipeline": "stages activation_checkpoint_interval",
+    "optimizer": "type params",
+    "scheduler": "type params",
+    "compile": "",
+}
+# What the compiler decides, or has no counterpart where one program is compiled for all devices.
+_DECIDED = {
+    "": "dump_state prescale_gradients gradient_predivide_factor sparse_gradients disable_allgather "
+    "communication_data_type seq_parallel_comm_data_type zero_allow_untested_optimizer zero_force_ds_cpu_optimizer aio "
+    "data_types vocabulary_size graph_harvesting use_data_before_expert_parallelism disable_python_gc",
+    "zero_optimization": "allgather_partitions allgather_bucket_size overlap_comm reduce_scatter reduce_bucket_size "
+    "contiguous_gradients round_robin_gradients stage3_prefetch_bucket_size stage3_max_live_parameters "
+    "stage3_max_reuse_distance stage3_param_persistence_threshold stage3_model_persistence_threshold "
+    "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save sub_group_size "
+    "stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
+    "stage3_partition_stream_chunk_size use_multi_rank_bucket_allreduce ignore_unused_parameters load_from_fp32_weights "
+    "elastic_checkpoint memory_efficient_linear compute_grad_norm parameter_alignment log_trace_cache_warnings "
+    "cpu_offload_use_pin_memory legacy_stage1 mics_hierarchical_params_gather pipeline_loading_checkpoint "
+    "override_module_apply enable_sanity_checks leaf_module",
+    "zero_optimization.offload_optimizer": "buffer_count pin_memory pipeline pipeline_read pipeline_write fast_init",
+    "zero_optimization.offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
+    "bf16": "immediate_grad_update check_grad_overflow",
+    "fp16": "auto_cast fused_mode",
+    "torch_autocast": "lower_precision_safe_modules",
+    "activation_checkpointing": "contiguous_memory_optimization number_checkpoints synchronize_checkpoint_boundary "
+    "profile",
+    "tensor_parallel": "tp_overlap_comm vocab_parallel_lm_head",
+    "pipeline": "partition seed_layers",
+    "optimizer": "legacy_fusion",
+    "compile": "deepcompile enabled backend kwargs",
+}
+# What others than the strategy do here, where it is asked for.
+_ELSEWHERE = {
+    "steps_per_print": "fit(verbose=)",
+    "wall_clock_breakdown": "meshflow profile",
+    "flops_profiler": "meshflow profile",
+    "comms_logger": "tf.experimental.dtensor.explain",
+    "memory_breakdown": "tf.experimental.dtensor.explain(...).memory",
+    "tensorboard": "tf.keras.callbacks.TensorBoard",
+    "csv_monitor": "tf.keras.callbacks.CSVLogger",
+    "wandb": "a callback of fit",
+    "comet": "a callback of fit",
+    "checkpoint": "tf.keras.callbacks.BackupAndRestore, whose checkpoints any number of devices reads",
+    "nebula": "tf.keras.callbacks.BackupAndRestore",
+    "dataloader_drop_last": "Dataset.batch(drop_remainder=True)",
+    "fp16.hysteresis": "LossScaleOptimizer, which halves its scale at the first overflow",
+    "fp16.consecutive_hysteresis": "LossScaleOptimizer, which halves its scale at the first overflow",
+    "fp16.min_loss_scale": "LossScaleOptimizer, whose scale does not fall below 1",
+}
+# What is refused when it is asked for, by its path: what to do, and the values that ask for nothing where these are
+# others than what is off.
+_REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "amp": ('Say "fp16": {"enabled": true}.', ()),
+    "autotuning": ("Use meshflow plan, or tf.distribute.plan.", ()),
+    "elasticity": (
+        "Checkpoints are read by any number of devices, and meshflow launch starts workers again.",
+        (),
+    ),
+    "expert_parallel": ('Use tf.keras.layers.MixtureOfExperts and the rule "experts:data".', ()),
+    "hybrid_engine": ("Call the model; it is one for training and prediction.", ()),
+    "sparse_attention": (
+        "Give attention layers a mask, or split sequences by MeshStrategy(sequence=).",
+        (),
+    ),
+    "curriculum_learning": ("Order the examples in the tf.data.Dataset.", ()),
+    "data_efficiency": ("Order the examples in the tf.data.Dataset.", ()),
+    "progressive_layer_drop": ("Drop layers in the model's call.", ()),
+    "eigenvalue": ("Compute it in a callback.", ()),
+    "quantize_training": ("Use the policy mixed_float8.", ()),
+    "compression_training": ("Compress the model when it is exported.", ()),
+    "gradient_allreduce_op": (
+        'Sums of gradients are a loss with reduction="sum".',
+        ("mean",),
+    ),
+    "managed_gradient_accumulation": ("Steps are whole here: micro-batches end in one.", (True,)),
+    "zero_optimization.zero_quantized_weights": (
+        "Weights are sent as they are; gradients can be in 8 bits (zero_quantized_gradients).",
+        (),
+    ),
+    "zero_optimization.zero_quantized_nontrainable_weights": ("Weights lie as they are.", ()),
+    "zero_optimization.zeropp_loco_param": (
+        "What rounding takes away is added to the next step's gradients, without decay.",
+        (),
+    ),
+    "zero_optimization.zenflow": ("Use offload_optimizer.", ()),
+    "zero_optimization.save_muon_momentum_buffer_in_memory": ("There is no Muon here.", ()),
+    "zero_optimization.offload_optimizer.ratio": (
+        "It takes a share of the states; here they are chosen by name: MeshStrategy(offload={'optimizer': pattern}).",
+        (1, 1.0),
+    ),
+    "zero_optimization.offload_optimizer.super_offload": ('Use "device": "cpu" alone.', ()),
+    "bf16.bf16_master_weights_and_grads": ("Variables of a mixed policy are float32.", ()),
+    "bf16.bf16_optimizer_states": ("Slots are float32.", ()),
+    "fp16.fp16_master_weights_and_grads": ("Variables of a mixed policy are float32.", ()),
+    "tensor_parallel.preset_model": ("Layers name their axes; split them by rules=.", ()),
+    "tensor_parallel.partition_config": ("Split named axes by rules=, or pass a LayoutMap.", ()),
+    "compile.passes": ('Use MeshStrategy(sequence="ulysses"), or rules= for products.', ([],)),
+    "compile.offload_activation": (
+        'Use activation_checkpointing: {"cpu_checkpointing": true}.',
+        (),
+    ),
+    "compile.offload_activation_pin_memory": ("There is no offload_activation here.", (True,)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """What becomes of a configuration's keys that are not read.
+
+    Attributes:
+      decided: those that the compiler decides about.
+      elsewhere: those that are asked for and not the strategy's, with what does it here.
+    """
+
+    decided: tuple[str, ...]
+    elsewhere: dict[str, str]
+
+
+def keys_of(config: Mapping[str, Any]) -> Keys:
+    """Sorts all keys of a configuration.
+
+    Args:
+      config: the configuration.
+
+    Raises:
+      ValueError: for unknown keys, what has no counterpart and is asked for, and values that are "auto"; each names
+        all that there are.
+    """
+    decided, elsewhere, unknown, refused, left_open = [], {}, [], [], []
+    for part, key, value in _walked(config):
+        path = f"{part}.{key}" if part else key
+        kind = _KINDS[part].get(key) if part in _KINDS else "read"
+        if kind is None:
+            unknown.append((part, path))
+        elif kind == "refused":
+            advice, harmless = _REFUSED[path]
+            if value is not None and value not in harmless if harmless else _asked_for(value):
+                refused.append(f"{path} ({advice})")
+        elif kind == "elsewhere":
+            if _asked_for(value):
+                elsewhere[path] = _ELSEWHERE[path]
+        elif kind == "decided":
+            decided.append(path)
+        elif value == "auto":
+            left_open.append(path)
+    if unknown:
+        raise InvalidValueError(
+            f"from_deepspeed: {[path for _, path in unknown]} have no counterpart here{_meant(*unknown[0])} Take them "
+            "out of the configuration, and say what they are to do by the options of a MeshStrategy, by compile or by "
+            "fit."
+        )
+    if refused:
+        raise InvalidValueError(
+            f"from_deepspeed: not available here, and asked for: {', '.join(refused)} Take it out of the configuration."
+        )
+    if left_open:
+        raise InvalidValueError(
+            f'from_deepspeed: {left_open} are "auto", which another library\'s trainer fills in. Give their values, or '
+            "leave the keys out."
+        )
+    return Keys(tuple(decided), elsewhere)
+
+
+def _kinds() -> dict[str, dict[str, str]]:
+    """By part and key which kind it is."""
+    found: dict[str, dict[str, str]] = {part: {} for part in _READ}
+    for kind, table in (("read", _READ), ("decided", _DECIDED)):
+        for part, keys in table.items():
+            found[part] |= dict.fromkeys(keys.split(), kind)
+    for kind, paths in (("elsewhere", _ELSEWHERE), ("refused", _REFUSED)):
+        for path in paths:
+            part, _, key = path.rpartition(".")
+            found[part][key] = kind
+    return found
+
+
+_KINDS = _kinds()
+
+
+def _walked(
+    config: Mapping[str, Any], part: str = "", off: bool = False
+) -> Iterator[tuple[str, str, Any]]:
+    """Part, key and value of all that is read or known of; nothing is asked for in a part that is not enabled."""
+    for key, value in config.items():
+        yield part, key, None if off else value
+        inside = "bf16" if key == "bfloat16" and not part else f"{part}.{key}" if part else key
+        # Arguments of optimizers and schedulers are looked at for "auto" alone.
+        if isinstance(value, Mapping) and (inside in _KINDS or key == "params"):
+            yield from _walked(value, inside, off or not _asked_for(value))
+
+
+def _asked_for(value: Any) -> bool:
+    """Whether a value turns something on."""
+    if isinstance(value, Mapping):
+        return bool(value) and bool(value.get("enabled", True))
+    return value is not None and value is not False
+
+
+def _meant(part: str, path: str) -> str:
+    """The end of a sentence that names what an unknown key may have been meant to be."""
+    close = difflib.get_close_matches(path.rpartition(".")[2], _KINDS[part], n=1)
+    return f" (did you mean {f'{part}.{close[0]}' if part else close[0]!r}?)." if close else "."

@@ -1,0 +1,82 @@
+"""The table of `docs/large_models.md`: what it says to write is taken, and the tests it names try that."""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/large_models.md").read_text()
+HEAD = "| system | how it is said here | sends | holds | tested by |"
+# What the table leaves open.
+OPEN = {"m": 4, "n": 2, "tf": tf}
+
+
+def rows():
+    """The cells of each row; "the same" stands for the files of the row above."""
+    lines = PAGE.partition(HEAD)[2].partition("\n\n")[0].splitlines()[2:]
+    files = []
+    for line in lines:
+        system, said, sends, holds, tested = (c.strip() for c in line.strip("| ").split(" | "))
+        named = re.findall(r"`(.*?)`", tested)
+        files = [*(files if tested.startswith("the same") else []), *named]
+        yield pytest.param(said, [sends, holds], files, id=system)
+
+
+def choices_of(said, folder):
+    """The keyword arguments that a cell shows."""
+    found = {}
+    for code in re.findall(r"`(.*?)`", said):
+        words = re.fullmatch(r"(\w+=.*?),?( .*)?=?", code)
+        if words is None or code.endswith("=") or code.startswith(("tf.", "meshflow ")):
+            continue
+        call = ast.parse(f"dict({code})", mode="eval").body
+        for word in call.keywords:
+            text = ast.unparse(word.value)
+            found[word.arg] = eval(text, {**OPEN, "folder": str(folder)})
+    return found
+
+
+@pytest.mark.parametrize(("said", "cells", "files"), [*rows()])
+def test_what_is_said_is_taken_and_tested(said, cells, files, tmp_path):
+    assert all(cells)
+    found = [ROOT / name for name in files]
+    tests = [t for path in found for t in ([*path.rglob("test_*.py")] if path.is_dir() else [path])]
+    assert tests and all(re.search(r"^def test_", t.read_text(), re.MULTILINE) for t in tests)
+    choices = choices_of(said, tmp_path)
+    rules = choices.get("rules", "")
+    over = {d for rule in rules.split(",") if rule for d in rule.partition(":")[2].split("+")}
+    if "pipeline" in choices:
+        over.add("stage")
+    if "batch" not in rules:
+        choices["rules"] = rules + ", batch:data" * ("pipeline" not in choices or "zero" in choices)
+        over.add("data")
+    if "sequence" in choices and "sequence:" not in rules:
+        choices["rules"] += ", sequence:data"
+    names = sorted(over)
+    if "plan" in choices:
+        assert choices == {"plan": "auto", "rules": choices["rules"]}
+    else:
+        # Of size one: names and kinds are what is looked at.
+        device = [tf.config.list_logical_devices("CPU")[0].name]
+        mesh = tf.experimental.dtensor.Mesh(names, np.zeros([1] * len(names), int), [0], device)
+        tf.distribute.MeshStrategy(mesh, **choices)
+    # A test, or the program or helper beside it, that has each option with its value.
+    text = "\n".join(p.read_text() for t in tests for p in t.parent.glob("*.py") if near(p, t))
+    for name, value in choices.items():
+        assert name == "rules" or re.search(rf"\b{name}\b", text), name
+        if name not in ("rules", "offload_to", "micro_batches", "compress_after", "plan"):
+            value = value.schedule if isinstance(value, tf.distribute.Pipeline) else value
+            shown = str(value) if isinstance(value, int) else rf"[\"']{value}[\"']"
+            assert re.search(shown, text), (name, value)
+    for name in re.findall(r"tf\.[\w.]+", said):
+        assert name.rpartition(".")[2] in text, name
+
+
+def near(path, test):
+    """Whether a file is a test's or a program that it runs."""
+    return path == test or (not path.name.startswith("test_") and path.stem in test.read_text())
