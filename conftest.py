@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import tarfile
 
 DEVICES = 4
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -60,6 +61,15 @@ def pytest_collection_modifyitems(config, items):
         return
     config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("soak")])
     items[:] = [i for i in items if not i.get_closest_marker("soak")]
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory):
+    """The folder of SavedModels that TensorFlow wrote, with inputs and outputs, which tests read and do not change."""
+    folder = tmp_path_factory.mktemp("stored")
+    with tarfile.open(TESTS / "reference" / "saved_models.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,5 @@
 """`meshflow convert`: TensorFlow's SavedModels, and models in files, for LiteRT and ONNX Runtime."""
 
-import pathlib
-import tarfile
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -10,19 +7,9 @@ from typer.testing import CliRunner
 import meshflow as tf
 from meshflow.cli.commands import app
 
-STORED = pathlib.Path(__file__).parent.parent / "reference" / "saved_models.tar.xz"
-
 
 def run(*words):
     return CliRunner().invoke(app, ["convert", *map(str, words)])
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stored")
-    with tarfile.open(STORED) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 def by_onnx(path, x):

@@ -105,6 +105,21 @@ def test_what_is_no_model_is_refused(tmp_path):
             tf.profiler.profile_model(path)
 
 
+@pytest.mark.parametrize(("form", "needs"), [("tflite", "ai_edge_litert"), ("onnx", "onnxruntime")])
+def test_damaged_files_are_named(form, needs, model, tmp_path):
+    pytest.importorskip(needs, reason=f"needs the extra of {form}")
+    path = tmp_path / f"model.{form}"
+    if form == "onnx":
+        model.export(path, format="onnx")
+    else:
+        path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    whole = path.read_bytes()
+    for damaged in (b"", b"no model" * 50, whole[: len(whole) // 2], whole[:8] + bytes(len(whole))):
+        path.write_bytes(damaged)
+        with pytest.raises(tf.errors.DataLossError, match=f"model.{form}"):
+            tf.profiler.profile_model(path, runs=1)
+
+
 def test_command(model, tmp_path):
     typer_testing = pytest.importorskip("typer.testing")
     from meshflow.cli.commands import app

@@ -443,3 +443,47 @@ def test_signatures_are_compiled_for_many_sizes_without_a_warning(folder, caplog
         assert signature(x=tf.ones([rows]))
         assert loaded(tf.ones([rows])).shape == [rows]
     assert "retracing" not in caplog.text
+
+
+def test_functions_that_parse_examples(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="rows")])
+    def parsed(rows):
+        features = {
+            "x": tf.io.FixedLenFeature([2], tf.float32),
+            "k": tf.io.FixedLenFeature([], tf.int64, default_value=7),
+            "word": tf.io.FixedLenFeature([], tf.string, default_value="Tea"),
+        }
+        found = tf.io.parse_example(rows, features)
+        return {
+            "y": tf.reduce_sum(found["x"], -1) * tf.cast(found["k"], tf.float32),
+            "word": tf.strings.lower(found["word"]),
+        }
+
+    def row(**features):
+        made = tf.train.Example()
+        for name, value in features.items():
+            feature = made.features.feature[name]
+            kind = {float: feature.float_list, int: feature.int64_list, bytes: feature.bytes_list}
+            kind[type(value[0])].value.extend(value)
+        return made.SerializeToString()
+
+    module = tf.Module()
+    module.parsed = parsed
+    tf.saved_model.save(module, str(tmp_path / "m"), {"serving_default": parsed})
+    rows = tf.constant([row(x=[1.0, 2.0]), row(x=[0.5, 0.0], k=[2], word=[b"Milk"])])
+    for _ in range(2):
+        signature = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
+        found = signature(rows=rows)
+        assert found["y"].numpy().tolist() == [21.0, 1.0]
+        assert found["word"].numpy().tolist() == [b"tea", b"milk"]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Feature: x"):
+            signature(rows=tf.constant([row(k=[1])]))
+        # Once more by the graph that TensorFlow reads.
+        (tmp_path / "m" / "manifest.json").unlink(missing_ok=True)
+    words = tf.io.VarLenFeature(tf.string)
+    module.words = tf.function(
+        lambda rows: tf.sparse.to_dense(tf.io.parse_example(rows, {"w": words})["w"]),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    with pytest.raises(tf.errors.UnimplementedError, match="variable length \\('w'\\)"):
+        tf.saved_model.save(module, str(tmp_path / "n"), {"serving_default": module.words})

@@ -11,6 +11,7 @@ import typer
 from meshflow import lite, onnx
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values.dtypes import float16
+from meshflow.files.replacing import replacing
 
 __all__ = ["convert"]
 
@@ -45,7 +46,9 @@ def convert(
                 converter.optimizations = [lite.Optimize.DEFAULT]
             if weights == "float16":
                 converter.target_spec.supported_types = [float16]
-            Path(target).write_bytes(converter.convert())
+            content = converter.convert()
+            with replacing(target) as file:
+                file.write(content)
     except (OpError, ImportError, OSError, ValueError) as error:
         sys.exit(str(error))
     print(f"{target}: {Path(target).stat().st_size:,} bytes")

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.programs import of_saved_model
+from meshflow.files.replacing import replacing
 from meshflow.onnx.exporting import exported
 from meshflow.onnx.lowering import onnx
 from meshflow.onnx.sessions import Session, providers_for, runtime
@@ -195,12 +196,15 @@ class Converter:
         target = Path(output_saved_model_dir)
         if target.resolve() != self._folder.resolve():
             shutil.copytree(self._folder, target, dirs_exist_ok=True)
-        (target / _FILE).write_bytes(content)
+        with replacing(target / _FILE) as file:
+            file.write(content)
         engines = Path(self._work.name) / _ENGINES
         if save_gpu_specific_engines and engines.is_dir():
             shutil.copytree(engines, target / _ENGINES, dirs_exist_ok=True)
         settings = {"params": self._params._asdict(), "shapes": self._shapes}
-        (target / _SETTINGS).write_text(json.dumps(settings))
+        # `load` takes a folder without it for none, so it comes last.
+        with replacing(target / _SETTINGS, "w") as file:
+            file.write(json.dumps(settings))
 
     def summary(
         self, line_length: int = 160, detailed: bool = True, print_fn: Callable[[str], Any] | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.deployment.programs import Deployable, of_concrete_function, of_model, of_saved_model
 from meshflow.lite.calibration import ranges
@@ -30,7 +30,7 @@ class TFLiteConverter:
         activations of 8 bits, too; with `target_spec.supported_types = [tf.float16]` weights of 16 bits.
       representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`.
       target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is an
-        error when anything is left to be computed with floats.
+        warned of when anything is left to be computed with floats.
       inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8; of models
         whose activations have 16 bits (`EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8`): tf.float32 or
         tf.int16.
@@ -124,9 +124,11 @@ class TFLiteConverter:
             found = ranges(graph, samples)
             left = quantize(graph, found, kind)
             if strict and left:
-                raise UnimplementedError(
+                # TensorFlow's converter leaves them, too, whatever its documentation says.
+                warnings.warn(
                     f"tf.lite: {', '.join(left)} have no operators on {kind.dtype.itemsize * 8}-bit integers, which "
-                    "target_spec.supported_ops asks for alone: add TFLITE_BUILTINS to it to leave them float32."
+                    "target_spec.supported_ops asks for alone: they stay float32.",
+                    stacklevel=2,
                 )
             int8_weights(graph)
             with_integer_ends(graph, found, *integers, kind)

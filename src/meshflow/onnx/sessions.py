@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
@@ -62,6 +63,9 @@ class Session:
       structured_input_signature: ((), specs by name).
       structured_outputs: specs by name.
       providers: those in use.
+
+    Raises:
+      DataLossError: for a file that ONNX Runtime cannot read.
     """
 
     def __init__(self, model: bytes | str, providers: Sequence[Any], profile: str | None = None) -> None:  # fmt: skip
@@ -71,7 +75,11 @@ class Session:
         options.log_severity_level = 3
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        self.session = module.InferenceSession(model, options, providers=list(providers))
+        try:
+            self.session = module.InferenceSession(model, options, providers=list(providers))
+        except Exception as error:  # of ONNX Runtime's own classes
+            what = model if isinstance(model, str) else "The model"
+            raise DataLossError(f"{what} cannot be run by ONNX Runtime: {error}") from error
         self.providers = self.session.get_providers()
         self._inputs = {i.name: _spec(i) for i in self.session.get_inputs()}
         self.structured_input_signature = ((), self._inputs)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.environment import extras
 from meshflow.profiler import deployed_page
@@ -118,6 +118,7 @@ def profile_model(
 
     Raises:
       InvalidArgumentError: for what is none of these, or inputs that it does not have.
+      DataLossError: for a damaged file.
       ImportError: without the extra that runs it.
 
     Example:
@@ -176,7 +177,10 @@ def _by_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) -> DeployedP
         there = runtime.get_available_providers()
         providers = [p for p in _PROVIDERS if p in there]
         start = time.perf_counter()
-        session = runtime.InferenceSession(path, options, providers=providers)
+        try:
+            session = runtime.InferenceSession(path, options, providers=providers)
+        except Exception as error:  # of ONNX Runtime's own classes
+            raise DataLossError(f"{path} is no .onnx file, or a damaged one: {error}") from error
         loading = time.perf_counter() - start
         kinds = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
         specs = {i.name: (i.shape, _NUMPY.get(kinds[i.name], kinds[i.name])) for i in session.get_inputs()}  # fmt: skip

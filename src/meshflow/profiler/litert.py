@@ -59,7 +59,10 @@ def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int)
             package = extras.load("ai_edge_litert", "lite", _NEEDS)
             version = getattr(package, "__version__", "")
             note = f"LiteRT {version} does not tell the times of operators: {error}."
-            return _whole(content, names, feed, runs, note)
+            try:
+                return _whole(content, names, feed, runs, note)
+            except (ValueError, RuntimeError) as refused:
+                raise DataLossError(f"{path} cannot be run by LiteRT: {refused}") from refused
 
 
 class _Result(NamedTuple):
@@ -81,9 +84,9 @@ def _with_sizes(
         raise DataLossError(f"{path} is no .tflite file.")
     try:
         model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(data, 0))
+        main = model.subgraphs[0]
     except Exception as error:
         raise DataLossError(f"{path} is a damaged .tflite file: {error}.") from error
-    main = model.subgraphs[0]
     keys = {
         m.tensorIndex: _text(m.name)
         for s in model.signatureDefs or []

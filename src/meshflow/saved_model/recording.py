@@ -31,6 +31,7 @@ from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.lookup.table import Table
 from meshflow.ops.deferred_host_values import Pending, Recording, Unrecordable
+from meshflow.ops.files import host_bytes
 from meshflow.saved_model.assets import AssetFile
 from meshflow.saved_model.host_calls import HOST_CALLS, Value
 from meshflow.saved_model.programs import Program, TextArgument, known_sizes, traced_for_export
@@ -221,12 +222,15 @@ class _Recorder(Recording):
                 raise Unrecordable(f"examples parsed for a feature of variable length ({key!r})")
             value = feature.default_value
             kind = as_dtype(feature.dtype)
-            held = object if kind is string else kind.as_numpy_dtype
+            if value is not None and kind is string:
+                value = host_bytes(value, f"the default of {key!r}")
+            elif value is not None:
+                value = np.asarray(value, kind.as_numpy_dtype)
             more = {
                 "feature": key,
                 "shape": TensorShape(feature.shape).as_list(),
                 "dtype": kind,
-                "default": None if value is None else np.asarray(value, held),
+                "default": value,
             }
             found[key] = self.note("feature", texts, more)
         return found

@@ -53,11 +53,16 @@ def configured(content: str, settings: Settings) -> dict[str, tuple[str, Setting
             )
         policy = entry.model_version_policy
         chosen = policy.WhichOneof("kind")
-        own = {"versions": tuple(policy.specific.versions)} if chosen == "specific" else {}
+        keep = settings.keep
         if chosen in ("all", "latest"):
-            own = {"keep": 0 if chosen == "all" else policy.latest.num_versions or 1}
-        labels = {**settings.labels, **entry.version_labels}
-        found[entry.name] = entry.base_path, dataclasses.replace(settings, labels=labels, **own)
+            keep = 0 if chosen == "all" else policy.latest.num_versions or 1
+        own = dataclasses.replace(
+            settings,
+            keep=keep,
+            versions=tuple(policy.specific.versions),
+            labels={**settings.labels, **entry.version_labels},
+        )
+        found[entry.name] = entry.base_path, own
     if not found:
         raise InvalidArgumentError("The models' configuration lists no model in model_config_list.")
     return found

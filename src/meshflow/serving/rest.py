@@ -132,7 +132,8 @@ async def _body(request: Request, most: int) -> bytes:
       HTTPException: when it is larger than that.
       DeadlineExceededError: when it does not come.
     """
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     stream = request.stream()
     while True:
         try:

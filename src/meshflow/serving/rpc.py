@@ -161,7 +161,7 @@ class RpcServer:
 
     async def _infer(self, request: Any) -> Any:
         """Several signatures of a model for the same examples."""
-        tasks = []
+        tasks: list[tuple[Any, Version, Signature]] = []
         for task in request.tasks:
             if task.model_spec.name != request.tasks[0].model_spec.name:
                 raise InvalidArgumentError(

@@ -147,7 +147,9 @@ class Version:
                 try:
                     signature.warm_up(sizes_up_to(settings.most_rows))
                 except Exception as error:
-                    _log.warning("%s of version %d is not warmed up: %s", signature.name, number, error)
+                    _log.warning(
+                        "%s of version %d is not warmed up: %s", signature.name, number, error
+                    )
 
     def signature(self, name: str) -> Signature:
         """A signature by name.
@@ -239,7 +241,9 @@ class Versions:
         failed: set[int] = set()
         while wanted := self._chosen(set(there) - failed) - set(self.available):
             number = min(wanted)
-            if not (self._changed(number, there[number]) and await self._load(number, there[number])):
+            if not (
+                self._changed(number, there[number]) and await self._load(number, there[number])
+            ):
                 failed.add(number)
         stay = self._chosen(n for n in self.available if n in there)
         for number in [n for n in self.available if stay and n not in stay]:

@@ -271,7 +271,7 @@ def _feature(
     kind = as_dtype(dtype)
     held = object if kind is string else kind.as_numpy_dtype
     # Nothing as default means that the feature must be there.
-    filler = np.empty(0, held) if default is None else np.asarray(default, held)
+    filler: np.ndarray = np.empty(0, held) if default is None else np.asarray(default, held)
     none, own = np.empty(0, object), np.array([feature.encode()], object)
     inputs = [nodes.ref(first), *(nodes.nodes.constant(v) for v in (none, none, own, none, filler))]
     attributes: dict[str, Any] = {
