@@ -400,7 +400,7 @@ def test_convert_if_enabled_follows_the_caller():
         return x
 
     f(tf.constant(1))
-    assert seen[0] is resolve(sign)
+    assert seen[0].__code__ is resolve(sign).__code__ is not sign.__code__
     assert convert_if_enabled(sign) is sign
 
 
