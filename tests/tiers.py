@@ -145,10 +145,9 @@ class Freeing:
     def pytest_runtest_teardown(self, nextitem):
         if nextitem is None or resident() < self.limit:
             return
-        import jax
+        from meshflow.core.dispatch.releasing import free_memory
 
-        jax.clear_caches()
-        gc.collect()
+        free_memory()
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         # What tests share may be large: freeing it again and again would not help.

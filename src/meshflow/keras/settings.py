@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
+from meshflow.core.dispatch.releasing import free_memory
 from meshflow.core.runtime.context import context
 
 __all__ = [
@@ -238,7 +237,10 @@ def reset_uids() -> None:
 
 
 def clear_session() -> None:
-    """Resets automatic layer names and frees compiled programs.
+    """Resets automatic layer names and the learning phase, and frees memory that only later speed needs.
+
+    Compiled programs, large buffers kept for the next step, and models that nothing refers to any more
+    are freed. Models still referred to keep working, and are compiled again at their next step.
 
     Example:
       >>> import meshflow as tf
@@ -249,7 +251,7 @@ def clear_session() -> None:
     """
     reset_uids()
     _phases[:] = [None]
-    jax.clear_caches()
+    free_memory()
 
 
 def unique_name(base: str, zero_based: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -31,7 +32,12 @@ struct Operand {
   size_t offset = 0;
 };
 
+// How many kernels are kept, and oneDNN's objects for so many in each thread: shapes that never end must not fill memory.
+constexpr size_t kKeptKernels = 1024;
+
 struct Kernel {
+  // Tells it from all others that there have been; an address may come again.
+  uint64_t number = 0;
   dnnl::primitive primitive;
   std::vector<Operand> operands;
   memory::desc scratchpad;
@@ -96,9 +102,14 @@ struct Kernel {
 
   void run(const std::vector<void*>& buffers, char* scratch) const {
     if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
-    // Made once per thread: in small products that takes longer than the numbers. Kernels are kept for ever.
-    static thread_local std::unordered_map<const Kernel*, Bound> bound;
-    bound.try_emplace(this, *this).first->second.run(*this, buffers, scratch);
+    // Made once per thread: in small products that takes longer than the numbers.
+    static thread_local std::unordered_map<uint64_t, Bound> bound;
+    auto found = bound.find(number);
+    if (found == bound.end()) {
+      if (bound.size() >= kKeptKernels) bound.clear();
+      found = bound.try_emplace(number, *this).first;
+    }
+    found->second.run(*this, buffers, scratch);
   }
 
  private:

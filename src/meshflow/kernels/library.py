@@ -19,6 +19,8 @@ from meshflow.kernels import installation
 
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
+# How many answers about descriptors are kept; the handlers keep as many kernels.
+KEPT = 1024
 POOLING = "meshflow_pooling"
 GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
@@ -139,6 +141,7 @@ class Library:
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
+            self._release = getattr(self.compiled, "meshflow_release_memory", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.remedy()}"
@@ -147,7 +150,9 @@ class Library:
         self._query.argtypes = [*descriptor, ctypes.c_char_p, ctypes.c_int64]
         if self._packed_bytes is not None:
             self._packed_bytes.argtypes, self._packed_bytes.restype = descriptor, ctypes.c_int64
-        self._implementation = functools.cache(self._ask)
+        if self._release is not None:
+            self._release.restype = ctypes.c_int64
+        self._implementation = functools.lru_cache(KEPT)(self._ask)
         limited, emulated = limit(), emulates_tiles()
         number = -1 if limited is None else LEVELS.index(limited) + 1
         try:
@@ -186,6 +191,10 @@ class Library:
         if self._huge_pages is not None:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
         return self.huge_pages
+
+    def release_memory(self) -> int:
+        """Gives back the memory kept for the next step; the bytes of XLA's large buffers among it."""
+        return int(self._release()) if self._release is not None else 0
 
     def implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
         """The name of the code that oneDNN would run for a descriptor; None when it has only slow code.
@@ -243,3 +252,9 @@ def load() -> Library | None:
     """The handlers, or None where there are none."""
     found = status()
     return found if isinstance(found, Library) else None
+
+
+def release_memory() -> int:
+    """`Library.release_memory` where the handlers were loaded; it does not load them."""
+    library = load() if status.cache_info().currsize else None
+    return library.release_memory() if library is not None else 0

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -218,20 +219,51 @@ Kernel built(Descriptor descriptor, std::vector<Type> types) {
   return kernel;
 }
 
-std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const std::vector<Type>& types) {
+// Kernels by descriptor and types; beyond so many, the one goes that was asked for least recently.
+class Kernels {
+ public:
+  static Kernels& get() {
+    static auto* kernels = new Kernels();  // never destroyed: calls may come at exit
+    return *kernels;
+  }
+
+  std::shared_ptr<const Kernel> of(const int64_t* descriptor, size_t size, const std::vector<Type>& types) {
+    std::string key(reinterpret_cast<const char*>(descriptor), size * sizeof(int64_t));
+    for (Type type : types) key.push_back(static_cast<char>(type));
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    auto found = places_.find(key);
+    if (found != places_.end()) {
+      latest_.splice(latest_.begin(), latest_, found->second);
+      return found->second->second;
+    }
+    Descriptor numbers(descriptor, descriptor + size);
+    bool packs = !numbers.empty() && numbers[0] & kPack;
+    auto kernel = std::make_shared<Kernel>(packs ? packer(numbers) : built(numbers, types));
+    kernel->number = ++made_;
+    latest_.emplace_front(key, kernel);
+    places_[key] = latest_.begin();
+    if (latest_.size() > kKeptKernels) {
+      places_.erase(latest_.back().first);
+      latest_.pop_back();
+    }
+    return kernel;
+  }
+
+  int64_t kept() {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    return latest_.size();
+  }
+
+ private:
   // One that packs weights asks for the one that it packs them for.
-  static std::recursive_mutex mutex;
-  static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
-  std::string key(reinterpret_cast<const char*>(descriptor), size * sizeof(int64_t));
-  for (Type type : types) key.push_back(static_cast<char>(type));
-  std::lock_guard<std::recursive_mutex> lock(mutex);
-  auto found = kernels->find(key);
-  if (found != kernels->end()) return found->second;
-  Descriptor numbers(descriptor, descriptor + size);
-  bool packs = !numbers.empty() && numbers[0] & kPack;
-  auto kernel = std::make_shared<const Kernel>(packs ? packer(numbers) : built(numbers, types));
-  (*kernels)[key] = kernel;
-  return kernel;
+  std::recursive_mutex mutex_;
+  std::list<std::pair<std::string, std::shared_ptr<const Kernel>>> latest_;
+  std::unordered_map<std::string, decltype(latest_)::iterator> places_;
+  uint64_t made_ = 0;
+};
+
+std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const std::vector<Type>& types) {
+  return Kernels::get().of(descriptor, size, types);
 }
 
 Type type_of(ffi::DataType type) {
@@ -308,6 +340,11 @@ extern "C" int meshflow_onednn_query(const int64_t* descriptor, int64_t size, co
 // Bytes of a descriptor's packed weights; none where they are read as they lie, or nothing is fast.
 extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* descriptor, int64_t size, const char* types) noexcept {
   return guarded<int64_t>(0, [&] { return asked(descriptor, size, types)->packed_bytes; });
+}
+
+// How many kernels are kept at present.
+extern "C" int64_t meshflow_onednn_kept() noexcept {
+  return guarded<int64_t>(0, [] { return Kernels::get().kept(); });
 }
 
 extern "C" void meshflow_onednn_set_threads(int threads) noexcept {

@@ -69,6 +69,19 @@ class Kept {
     return true;
   }
 
+  // Gives back all of them; says how many bytes that were.
+  size_t release() {
+    std::vector<Block> all;
+    size_t bytes = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      all.swap(blocks_);
+      std::swap(bytes, total_);
+    }
+    for (auto& block : all) std::free(block.memory);
+    return bytes;
+  }
+
  private:
   struct Block { void* memory; size_t size; };
 
@@ -141,4 +154,12 @@ extern "C" int meshflow_huge_pages(const char* path) noexcept {
   if (!found || !replace(library, "posix_memalign", reinterpret_cast<void*>(&allocate))) return 1;
   replace(library, "free", reinterpret_cast<void*>(&release));
   return 0;
+}
+
+// Gives back the memory that is kept for the next step; says how many bytes of large blocks that were.
+extern "C" int64_t meshflow_release_memory() noexcept {
+  return meshflow::guarded<int64_t>(0, [] {
+    meshflow::Worker::get().release_scratch();
+    return static_cast<int64_t>(Kept::get().release());
+  });
 }

@@ -26,7 +26,7 @@ inline void huge_pages(void* data, size_t size) {
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-// Memory of one thread that only grows.
+// Memory of one thread that grows until it is released.
 class Scratch {
  public:
   char* get(size_t bytes) {
@@ -41,6 +41,11 @@ class Scratch {
       huge_pages(memory_, size_);
     }
     return memory_;
+  }
+  void release() {
+    std::free(memory_);
+    memory_ = nullptr;
+    size_ = 0;
   }
   Scratch() = default;
   Scratch(const Scratch&) = delete;
@@ -93,6 +98,10 @@ class Worker {
   }
 
   char* scratch(size_t bytes) { return scratch_.get(bytes); }
+
+  void release_scratch() {
+    run([this] { scratch_.release(); });
+  }
 
  private:
   Worker() {

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from meshflow.core.autograph import compiler, policy, status, tracebacks
-
-_converted: weakref.WeakKeyDictionary[FunctionType, FunctionType] = weakref.WeakKeyDictionary()
-
 
 # The module that converted code calls `ag__`.
 _runtime: list[ModuleType] = []
@@ -91,17 +87,14 @@ def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _function(fn: FunctionType) -> FunctionType:
-    known = _converted.get(fn)
-    if known is not None:
-        return known
     if compiler.is_converted(fn) or not policy.is_convertible(fn):
         return fn
     code = compiler.converted_code(fn)
     if code is None:
         status.log.debug("%s is not converted: %s", fn.__qualname__, compiler.reason(fn))
         return fn
-    converted = _converted[fn] = compiler.rebuild(fn, code, _runtime[0])
-    return converted
+    # Made again each time, in microseconds: kept beside `fn`, its closure would keep what `fn` is part of for ever.
+    return compiler.rebuild(fn, code, _runtime[0])
 
 
 def _plain_function(fn: Any) -> FunctionType | None:

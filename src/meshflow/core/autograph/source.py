@@ -1,6 +1,6 @@
 """From a function's code object back to its syntax tree.
 
-Files are parsed whole, once, so that line numbers need no correction; functions are then found
+Files are parsed whole, so that line numbers need no correction; functions are then found
 by their first line. Lambdas that share a line are told apart by the columns that Python (3.11
 and later) records for every instruction.
 """
@@ -38,6 +38,8 @@ class _File:
                 self.by_line[min([node.lineno, *(d.lineno for d in decorators)])].append(node)
 
 
+# Trees take more memory than all else that is kept of a file: those of the latest files are kept.
+_FILES = 8
 _files: dict[str, _File] = {}
 
 
@@ -58,9 +60,12 @@ def definition_of(code: CodeType, module_globals: dict[str, Any]) -> Definition:
     lines = linecache.getlines(filename, module_globals)
     if not lines:
         raise SourceNotFoundError(f"no source for {filename}")
-    file = _files.get(filename)
+    file = _files.pop(filename, None)
     if file is None or file.lines != lines:
-        file = _files[filename] = _File(list(lines))
+        file = _File(list(lines))
+    _files[filename] = file
+    while len(_files) > _FILES:
+        _files.pop(next(iter(_files)), None)
     candidates = [n for n in file.by_line.get(code.co_firstlineno, ()) if _matches(n, code)]
     if len(candidates) > 1:
         candidates = [n for n in candidates if _same_place(n, code)]

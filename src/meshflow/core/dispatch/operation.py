@@ -7,6 +7,8 @@ so gradients of any order are recorded like everything else.
 from __future__ import annotations
 
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +16,11 @@ import jax
 
 # Compiled forms that an op keeps of each kind; static arguments that never end must not fill memory.
 FORMS = 1024
+
+
+# Every op there is, for `forget_forms`; threads make some while others are listed.
+_ops: weakref.WeakSet[Op] = weakref.WeakSet()
+_listing = threading.RLock()
 
 
 class Op:
@@ -56,6 +63,10 @@ class Op:
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
         self._residual: dict[Any, Callable[..., Any]] = {}
+        self._donating: dict[Any, Callable[..., Any]] = {}
+        self._forward: dict[Any, Op] = {}
+        with _listing:
+            _ops.add(self)
 
     def bound(self, static: tuple[Any, ...]) -> Callable[..., Any]:
         """The array function of the operands alone."""
@@ -74,12 +85,37 @@ class Op:
             function = _kept(self._compiled, static, jax.jit(self.bound(static)))
         return function
 
+    def donating(self, static: tuple[Any, ...], operands: tuple[int, ...]) -> Callable[..., Any]:
+        """`bound(static)`, compiled to write its results where these operands are, which end with the call."""
+        key = static, operands
+        if (found := self._donating.get(key)) is None:
+            made = jax.jit(self.bound(static), donate_argnums=operands)
+            found = _kept(self._donating, key, made)
+        return found
+
     def gradient(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Gradient:
         """The op that maps (operands, output gradients) to the gradients of the wanted operands."""
         key = static, wanted
         if (found := self._gradients.get(key)) is None:
             found = _kept(self._gradients, key, Gradient(self, static, wanted))
         return found
+
+    def forward(self, key: Any, make: Callable[[], Op]) -> Op:
+        """The op of `make` that moves tangents forwards, made once for each key."""
+        if (found := self._forward.get(key)) is None:
+            found = _kept(self._forward, key, make())
+        return found
+
+    def forget(self) -> None:
+        """Lets go of all that was made for static arguments; what is needed again is made again."""
+        for forms in (
+            self._compiled,
+            self._gradients,
+            self._residual,
+            self._donating,
+            self._forward,
+        ):
+            forms.clear()
 
     def residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
         """A function of the operands giving the outputs and the pullback to the wanted operands."""
@@ -97,6 +133,14 @@ class Op:
         if (found := self._residual.get(key)) is None:
             found = _kept(self._residual, key, jax.jit(self.residual(static, wanted)))
         return found
+
+
+def forget_forms() -> None:
+    """Has all ops let go of what they keep for static arguments: compiled functions and gradients."""
+    with _listing:
+        ops = list(_ops)
+    for op in ops:
+        op.forget()
 
 
 def _kept(forms: dict[Any, Any], key: Any, made: Any) -> Any:

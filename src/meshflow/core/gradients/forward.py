@@ -8,7 +8,6 @@ of both kinds nest.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,15 +152,12 @@ class ForwardAccumulator:
             self._tangents[id(output)] = output, tangent
 
 
-_forward_ops: weakref.WeakKeyDictionary[Op, dict[Any, Op]] = weakref.WeakKeyDictionary()
-
-
 def _forward_op(node: RecordedOp) -> Op:
     """The op from (operands of a node's op, a tangent or None per wanted one) to output tangents."""
-    known = _forward_ops.setdefault(node.op, {})
-    key = node.static, node.wanted
-    if key not in known:
-        run, wanted = node.op.bound(node.static), node.wanted
+    op, static, wanted = node.op, node.static, node.wanted
+
+    def make() -> Op:
+        run = op.bound(static)
 
         def call(operands: Any, _: Any) -> list[Any]:
             inputs, given = operands
@@ -172,8 +168,9 @@ def _forward_op(node: RecordedOp) -> Op:
             ]
             return list(_pushed(lambda *values: function(*values)[0], primals, tangents))
 
-        known[key] = Op(f"forward_{node.op.name}", call)
-    return known[key]
+        return Op(f"forward_{op.name}", call)
+
+    return op.forward((static, wanted), make)
 
 
 def _pushed(function: Any, primals: list[Any], tangents: list[Any]) -> Any:

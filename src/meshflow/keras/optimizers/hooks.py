@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,9 +123,21 @@ def device_and_dtype(var: Variable) -> tuple[Any, Any]:
     return var.device, var.dtype.base_dtype
 
 
-@functools.cache
+# What was found out of methods, which live no longer for it.
+_accepted: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, bool]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def _accepts(function: Callable[..., Any], name: str, position: int) -> bool:
     """Whether a method takes an argument by name, or has so many positional ones besides self."""
+    known = _accepted.setdefault(function, {})
+    if (name, position) not in known:
+        known[name, position] = _finds(function, name, position)
+    return known[name, position]
+
+
+def _finds(function: Callable[..., Any], name: str, position: int) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
     kinds = {p.kind for p in parameters}
     by_keyword = name in {p.name for p in parameters} or inspect.Parameter.VAR_KEYWORD in kinds

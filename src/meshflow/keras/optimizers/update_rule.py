@@ -6,7 +6,6 @@ one variable is one op, so that a training step stays small and traces quickly.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -31,7 +30,7 @@ def _in_place(
     grad, indices = convert_to_tensor(grad), convert_to_tensor(indices)
     with writing:
         keep_shared(state)
-        outputs = _donating(op, static)(
+        outputs = op.donating(static, (0, 3))(
             state[0]._value,
             grad._value,
             indices._value,
@@ -39,11 +38,6 @@ def _in_place(
             [convert_to_tensor(s)._value for s in scalars],
         )
     return [Tensor(o) for o in outputs]
-
-
-@functools.cache
-def _donating(op: Op, static: Any) -> Any:
-    return jax.jit(op.bound(static), donate_argnums=(0, 3))
 
 
 class RuleOptimizer(Optimizer):

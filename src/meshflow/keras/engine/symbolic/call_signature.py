@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import weakref
 from typing import Any
 
 
@@ -63,7 +64,8 @@ class CallSignature:
         return kwargs[name] if name in kwargs else args[self.names.index(name) - 1]
 
 
-_signatures: dict[type, CallSignature] = {}
+# Classes may come and go with the models that define them.
+_signatures: weakref.WeakKeyDictionary[type, CallSignature] = weakref.WeakKeyDictionary()
 
 
 def call_signature(cls: type) -> CallSignature:
