@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.buffers import Buffers
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
 from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.remote_values import ended
 from meshflow.distribute.parameter_server.server import LARGE, ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
+from meshflow.kernels import sizes
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError"]
 
@@ -163,21 +164,19 @@ class _Beside(ParameterServer):
         super().__init__(number)
         self._copies = defaultdict[int, Buffers](Buffers)
 
-    def exchange(
+    def _exchanged(
         self,
         push: Push | Decision | None,
         wish: Wish,
-        floor: int = 0,
-        memory: Callable[..., np.ndarray] = transfers.fresh,
+        floor: int,
+        memory: Callable[..., np.ndarray],
     ) -> Change:
-        """See `ParameterServer.exchange`."""
-        with writing:
-            change = super().exchange(push, wish, floor, memory)
-            for key, value in change.values.items():
-                if not isinstance(value, Rows) and value.nbytes >= LARGE:
-                    place = self._copies[key].get(value.nbytes)
-                    change.values[key] = copied = np.ndarray(value.shape, value.dtype, place)
-                    np.copyto(copied, np.asarray(value))
+        change = super()._exchanged(push, wish, floor, memory)
+        for key, value in change.values.items():
+            if not isinstance(value, Rows) and value.nbytes >= LARGE:
+                place = self._copies[key].get(value.nbytes)
+                change.values[key] = copied = np.ndarray(value.shape, value.dtype, place)
+                np.copyto(copied, np.asarray(value))
         return change
 
 
@@ -196,6 +195,9 @@ class InProcessCluster(Cluster):
         self.workers = []
         # How many of the iterators that have ended each worker has heard of.
         self._ended: dict[int, int] = {}
+        # With fewer cores than workers a team of threads would wait for a core that another worker has.
+        crowded = workers >= (os.cpu_count() or 1)
+        self._cores = sizes.one_core if crowded else contextlib.nullcontext
 
     def start(self, strategy: Any) -> None:
         """Makes the workers."""
@@ -213,7 +215,8 @@ class InProcessCluster(Cluster):
         known = self._ended.get(number, 0)
         call.ended = ended[known:]
         self._ended[number] = known + len(call.ended)
-        outcome: Outcome = self.workers[number].run(call)
+        with self._cores():
+            outcome: Outcome = self.workers[number].run(call)
         return outcome
 
     def adopt(self, key: int, optimizer: Any) -> None:

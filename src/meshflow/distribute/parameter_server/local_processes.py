@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshflow.distribute.cluster.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
-from meshflow.distribute.parameter_server.roles import HOST, ROLE, role_of
+from meshflow.distribute.parameter_server.roles import HOST, ROLE, cores_of, role_of
 
 __all__ = ["LocalProcesses"]
 
@@ -21,12 +21,13 @@ class LocalProcesses:
 
     Args:
       folder: where servers keep their journals; None for none.
+      workers: how many workers there are to be.
     """
 
     resizes = True
 
-    def __init__(self, folder: Folder | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder | None, workers: int) -> None:
+        self._folder, self._workers = folder, workers
         self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
@@ -38,6 +39,7 @@ class LocalProcesses:
             stdin=subprocess.DEVNULL,
             env={
                 **os.environ,
+                **cores_of(kind, self._workers),
                 SECRET: secret,
                 ROLE: json.dumps(role._asdict()),
                 "PYTHONPATH": os.pathsep.join(paths),

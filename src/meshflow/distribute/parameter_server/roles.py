@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from meshflow.distribute.parameter_server.journal import Folder
 
-__all__ = ["HOST", "ROLE", "Role", "role_of"]
+__all__ = ["HOST", "ROLE", "Role", "cores_of", "role_of"]
 
 # The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
 HOST = "meshflow.distribute.parameter_server.host"
@@ -44,3 +45,14 @@ def role_of(kind: str, number: int, coordinator: str, servers: int, folder: Fold
     """
     own = str(folder.of_server(number)) if kind == "ps" and folder else None
     return Role(kind, number, coordinator, servers, own)
+
+
+def cores_of(kind: str, workers: int) -> dict[str, str]:
+    """Environment of a process on a machine with others of its job: workers take their share of the cores.
+
+    Args:
+      kind: "worker" or "ps".
+      workers: how many workers there are.
+    """
+    share = max(1, (os.cpu_count() or 1) // workers)
+    return {"NPROC": os.environ.get("NPROC", str(share))} if kind == "worker" else {}
