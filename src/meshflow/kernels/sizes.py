@@ -7,7 +7,6 @@ a result is divided into: how many devices there are changes no choice, and so n
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -79,6 +78,5 @@ def placed(descriptor: Sequence[int], work: float, elements: int) -> list[int]:
       work: its multiply-adds.
       elements: those of its operands and its result.
     """
-    alone = _thread.is_alone or os.environ.get("NPROC") == "1"
-    alone = alone or work + ELEMENT_WORK * elements <= MOST_INLINE
+    alone = _thread.is_alone or work + ELEMENT_WORK * elements <= MOST_INLINE
     return descriptors.inline(descriptor) if alone else list(descriptor)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -16,9 +14,9 @@ from meshflow.distribute.parameter_server.buffers import Buffers
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
 from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.remote_values import ended
+from meshflow.distribute.parameter_server.roles import is_crowded
 from meshflow.distribute.parameter_server.server import LARGE, ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
-from meshflow.kernels import sizes
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError"]
 
@@ -195,28 +193,27 @@ class InProcessCluster(Cluster):
         self.workers = []
         # How many of the iterators that have ended each worker has heard of.
         self._ended: dict[int, int] = {}
-        # With fewer cores than workers a team of threads would wait for a core that another worker has.
-        crowded = workers >= (os.cpu_count() or 1)
-        self._cores = sizes.one_core if crowded else contextlib.nullcontext
 
     def start(self, strategy: Any) -> None:
         """Makes the workers."""
         self._strategy = strategy
-        self.workers = [Worker(n, self.servers, strategy) for n in range(self.worker_count)]
+        self.workers = [self._worker(n) for n in range(self.worker_count)]
 
     def resize(self, workers: int) -> None:
         """Changes the number of workers."""
         more = range(len(self.workers), workers)
-        self.workers = [*self.workers, *(Worker(n, self.servers, self._strategy) for n in more)]
         self.worker_count = workers
+        self.workers = [*self.workers, *(self._worker(n) for n in more)]
+
+    def _worker(self, number: int) -> Worker:
+        return Worker(number, self.servers, self._strategy, is_crowded(self.worker_count))
 
     def run(self, number: int, call: Call) -> Outcome:
         """Runs a closure on a worker, in the thread that calls."""
         known = self._ended.get(number, 0)
         call.ended = ended[known:]
         self._ended[number] = known + len(call.ended)
-        with self._cores():
-            outcome: Outcome = self.workers[number].run(call)
+        outcome: Outcome = self.workers[number].run(call)
         return outcome
 
     def adopt(self, key: int, optimizer: Any) -> None:

@@ -93,7 +93,7 @@ def _methods(role: Role, secret: str) -> Callable[[Wire], dict[str, Callable[...
         return ServerService(role.number, role.folder).methods
     where = Directory(role.coordinator, secret)
     servers = [RemoteServer(n, where, secret) for n in range(role.servers)]
-    methods = WorkerService(role.number, servers).methods()
+    methods = WorkerService(role.number, servers, role.crowded).methods()
     return lambda wire: methods
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshflow.distribute.cluster.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
-from meshflow.distribute.parameter_server.roles import HOST, Role, cores_of, role_of
+from meshflow.distribute.parameter_server.roles import HOST, Role, is_crowded, role_of
 from meshflow.distribute.ray import connected
 from meshflow.environment import extras
 
@@ -63,7 +63,8 @@ class RayProcesses:
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
         """See `Launcher.launch`."""
-        role = role_of(kind, number, coordinator, servers, self._folder)
+        crowded = self._on_one_machine() and is_crowded(self._workers)
+        role = role_of(kind, number, coordinator, servers, self._folder, crowded)
         needed = self._resources if kind == "worker" else {}
         options: dict[str, Any] = {
             "num_cpus": needed.get("CPU", 0),
@@ -74,7 +75,6 @@ class RayProcesses:
                 "env_vars": {
                     k: v for k, v in os.environ.items() if k.startswith(_SENT) and k != SECRET
                 }
-                | (cores_of(kind, self._workers) if self._on_one_machine() else {})
             },
         }
         if kind == "ps" and self._folder is not None and self._folder.is_local:

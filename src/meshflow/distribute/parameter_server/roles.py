@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from meshflow.distribute.parameter_server.journal import Folder
 
-__all__ = ["HOST", "ROLE", "Role", "cores_of", "role_of"]
+__all__ = ["HOST", "ROLE", "Role", "is_crowded", "role_of"]
 
 # The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
 HOST = "meshflow.distribute.parameter_server.host"
@@ -24,6 +24,7 @@ class Role(NamedTuple):
       coordinator: where the coordinator is, as 'host:port'.
       servers: how many parameter servers there are.
       folder: where a parameter server keeps its journal; None for none.
+      crowded: whether a worker shares its machine's cores with as many others.
     """
 
     kind: str
@@ -31,9 +32,17 @@ class Role(NamedTuple):
     coordinator: str
     servers: int
     folder: str | None = None
+    crowded: bool = False
 
 
-def role_of(kind: str, number: int, coordinator: str, servers: int, folder: Folder | None) -> Role:
+def role_of(
+    kind: str,
+    number: int,
+    coordinator: str,
+    servers: int,
+    folder: Folder | None,
+    crowded: bool,
+) -> Role:
     """The role of a process that is launched.
 
     Args:
@@ -42,17 +51,16 @@ def role_of(kind: str, number: int, coordinator: str, servers: int, folder: Fold
       coordinator: where the coordinator is.
       servers: how many parameter servers there are.
       folder: where servers keep their journals; None for none.
+      crowded: see `Role`.
     """
     own = str(folder.of_server(number)) if kind == "ps" and folder else None
-    return Role(kind, number, coordinator, servers, own)
+    return Role(kind, number, coordinator, servers, own, crowded)
 
 
-def cores_of(kind: str, workers: int) -> dict[str, str]:
-    """Environment of a process on a machine with others of its job: workers take their share of the cores.
+def is_crowded(workers: int) -> bool:
+    """Whether workers on this machine have no more than one core each.
 
     Args:
-      kind: "worker" or "ps".
-      workers: how many workers there are.
+      workers: how many there are.
     """
-    share = max(1, (os.cpu_count() or 1) // workers)
-    return {"NPROC": os.environ.get("NPROC", str(share))} if kind == "worker" else {}
+    return workers >= (os.cpu_count() or 1)

@@ -42,6 +42,7 @@ from meshflow.distribute.parameter_server.messages import (
     Wish,
 )
 from meshflow.distribute.replicas.context import entered
+from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
 __all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]
@@ -115,15 +116,23 @@ class Worker:
       number: the worker's number.
       servers: the servers, each with `exchange`.
       strategy: the strategy that closures find as the current one.
+      crowded: whether other workers compute on the same cores, of which there is no more than one for each.
       apart: whether servers are in other processes, and are asked at the same time.
     """
 
     def __init__(
-        self, number: int, servers: Sequence[Any], strategy: Any, apart: bool = False
+        self,
+        number: int,
+        servers: Sequence[Any],
+        strategy: Any,
+        crowded: bool = False,
+        apart: bool = False,
     ) -> None:
         self.number = number
         self.servers = servers
         self._strategy = strategy
+        # A team of threads would wait for a core that another worker has.
+        self._cores = sizes.one_core if crowded else contextlib.nullcontext
         self._all: Callable[..., Any] = map
         if apart and len(servers) > 1:
             self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
@@ -162,7 +171,7 @@ class Worker:
                 with self._exchanging:
                     self._ask_all([None] * len(self.servers), call.floor)
             clocks, running = self._settled(), Running(self, call)
-            with entered(self._strategy), _entered(running):
+            with self._cores(), entered(self._strategy), _entered(running):
                 args, kwargs = self._own_arguments(call)
                 value = _mapped(_on_host, call.function(*args, **kwargs))
             if self._is_over(call, running):
