@@ -51,6 +51,13 @@ def test_a_products_size_decides(rng, shape, wanted, dtype):
     assert computations(loop, a, b) == wanted
 
 
+def test_who_has_one_core_computes_alone(rng):
+    a = array(rng, 256, 256)
+    with sizes.one_core():
+        assert computations(lambda x, y: x @ y, a, a) == [INLINE]
+    assert computations(lambda x, y: x @ y, a, a) == [TEAM]
+
+
 def test_a_vectors_product_with_a_large_matrix_is_xlas(rng):
     matrix, narrow = array(rng, 512, 512), jnp.bfloat16
     vector = array(rng, 1, 512)

@@ -6,7 +6,9 @@ a result is divided into: how many devices there are changes no choice, and so n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,6 +27,25 @@ ELEMENT_WORK = 8
 # Multiply-adds from which XLA computes a float32 vector's product with a matrix in 0.4 to 0.7 of oneDNN's time. Two
 # rows gain nothing, and the gradient of such a matrix would lose: XLA takes 10 times as long for narrow results.
 VECTOR_WORK = 1 << 18
+
+
+class _Thread(threading.local):
+    """Whether programs that this thread makes are to be computed by the thread that calls them."""
+
+    is_alone = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Programs made inside take one core: others compute at the same time on all that there are."""
+    saved, _thread.is_alone = _thread.is_alone, True
+    try:
+        yield
+    finally:
+        _thread.is_alone = saved
 
 
 def worth_a_call(work: float) -> bool:
@@ -57,5 +78,5 @@ def placed(descriptor: Sequence[int], work: float, elements: int) -> list[int]:
       work: its multiply-adds.
       elements: those of its operands and its result.
     """
-    alone = work + ELEMENT_WORK * elements <= MOST_INLINE
+    alone = _thread.is_alone or work + ELEMENT_WORK * elements <= MOST_INLINE
     return descriptors.inline(descriptor) if alone else list(descriptor)

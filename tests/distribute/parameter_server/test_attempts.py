@@ -1,8 +1,11 @@
 """Several attempts at one closure: servers do one and the same of them, whenever a worker dies."""
 
+import threading
+
 import numpy as np
 import pytest
 
+from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.attempts import OVER
 from meshflow.distribute.parameter_server.messages import Decision, Push, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
@@ -73,6 +76,18 @@ def test_servers_without_a_part_note_what_was_done(servers):
     assert values(servers) == [1.0, 0.0]
     assert servers[1].stage(push(2, 100.0), (0, 2)) == 0
     assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == OVER
+
+
+def test_a_push_does_not_wait_for_other_programs(servers):
+    # The first of its kind is compiled.
+    servers[0].exchange(push(0, 1.0), Wish())
+    later = Push(CLOSURE + 1, adds={1: np.ones(2, np.float32)})
+    pushing = threading.Thread(target=lambda: servers[0].exchange(later, Wish()), daemon=True)
+    with writing:
+        pushing.start()
+        pushing.join(60)
+        assert not pushing.is_alive()
+    assert values(servers) == [2.0, 0.0]
 
 
 def test_a_server_that_comes_back_knows_what_was_staged(tmp_path):

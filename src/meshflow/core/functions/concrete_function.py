@@ -255,8 +255,7 @@ class ConcreteFunction(Signed):
           captured: the captures' arrays.
           platforms: JAX's names of those that it is for, such as "tpu"; default that of the devices.
         """
-        if self._version != PassPipeline.version:
-            self._compile()
+        self.prepare()
         traced = self._compiled.trace(*self._operands(arrays, captured))
         return traced.lower(lowering_platforms=platforms)
 
@@ -305,23 +304,37 @@ class ConcreteFunction(Signed):
             return self.traced.call(tensors)
         return self.run_arrays([t._value for t in tensors])
 
-    def run_arrays(self, arrays: list[Any]) -> Any:
-        """The short way: no tape, no enclosing trace."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether the program is made, as the passes in force leave it."""
+        return self._version == PassPipeline.version
+
+    def prepare(self) -> None:
+        """Makes the program, unless it is there."""
+        if not self.is_ready:
+            self._compile()
+
+    def run_arrays(self, arrays: list[Any], lock: Any = writing) -> Any:
+        """The short way: no tape, no enclosing trace.
+
+        Args:
+          arrays: the arguments.
+          lock: held while variables are read and written; another one where nobody else has these variables.
+        """
         if Fork.late:
             raise after_fork()
-        if self._version != PassPipeline.version:
-            self._compile()
+        self.prepare()
         if Settings.progress is not None:
             Settings.progress()
         traced = self.traced
         if self._donated:
-            with writing:
+            with lock:
                 keep_shared(self._donated)
-                results = self._launch(arrays, [c._value for c in traced.captures])
+                results = self._launch(arrays, [c._value for c in traced.captures], lock)
         else:
-            with writing:
+            with lock:
                 captured = [c._value for c in traced.captures]
-            results = self._launch(arrays, captured)
+            results = self._launch(arrays, captured, lock)
         if context.placing is not None:
             results = [context.placing(o) for o in results]
         return traced.rebuild([Tensor(o) for o in results])
@@ -332,7 +345,7 @@ class ConcreteFunction(Signed):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 
-    def _launch(self, arrays: list[Any], captured: list[Any]) -> list[Any]:
+    def _launch(self, arrays: list[Any], captured: list[Any], lock: Any = writing) -> list[Any]:
         """Runs the program and writes what it writes; its results."""
         traced = self.traced
         try:
@@ -357,7 +370,7 @@ class ConcreteFunction(Signed):
                 raise
             raise known from error
         count = len(traced.writes)
-        with writing:
+        with lock:
             if self._streams:
                 outputs = self._streams.taken(outputs)
             for number, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.buffers import Buffers
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
 from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
 from meshflow.distribute.parameter_server.remote_values import ended
+from meshflow.distribute.parameter_server.roles import is_crowded
 from meshflow.distribute.parameter_server.server import LARGE, ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
 
@@ -163,21 +162,19 @@ class _Beside(ParameterServer):
         super().__init__(number)
         self._copies = defaultdict[int, Buffers](Buffers)
 
-    def exchange(
+    def _exchanged(
         self,
         push: Push | Decision | None,
         wish: Wish,
-        floor: int = 0,
-        memory: Callable[..., np.ndarray] = transfers.fresh,
+        floor: int,
+        memory: Callable[..., np.ndarray],
     ) -> Change:
-        """See `ParameterServer.exchange`."""
-        with writing:
-            change = super().exchange(push, wish, floor, memory)
-            for key, value in change.values.items():
-                if not isinstance(value, Rows) and value.nbytes >= LARGE:
-                    place = self._copies[key].get(value.nbytes)
-                    change.values[key] = copied = np.ndarray(value.shape, value.dtype, place)
-                    np.copyto(copied, np.asarray(value))
+        change = super()._exchanged(push, wish, floor, memory)
+        for key, value in change.values.items():
+            if not isinstance(value, Rows) and value.nbytes >= LARGE:
+                place = self._copies[key].get(value.nbytes)
+                change.values[key] = copied = np.ndarray(value.shape, value.dtype, place)
+                np.copyto(copied, np.asarray(value))
         return change
 
 
@@ -200,13 +197,16 @@ class InProcessCluster(Cluster):
     def start(self, strategy: Any) -> None:
         """Makes the workers."""
         self._strategy = strategy
-        self.workers = [Worker(n, self.servers, strategy) for n in range(self.worker_count)]
+        self.workers = [self._worker(n) for n in range(self.worker_count)]
 
     def resize(self, workers: int) -> None:
         """Changes the number of workers."""
         more = range(len(self.workers), workers)
-        self.workers = [*self.workers, *(Worker(n, self.servers, self._strategy) for n in more)]
         self.worker_count = workers
+        self.workers = [*self.workers, *(self._worker(n) for n in more)]
+
+    def _worker(self, number: int) -> Worker:
+        return Worker(number, self.servers, self._strategy, is_crowded(self.worker_count))
 
     def run(self, number: int, call: Call) -> Outcome:
         """Runs a closure on a worker, in the thread that calls."""

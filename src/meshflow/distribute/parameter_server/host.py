@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from meshflow.distribute.cluster.addresses import is_loopback, listening, parse, route_to, with_port
 from meshflow.distribute.cluster.channel import own_secret
 from meshflow.distribute.parameter_server.remote_server import RemoteServer, ServerService
@@ -91,7 +93,7 @@ def _methods(role: Role, secret: str) -> Callable[[Wire], dict[str, Callable[...
         return ServerService(role.number, role.folder).methods
     where = Directory(role.coordinator, secret)
     servers = [RemoteServer(n, where, secret) for n in range(role.servers)]
-    methods = WorkerService(role.number, servers).methods()
+    methods = WorkerService(role.number, servers, role.crowded).methods()
     return lambda wire: methods
 
 
@@ -131,6 +133,8 @@ def run(role: Role, secret: str) -> None:
     """
     try:
         _let_profile(role)
+        # What a program gives is needed at once, and other threads' programs run meanwhile: nobody else is to run this one.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         serve(role, secret)
     except Lost as error:
         print(f"{role.kind} {role.number}: the coordinator is gone: {error}", file=sys.stderr)

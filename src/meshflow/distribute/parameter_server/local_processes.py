@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshflow.distribute.cluster.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
-from meshflow.distribute.parameter_server.roles import HOST, ROLE, role_of
+from meshflow.distribute.parameter_server.roles import HOST, ROLE, is_crowded, role_of
 
 __all__ = ["LocalProcesses"]
 
@@ -21,17 +21,18 @@ class LocalProcesses:
 
     Args:
       folder: where servers keep their journals; None for none.
+      workers: how many workers there are to be.
     """
 
     resizes = True
 
-    def __init__(self, folder: Folder | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder | None, workers: int) -> None:
+        self._folder, self._crowded = folder, is_crowded(workers)
         self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
         """See `Launcher.launch`."""
-        role = role_of(kind, number, coordinator, servers, self._folder)
+        role = role_of(kind, number, coordinator, servers, self._folder, self._crowded)
         paths = [str(Path(p).resolve()) for p in sys.path if p] + [os.getcwd()]
         self.processes[kind, number] = subprocess.Popen(
             [sys.executable, "-c", f"import {HOST} as host; host.main()"],

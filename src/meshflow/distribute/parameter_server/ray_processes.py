@@ -9,7 +9,7 @@ from typing import Any
 
 from meshflow.distribute.cluster.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
-from meshflow.distribute.parameter_server.roles import HOST, Role, role_of
+from meshflow.distribute.parameter_server.roles import HOST, Role, is_crowded, role_of
 from meshflow.distribute.ray import connected
 from meshflow.environment import extras
 
@@ -32,6 +32,7 @@ class RayProcesses:
 
     Args:
       folder: where servers keep their journals; None for none.
+      workers: how many workers there are to be.
       address: a Ray cluster; default the one that is connected to, or a new one of this machine.
       resources: what Ray reserves for each worker, as in `{"GPU": 1}`; default nothing.
     """
@@ -41,11 +42,13 @@ class RayProcesses:
     def __init__(
         self,
         folder: Folder | None,
+        workers: int,
         address: str | None = None,
         resources: Mapping[str, float] | None = None,
     ) -> None:
         self._ray, self._ours = connected(address, logs=False)
-        self._folder, self._resources = folder, dict(resources or {})
+        self._folder, self._workers = folder, workers
+        self._resources = dict(resources or {})
         self.actors: dict[tuple[str, int], Any] = {}
         # What each of them does until it ends.
         self._working: dict[tuple[str, int], Any] = {}
@@ -53,12 +56,15 @@ class RayProcesses:
     @property
     def host(self) -> str:
         """The address at which the others reach this process: its own, when all are on one machine."""
-        nodes = [n for n in self._ray.nodes() if n["Alive"]]
-        return "127.0.0.1" if len(nodes) == 1 else str(self._ray.util.get_node_ip_address())
+        return "127.0.0.1" if self._on_one_machine() else str(self._ray.util.get_node_ip_address())
+
+    def _on_one_machine(self) -> bool:
+        return len([n for n in self._ray.nodes() if n["Alive"]]) == 1
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
         """See `Launcher.launch`."""
-        role = role_of(kind, number, coordinator, servers, self._folder)
+        crowded = self._on_one_machine() and is_crowded(self._workers)
+        role = role_of(kind, number, coordinator, servers, self._folder, crowded)
         needed = self._resources if kind == "worker" else {}
         options: dict[str, Any] = {
             "num_cpus": needed.get("CPU", 0),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from meshflow.distribute.parameter_server.journal import Folder
 
-__all__ = ["HOST", "ROLE", "Role", "role_of"]
+__all__ = ["HOST", "ROLE", "Role", "is_crowded", "role_of"]
 
 # The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
 HOST = "meshflow.distribute.parameter_server.host"
@@ -23,6 +24,7 @@ class Role(NamedTuple):
       coordinator: where the coordinator is, as 'host:port'.
       servers: how many parameter servers there are.
       folder: where a parameter server keeps its journal; None for none.
+      crowded: whether a worker shares its machine's cores with as many others.
     """
 
     kind: str
@@ -30,9 +32,17 @@ class Role(NamedTuple):
     coordinator: str
     servers: int
     folder: str | None = None
+    crowded: bool = False
 
 
-def role_of(kind: str, number: int, coordinator: str, servers: int, folder: Folder | None) -> Role:
+def role_of(
+    kind: str,
+    number: int,
+    coordinator: str,
+    servers: int,
+    folder: Folder | None,
+    crowded: bool,
+) -> Role:
     """The role of a process that is launched.
 
     Args:
@@ -41,6 +51,16 @@ def role_of(kind: str, number: int, coordinator: str, servers: int, folder: Fold
       coordinator: where the coordinator is.
       servers: how many parameter servers there are.
       folder: where servers keep their journals; None for none.
+      crowded: see `Role`.
     """
     own = str(folder.of_server(number)) if kind == "ps" and folder else None
-    return Role(kind, number, coordinator, servers, own)
+    return Role(kind, number, coordinator, servers, own, crowded)
+
+
+def is_crowded(workers: int) -> bool:
+    """Whether workers on this machine have no more than one core each.
+
+    Args:
+      workers: how many there are.
+    """
+    return workers >= (os.cpu_count() or 1)

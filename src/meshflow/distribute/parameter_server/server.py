@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,18 @@ __all__ = ["LARGE", "Held", "ParameterServer"]
 
 # From so many bytes on variables are changed in place, and who asks for the value gets a copy.
 LARGE = 1 << 20
+
+
+class _ProgramNeededError(Exception):
+    """A push is of a kind that there is no program for.
+
+    Args:
+      make: makes the program.
+    """
+
+    def __init__(self, make: Callable[[], None]) -> None:
+        super().__init__("a push has no program yet")
+        self.make = make
 
 
 class Held(Variable):
@@ -103,6 +116,9 @@ class ParameterServer:
         self._histories: dict[int, _History] = {}
         self._optimizers: dict[int, Any] = {}
         self._programs: dict[Any, ConcreteFunction] = {}
+        # Nobody else has these variables, so that other threads' programs may begin while a push is done. Who takes
+        # `writing` too takes it first.
+        self.lock = threading.RLock()
         self._attempts = Attempts()
         self._order = 0
         # How many bytes the variables have.
@@ -121,7 +137,7 @@ class ParameterServer:
           name: its name.
           constraint: its constraint, or None.
         """
-        with writing:
+        with writing, self.lock:
             array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
             held = Held(Tensor(array), trainable=False, name=name, constraint=constraint)
             held.key = key
@@ -137,7 +153,7 @@ class ParameterServer:
         Args:
           keys: the variables.
         """
-        with writing:
+        with self.lock:
             return self.clock, {key: self._held(key)._value for key in keys}
 
     def write(self, key: int, value: Any, adds: bool = False, order: int = 0) -> int:
@@ -149,7 +165,7 @@ class ParameterServer:
           adds: whether it is added.
           order: numbers the calls of the coordinator, so that one that comes again is known; 0 for none.
         """
-        with writing:
+        with writing, self.lock:
             if 0 < order <= self._order:
                 return self.clock
             self._order = max(self._order, order)
@@ -160,7 +176,7 @@ class ParameterServer:
 
     def state(self) -> Any:
         """All that this server knows, besides optimizers' rules and constraints."""
-        with writing:
+        with self.lock:
             values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
             return values, self.clock, self._attempts.state(), self._order
 
@@ -181,7 +197,7 @@ class ParameterServer:
 
     def knows(self, closure: int) -> bool:
         """Whether a closure's push was done before."""
-        with writing:
+        with self.lock:
             return self._attempts.done(closure) is not None
 
     def _held(self, key: int) -> Held:
@@ -210,7 +226,7 @@ class ParameterServer:
           key: its key.
           optimizer: a copy of it, with what `resolve` gives in the place of hosted variables.
         """
-        with writing:
+        with self.lock:
             self._optimizers[key] = optimizer
             self._programs.clear()
 
@@ -227,7 +243,7 @@ class ParameterServer:
         Returns:
           The attempt that was done before, if one was.
         """
-        with writing:
+        with self.lock:
             self._attempts.raise_floor(floor)
             return self._attempts.stage(push, ballot)
 
@@ -236,7 +252,7 @@ class ParameterServer:
         push: Push | Decision | None,
         wish: Wish,
         floor: int = 0,
-        memory: Callable[..., np.ndarray] = np.empty,
+        memory: Callable[..., np.ndarray] = transfers.fresh,
     ) -> Change:
         """Does what a closure pushes, unless it was done before, and gives the values that changed.
 
@@ -246,16 +262,29 @@ class ParameterServer:
           floor: closures with smaller numbers are over, and will not be pushed by anybody.
           memory: gives memory for rows of values, for a shape and a dtype.
         """
-        with writing:
-            repeated, staleness, refused = False, 0, None
-            self._attempts.raise_floor(floor)
-            if push is not None:
-                repeated = self.knows(push.closure)
-                refused = None if repeated else self._attempts.refused(push)
-                if not repeated and refused is None:
-                    staleness = self._do(self._attempts.decided(push))
-                    self._attempts.finish(push.closure, push.attempt)
-            return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
+        while True:
+            try:
+                with self.lock:
+                    return self._exchanged(push, wish, floor, memory)
+            except _ProgramNeededError as needed:
+                needed.make()
+
+    def _exchanged(
+        self,
+        push: Push | Decision | None,
+        wish: Wish,
+        floor: int,
+        memory: Callable[..., np.ndarray],
+    ) -> Change:
+        repeated, staleness, refused = False, 0, None
+        self._attempts.raise_floor(floor)
+        if push is not None:
+            repeated = self.knows(push.closure)
+            refused = None if repeated else self._attempts.refused(push)
+            if not repeated and refused is None:
+                staleness = self._do(self._attempts.decided(push))
+                self._attempts.finish(push.closure, push.attempt)
+        return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
 
     def _do(self, push: Push | None) -> int:
         """Does a push; its staleness."""
@@ -300,15 +329,23 @@ class ParameterServer:
         # Found without the checks of a call: there is one program for each kind of push.
         key = kind, tuple((a.shape, a.dtype) for a in arrays)
         program = self._programs.get(key)
-        if program is None:
-            name = "parameter_server_step"
-            function = Function(self._program(kind), autograph=False, name=name)
-            program = self._programs[key] = function.get_concrete_function(*operands)
-        program.run_arrays(arrays)
+        if program is None or not program.is_ready:
+            raise _ProgramNeededError(lambda: self._make_program(key, operands))
+        program.run_arrays(arrays, self.lock)
         changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
         for step in push.steps:
             changes.extend(self._changes_of(step))
         self._note([(key, rows) for key, rows in changes if key in self._histories])
+
+    def _make_program(self, key: Any, operands: Any) -> None:
+        """Makes the program of a kind of push, without the lock."""
+        with writing:
+            program = self._programs.get(key)
+            if program is None:
+                name = "parameter_server_step"
+                function = Function(self._program(key[0]), autograph=False, name=name)
+                program = self._programs[key] = function.get_concrete_function(*operands)
+            program.prepare()
 
     def _whole(self, step: Step) -> Step:
         held = [self._held(key) for key in step.keys]

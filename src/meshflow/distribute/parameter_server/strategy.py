@@ -150,10 +150,10 @@ class ParameterServerStrategy(Strategy):
         elif engine == "threads":
             self.cluster = InProcessCluster(workers, servers)
         elif engine == "processes":
-            launcher = LocalProcesses(folder)
+            launcher = LocalProcesses(folder, workers)
             self.cluster = RemoteCluster(launcher, workers, servers, patience=patience)
         elif engine in (None, "ray"):
-            actors = RayProcesses(folder, address, resources_per_worker)
+            actors = RayProcesses(folder, workers, address, resources_per_worker)
             self.cluster = RemoteCluster(actors, workers, servers, actors.host, patience)
         else:
             raise InvalidValueError(

@@ -42,6 +42,7 @@ from meshflow.distribute.parameter_server.messages import (
     Wish,
 )
 from meshflow.distribute.replicas.context import entered
+from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
 # Stands for a variable that servers will train.
@@ -140,15 +141,23 @@ class Worker:
       number: the worker's number.
       servers: the servers, each with `exchange`.
       strategy: the strategy that closures find as the current one.
+      crowded: whether other workers compute on the same cores, of which there is no more than one for each.
       apart: whether servers are in other processes, and are asked at the same time.
     """
 
     def __init__(
-        self, number: int, servers: Sequence[Any], strategy: Any, apart: bool = False
+        self,
+        number: int,
+        servers: Sequence[Any],
+        strategy: Any,
+        crowded: bool = False,
+        apart: bool = False,
     ) -> None:
         self.number = number
         self.servers = servers
         self._strategy = strategy
+        # A team of threads would wait for a core that another worker has.
+        self._cores = sizes.one_core if crowded else contextlib.nullcontext
         self._all: Callable[..., Any] = map
         if apart and len(servers) > 1:
             self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
@@ -189,7 +198,8 @@ class Worker:
                 with self._exchanging:
                     self._ask_all([None] * len(self.servers), call.floor)
             clocks = self._settled()
-            value, running, pushes = self._computed(call, clocks)
+            with self._cores():
+                value, running, pushes = self._computed(call, clocks)
             if self._is_over(call, running):
                 return Outcome(value, clocks, [], False, self._traffic())
             self._compress(pushes)

@@ -26,10 +26,11 @@ class WorkerService:
     Args:
       number: the worker's number.
       servers: the servers.
+      crowded: see `Worker`.
     """
 
-    def __init__(self, number: int, servers: Sequence[Any]) -> None:
-        self._number, self._servers = number, servers
+    def __init__(self, number: int, servers: Sequence[Any], crowded: bool) -> None:
+        self._number, self._servers, self._crowded = number, servers, crowded
         self._worker: Worker | None = None
         self._functions: dict[int, Any] = {}
         self._iterators: dict[int, Any] = {}
@@ -47,7 +48,9 @@ class WorkerService:
         self._strategy = ParameterServerStrategy.of_worker(
             workers, len(self._servers), Options(*options)
         )
-        self._worker = Worker(self._number, self._servers, self._strategy, apart=True)
+        self._worker = Worker(
+            self._number, self._servers, self._strategy, self._crowded, apart=True
+        )
 
     def _run(self, request: Request) -> tuple[str, Any]:
         """What came of a closure: its outcome, its error, or what the coordinator has to make first."""
