@@ -333,3 +333,22 @@ def test_models_that_make_their_layers_late_come_back_from_checkpoints(tmp_path,
         assert type(again) is made and len(again.weights) == len(model.weights)
         assert len(again.optimizer.get_weights()) == len(model.optimizer.get_weights()) > 0
     assert_close(again.predict(x, verbose=0), expected)
+
+
+def test_unknown_formats_are_refused_before_anything_is_written(tmp_path):
+    model = functional()
+    with pytest.raises(ValueError, match="Unknown `save_format`"):
+        model.save(tmp_path / "m", save_format="zip")
+    with pytest.raises(ValueError, match="Unknown format"):
+        model.save_weights(tmp_path / "w", save_format="zip")
+    assert not list(tmp_path.iterdir())
+    model.save_weights(tmp_path / "w", save_format="tensorflow")
+    assert (tmp_path / "w.index").exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_layers_are_described_in_either_format(legacy):
+    layer = layers.Dense(3, activation="relu", name="d")
+    config = layers.serialize(layer, use_legacy_format=legacy)
+    again = layers.deserialize(config, use_legacy_format=legacy)
+    assert again.get_config() == layer.get_config()
