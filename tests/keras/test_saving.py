@@ -349,3 +349,22 @@ def test_models_that_were_never_called_have_no_weights_to_save(tmp_path):
     first.save_weights(tmp_path / "w.weights.h5")
     second.load_weights(tmp_path / "w.weights.h5")
     np.testing.assert_array_equal(second.predict(X, verbose=0), first.predict(X, verbose=0))
+
+
+def test_unknown_formats_are_refused_before_anything_is_written(tmp_path):
+    model = functional()
+    with pytest.raises(ValueError, match="Unknown `save_format`"):
+        model.save(tmp_path / "m", save_format="zip")
+    with pytest.raises(ValueError, match="Unknown format"):
+        model.save_weights(tmp_path / "w", save_format="zip")
+    assert not list(tmp_path.iterdir())
+    model.save_weights(tmp_path / "w", save_format="tensorflow")
+    assert (tmp_path / "w.index").exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_layers_are_described_in_either_format(legacy):
+    layer = layers.Dense(3, activation="relu", name="d")
+    config = layers.serialize(layer, use_legacy_format=legacy)
+    again = layers.deserialize(config, use_legacy_format=legacy)
+    assert again.get_config() == layer.get_config()

@@ -25,8 +25,8 @@ here first. What each is for, and what in public would take its place:
 * `dce_jaxpr`: a jaxpr without what some of its results do not need. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: devices of another number, jaxprs and primitives,
   all primitives by name, lines of users' programs. These are public, in `jax.extend`, but may change in any version.
-* `mlir_ir`, `mlir_func`, `mlir_hlo`, `read_portable_artifact`, `write_portable_artifact`, `refine_polymorphic_shapes`:
-  programs of StableHLO that TensorFlow's files hold without what `jax.export` writes beside them: read, given known
+* `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`, `write_portable_artifact`,
+  `refine_polymorphic_shapes`: programs of StableHLO that TensorFlow's files hold without what `jax.export` writes beside them: read, given known
   sizes, written. Public: a function of `jax.export` that takes the program alone.
 * `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
 
@@ -68,6 +68,7 @@ __all__ = [
     "mlir_hlo",
     "mlir_ir",
     "mlir_lowering",
+    "mlir_passes",
     "needs_devices_when_lowered",
     "parse_flatten_op_sharding",
     "persistent_cache_min_compile_time_secs",
@@ -97,6 +98,7 @@ try:
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client
     from jax._src.lib.mlir import ir as mlir_ir
+    from jax._src.lib.mlir import passmanager as mlir_passes
     from jax._src.lib.mlir.dialects import func as mlir_func
     from jax._src.lib.mlir.dialects import hlo as mlir_hlo
     from jax._src.sharding_impls import parse_flatten_op_sharding

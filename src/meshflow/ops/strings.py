@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -214,8 +215,16 @@ def regex_replace(
     count = 0 if replace_global else 1
 
     def change(word: bytes) -> bytes:
-        text = word.decode("utf-8", "surrogateescape")
-        return compiled.sub(replacement, text, count=count).encode("utf-8", "surrogateescape")
+        text, end = word.decode("utf-8", "surrogateescape"), -1
+
+        def rewritten(match: re.Match[str]) -> str:
+            # RE2 finds nothing of no length where the match before ended.
+            nonlocal end
+            found = "" if match.end() == end else replacement(match)
+            end = match.end()
+            return found
+
+        return compiled.sub(rewritten, text, count=count).encode("utf-8", "surrogateescape")
 
     return _map("regex_replace", change, input)
 

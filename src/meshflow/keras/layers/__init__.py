@@ -91,11 +91,12 @@ if not TYPE_CHECKING:  # To type checkers every name would be there.
         return getattr(importlib.import_module(_LATER[name]), name)
 
 
-def serialize(layer: Any) -> dict[str, Any] | str | None:
+def serialize(layer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
     """The configuration of a layer: `{'class_name': ..., 'config': ...}`.
 
     Args:
       layer: the layer.
+      use_legacy_format: accepted; both formats of Keras 2 are read.
 
     Returns:
       A dictionary that `deserialize` makes a layer of.
@@ -109,12 +110,13 @@ def serialize(layer: Any) -> dict[str, Any] | str | None:
     return registry.serialize(layer)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Layer:
+def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Layer:
     """The layer with a configuration.
 
     Args:
       config: what `serialize` gave.
       custom_objects: classes and functions by name.
+      use_legacy_format: accepted; both formats of Keras 2 are read.
 
     Raises:
       ValueError: for an unknown class.

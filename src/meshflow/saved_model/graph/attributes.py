@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
@@ -12,7 +13,22 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.io.tensors import make_ndarray
 
-__all__ = ["Node", "Sizes", "as_sizes", "is_known", "numbers", "traced"]
+__all__ = [
+    "HostNeeded",
+    "Node",
+    "Sizes",
+    "as_sizes",
+    "is_known",
+    "is_words",
+    "numbers",
+    "on_host",
+    "traced",
+]
+
+
+class HostNeeded(BaseException):
+    """A function that is traced needs strings, tables, or a value that is known only while it runs."""
+
 
 # Attributes that have the same default wherever an op has them.
 _DEFAULTS: dict[str, Any] = {
@@ -20,7 +36,57 @@ _DEFAULTS: dict[str, Any] = {
     "_module_crc32c": None,
     "adj_x": False,
     "adj_y": False,
+    "adjoint_a": False,
+    "adjoint_b": False,
     "align_corners": False,
+    "use_nesterov": False,
+    "dense_shapes": [],
+    "Tdense": [],
+    "sparse_types": [],
+    "rates": [1, 1, 1, 1],
+    "use_quote_delim": True,
+    "summarize": 3,
+    "signed_input": True,
+    "select_cols": [],
+    "round_mode": b"HALF_TO_EVEN",
+    "replacement_char": 65533,
+    "replace_control_characters": False,
+    "ratio": 1,
+    "range_given": False,
+    "quality": 95,
+    "pad_to_max_output_size": False,
+    "pad_per_class": False,
+    "output_stream": b"stderr",
+    "output_encoding": b"UTF-8",
+    "out_idx": 3,
+    "num_sparse": 0,
+    "na_value": b"",
+    "method": b"bilinear",
+    "merge_repeated": False,
+    "little_endian": True,
+    "kernel_type": b"lanczos3",
+    "input_encoding": b"UTF-8",
+    "include_batch_in_index": False,
+    "full_matrices": False,
+    "format": b"",
+    "field_delim": b",",
+    "extrapolation_value": 0.0,
+    "expand_animations": True,
+    "errors": b"replace",
+    "end": b"\n",
+    "desired_samples": -1,
+    "desired_channels": -1,
+    "beta": 0.5,
+    "bias": 1.0,
+    "depth_radius": 5,
+    "compute_v": True,
+    "compute_uv": True,
+    "compression": -1,
+    "channels": 0,
+    "clip_boxes": True,
+    "blank_index": -1,
+    "antialias": True,
+    "adjoint": False,
     "alpha": 0.2,
     "approximate": False,
     "axis": 0,
@@ -83,6 +149,27 @@ _OWN: dict[tuple[str, str], Any] = {
     ("Conv3DBackpropInputV2", "data_format"): b"NDHWC",
     ("Bucketize", "boundaries"): [],
     ("Where", "T"): 1,
+    ("StringToNumber", "out_type"): 1,
+    ("MatrixDiagV3", "align"): b"RIGHT_LEFT",
+    ("MatrixDiagPartV3", "align"): b"RIGHT_LEFT",
+    ("MatrixSetDiagV3", "align"): b"RIGHT_LEFT",
+    ("MatrixDiagV2", "align"): b"LEFT_LEFT",
+    ("MatrixDiagPartV2", "align"): b"LEFT_LEFT",
+    ("MatrixSetDiagV2", "align"): b"LEFT_LEFT",
+    ("LRN", "alpha"): 1.0,
+    ("HistogramFixedWidth", "dtype"): 3,
+    ("MaxPoolWithArgmax", "Targmax"): 9,
+    ("UnicodeDecode", "Tsplits"): 9,
+    ("UnicodeDecodeWithOffsets", "Tsplits"): 9,
+    ("DecodePng", "dtype"): 4,
+    ("DecodeImage", "dtype"): 4,
+    ("FakeQuantWithMinMaxArgs", "min"): -6.0,
+    ("FakeQuantWithMinMaxArgs", "max"): 6.0,
+    ("QuantizeAndDequantizeV2", "axis"): -1,
+    ("QuantizeAndDequantizeV3", "axis"): -1,
+    ("QuantizeAndDequantizeV3", "range_given"): True,
+    ("QuantizeAndDequantizeV4", "axis"): -1,
+    ("StringFormat", "template"): b"%s",
 }
 
 
@@ -221,6 +308,25 @@ def numbers(value: Any) -> list[Any]:
       value: an array.
 
     Raises:
-      TypeError: when they depend on what the program computes.
+      HostNeeded: when they depend on what the program computes.
     """
-    return [v if is_symbolic_dim(v) else int(v) for v in np.asarray(value).reshape(-1)]
+    return [v if is_symbolic_dim(v) else int(v) for v in on_host(value).reshape(-1)]
+
+
+def on_host(value: Any) -> np.ndarray:
+    """An array whose numbers decide on what a program is.
+
+    Args:
+      value: an array.
+
+    Raises:
+      HostNeeded: when a program computes it.
+    """
+    if isinstance(value, jax.core.Tracer):
+        raise HostNeeded
+    return np.asarray(value)
+
+
+def is_words(value: Any) -> bool:
+    """Whether a value is strings, which exist on the host only."""
+    return getattr(value, "dtype", None) == np.dtype(object) and not isinstance(value, Sizes)

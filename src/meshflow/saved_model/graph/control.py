@@ -12,7 +12,15 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.saved_model.graph.attributes import Node, Sizes, is_known, traced
+from meshflow.saved_model.graph.attributes import (
+    HostNeeded,
+    Node,
+    Sizes,
+    is_known,
+    is_words,
+    on_host,
+    traced,
+)
 from meshflow.saved_model.graph.ops.lists import TensorList
 
 __all__ = ["CONTROL"]
@@ -22,6 +30,19 @@ _ROUNDS = 3
 
 
 def _while(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
+    if not run.host:
+        return _compiled_loop(run, node, inputs)
+    try:
+        return _compiled_loop(run, node, inputs)
+    except HostNeeded:
+        condition, body = run.library[node["cond"]], run.library[node["body"]]
+        values = list(inputs)
+        while bool(np.all(on_host(run.call(condition, values)[0]))):
+            values = run.call(body, values)
+        return values
+
+
+def _compiled_loop(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
     condition, body = run.library[node["cond"]], run.library[node["body"]]
     kept = {i for i, argument in body.unchanged().items() if i == argument}
     carried = [i for i in range(len(inputs)) if i not in kept]
@@ -97,7 +118,7 @@ def _rounds(run: Any, condition: Any, body: Any, inputs: Any, carried: list[int]
     while rounds < 100_000:
         try:
             more = run.call(condition, values)[0]
-        except Exception:  # of any kind: an op met what is not known
+        except (Exception, HostNeeded):  # of any kind: an op met what is not known
             return None
         if not is_known(more):
             return None
@@ -122,12 +143,14 @@ def _next(run: Any, body: Any, place: int, values: list[Any]) -> Any:
     try:
         run.evaluate(body.nodes, found, [name], body.name)
         value = found[name][index]
-    except Exception:
+    except (Exception, HostNeeded):
         return _Unknown()
     return value if is_known(value) else _Unknown()
 
 
 def _array(value: Any) -> Any:
+    if is_words(value):
+        raise HostNeeded
     return value if isinstance(value, TensorList) else jnp.asarray(traced(value))
 
 

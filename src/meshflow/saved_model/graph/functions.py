@@ -35,6 +35,7 @@ from meshflow.saved_model.graph.nodes import (
     strings,
     types,
 )
+from meshflow.saved_model.graph.portable import without_composites
 from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
 from meshflow.saved_model.recording import HostStep, Plan
@@ -236,7 +237,7 @@ def _add_resource(function: Any, name: str, aval: Any) -> str:
 def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) -> list[str]:
     """Adds the op that runs StableHLO; gives its outputs."""
     kept = exported.module_kept_var_idx
-    content = bytes(exported.mlir_module_serialized)
+    content = without_composites(bytes(exported.mlir_module_serialized))
     outs = [a.shape for a in exported.out_avals]
     add_node(
         function.node_def,

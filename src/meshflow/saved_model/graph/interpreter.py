@@ -17,17 +17,41 @@ from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime import errors
 from meshflow.saved_model.graph import control
-from meshflow.saved_model.graph.attributes import Node, Sizes, as_sizes, numbers, reference
+from meshflow.saved_model.graph.attributes import (
+    HostNeeded,
+    Node,
+    Sizes,
+    as_sizes,
+    is_words,
+    numbers,
+    reference,
+)
+from meshflow.saved_model.graph.ops.algebra import ALGEBRA
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
 from meshflow.saved_model.graph.ops.examples import EXAMPLES, first_output
+from meshflow.saved_model.graph.ops.gradients import GRADIENTS, UPDATES
+from meshflow.saved_model.graph.ops.images import IMAGES
 from meshflow.saved_model.graph.ops.lists import LISTS
 from meshflow.saved_model.graph.ops.modules import MODULES
 from meshflow.saved_model.graph.ops.networks import NETWORKS
+from meshflow.saved_model.graph.ops.records import RECORDS
 from meshflow.saved_model.graph.ops.text import TEXT, Table
 
 __all__ = ["GraphFunction", "HostNeeded", "Library", "RandomNeeded", "Run", "Stored", "known_ops"]
 
-_PURE: dict[str, Callable[..., Any]] = {**ARRAYS, **NETWORKS, **LISTS, **MODULES}
+_PURE: dict[str, Callable[..., Any]] = {
+    **ARRAYS,
+    **ALGEBRA,
+    **NETWORKS,
+    **GRADIENTS,
+    **IMAGES,
+    **LISTS,
+    **MODULES,
+}
+# What exists on the host only.
+_HOST: dict[str, Callable[..., Any]] = {**TEXT, **RECORDS}
+# How many results these have, the host finds out.
+_OPEN_ENDED = frozenset(("Where",))
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Names of outputs, in their order, of ops that have several.
 _OUTPUTS = {
@@ -37,14 +61,41 @@ _OUTPUTS = {
     ),
     "TopKV2": ("values", "indices"),
     "StringSplitV2": ("indices", "values", "shape"),
-    "Unique": ("y", "idx"),
+    **dict.fromkeys(
+        ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"), ("y", "idx", "count")
+    ),
+    "StringSplit": ("indices", "values", "shape"),
+    "StringNGrams": ("ngrams", "ngrams_splits"),
+    "UnicodeDecode": ("row_splits", "char_values"),
+    "UnicodeDecodeWithOffsets": ("row_splits", "char_values", "char_to_byte_starts"),
+    "DenseToDenseSetOperation": ("result_indices", "result_values", "result_shape"),
+    "Svd": ("s", "u", "v"),
+    "Qr": ("q", "r"),
+    "SelfAdjointEigV2": ("e", "v"),
+    "LogMatrixDeterminant": ("sign", "log_abs_determinant"),
+    "MaxPoolWithArgmax": ("output", "argmax"),
+    "NonMaxSuppressionV4": ("selected_indices", "valid_outputs"),
+    "NonMaxSuppressionV5": ("selected_indices", "selected_scores", "valid_outputs"),
+    "CombinedNonMaxSuppression": (
+        "nmsed_boxes",
+        "nmsed_scores",
+        "nmsed_classes",
+        "valid_detections",
+    ),
+    "CTCGreedyDecoder": (
+        "decoded_indices",
+        "decoded_values",
+        "decoded_shape",
+        "log_probability",
+    ),
+    "DecodeWav": ("audio", "sample_rate"),
+    "BroadcastGradientArgs": ("r0", "r1"),
+    "FusedBatchNormGradV3": ("x_backprop", "scale_backprop", "offset_backprop"),
+    "SoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
+    "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
     "LookupTableExportV2": ("keys", "values"),
 }
 _FUSED_THIRD = "reserve_space_3"
-
-
-class HostNeeded(BaseException):
-    """A function that is traced needs strings or tables."""
 
 
 class RandomNeeded(BaseException):
@@ -95,6 +146,17 @@ class GraphFunction:
         return found
 
 
+def _functions_of(node: Node) -> list[str]:
+    """Names of the functions that a node calls."""
+    if node.op in _CALLS:
+        return [node["f"]]
+    if node.op in ("While", "StatelessWhile"):
+        return [node["cond"], node["body"]]
+    if node.op in ("If", "StatelessIf"):
+        return [node["then_branch"], node["else_branch"]]
+    return list(node["branches"]) if node.op in ("Case", "StatelessCase") else []
+
+
 class Library:
     """The functions of a graph.
 
@@ -108,6 +170,23 @@ class Library:
 
     def __contains__(self, name: str) -> bool:
         return name in self._protos
+
+    def needs_host(self, nodes: Iterable[Node]) -> bool:
+        """Whether nodes, or functions that they call, have ops that no compiled program has.
+
+        Args:
+          nodes: the nodes.
+        """
+        waiting, seen = list(nodes), set[str]()
+        while waiting:
+            node = waiting.pop()
+            if node.op in _HOST or node.op in _OPEN_ENDED:
+                return True
+            for name in _functions_of(node):
+                if name in self and name not in seen:
+                    seen.add(name)
+                    waiting += self[name].nodes.values()
+        return False
 
     def __getitem__(self, name: str) -> GraphFunction:
         """A function by its name.
@@ -169,8 +248,10 @@ class Run:
             raise errors.DataLossError(f"function {function.name} calls itself without end.")
         found: dict[str, Any] = {n: [v] for n, v in zip(function.arguments, arguments, strict=True)}
         wanted = [name for name, _, _ in function.results] + function.last
-        self.evaluate(function.nodes, found, wanted, function.name)
-        self._depth -= 1
+        try:
+            self.evaluate(function.nodes, found, wanted, function.name)
+        finally:
+            self._depth -= 1
         return [self._output(function.nodes, found, place) for place in function.results]
 
     def evaluate(
@@ -260,21 +341,24 @@ class Run:
             return control.CONTROL[op](self, node, inputs)
         if op in _STATE:
             return _STATE[op](self, node, *inputs)
-        if op in TEXT:
-            if not self.host:
-                raise HostNeeded
+        if op in _HOST:
+            self._check_host(inputs)
             if op in ("HashTableV2", "MutableHashTableV2", "MutableHashTableOfTensorsV2"):
                 return self._table(node, inputs)
-            return TEXT[op](node, *inputs)
+            return _HOST[op](node, *inputs)
         raise errors.UnimplementedError(
             f"node {node.name}: TensorFlow's op {op} is not known here, so what needs it cannot be run."
         )
 
     def _with_text(self, inputs: list[Any]) -> list[Any]:
         """What an op takes that moves strings, by NumPy."""
-        if not self.host:
-            raise HostNeeded
+        self._check_host(inputs)
         return [np.asarray(v) if isinstance(v, jax.Array) else v for v in inputs]
+
+    def _check_host(self, inputs: list[Any]) -> None:
+        """The host has what it works with while nothing is traced."""
+        if not self.host or any(isinstance(v, jax.core.Tracer) for v in inputs):
+            raise HostNeeded
 
     def _table(self, node: Node, inputs: list[Any]) -> Any:
         key = node.text("shared_name") or node.name
@@ -343,6 +427,7 @@ _STATE: dict[str, Callable[..., Any]] = {
     "RandomStandardNormal": _random(jax.random.normal),
     "TruncatedNormal": _random(lambda k, s, d: jax.random.truncated_normal(k, -2, 2, s, d)),
     "RandomUniformInt": _random_integers,
+    **UPDATES,
     "ReadVariableOp": _read,
     "ResourceGather": _rows,
     "AssignVariableOp": _write,
@@ -364,11 +449,9 @@ def _sizes_again(value: Any) -> Any:
 
 def known_ops() -> list[str]:
     """Names of all ops that can be run."""
-    return sorted({*_PURE, *_CALLS, *control.CONTROL, *_STATE, *TEXT, "Const"})
+    return sorted({*_PURE, *_CALLS, *control.CONTROL, *_STATE, *_HOST, "Const"})
 
 
 def is_text(value: Any) -> bool:
     """Whether a value exists on the host only."""
-    return isinstance(value, Table) or (
-        getattr(value, "dtype", None) == np.dtype(object) and not isinstance(value, Sizes)
-    )
+    return isinstance(value, Table) or is_words(value)

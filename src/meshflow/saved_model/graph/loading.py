@@ -46,6 +46,7 @@ _FILLING = frozenset(
     + ("HashTableV2", "MutableHashTableV2", "LookupTableImportV2", "InitializeTableV2")
     + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
 )
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _INIT = "__saved_model_init_op"
 
 
@@ -134,7 +135,8 @@ class _SignatureReader:
         outs = {n: _spec(definition.outputs[n], n) for n in sorted(definition.outputs)}
         fed = [reference(definition.inputs[n].name)[0] for n in names]
         wanted = [reference(definition.outputs[n].name) for n in outs]
-        handles = self._handles(wanted, set(fed))
+        reached = self._reached(wanted, set(fed))
+        handles = [n.name for n in reached if n.op in _VARIABLES]
         captured = [self._named_variable(self._nodes[h]) for h in handles]
 
         def body(run: Run, values: list[Any]) -> list[Any]:
@@ -146,12 +148,18 @@ class _SignatureReader:
             return [found[n][index] for n, _, index in wanted]
 
         program = GraphProgram(
-            name, self._library, body, captured, slots_of(outs), list(outs.values())
+            name,
+            self._library,
+            body,
+            captured,
+            slots_of(outs),
+            list(outs.values()),
+            self._library.needs_host(reached),
         )
         return Signature(name, Alternative(((), specs), slots_of(outs), program))
 
-    def _handles(self, wanted: Any, fed: set[str]) -> list[str]:
-        """Variables among the nodes that some need."""
+    def _reached(self, wanted: Any, fed: set[str]) -> list[Node]:
+        """Nodes that some need."""
         waiting, seen, found = [n for n, _, _ in wanted], set(fed), []
         while waiting:
             name = waiting.pop()
@@ -159,8 +167,7 @@ class _SignatureReader:
                 continue
             seen.add(name)
             node = self._nodes[name]
-            if node.op in ("VarHandleOp", "VariableV2", "Variable"):
-                found.append(name)
+            found.append(node)
             waiting += [n for n, _, _ in node.inputs]
         return found
 
@@ -342,9 +349,9 @@ class _Reader(_SignatureReader):
 
         slots = slots_of(result)
         specs = [leaf for leaf in nest.flatten(result) if isinstance(leaf, TensorSpec)]
-        return Alternative(
-            arguments, slots, GraphProgram(name, library, body, captured, slots, specs)
-        )
+        host = library.needs_host(library[concrete].nodes.values())
+        program = GraphProgram(name, library, body, captured, slots, specs, host)
+        return Alternative(arguments, slots, program)
 
 
 def _spec(info: Any, name: str) -> TensorSpec:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -17,8 +17,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.ops.casting import cast
 from meshflow.ops.random import stateful
+from meshflow.saved_model.graph.attributes import HostNeeded
 from meshflow.saved_model.graph.interpreter import (
-    HostNeeded,
     Library,
     RandomNeeded,
     Run,
@@ -54,6 +54,7 @@ class GraphProgram:
       captured: what it captures: variables, known arrays, tables.
       structure: the nested result with `Slot`s.
       specs: specs of the results.
+      on_host: whether it has ops that no compiled program has.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class GraphProgram:
         captured: Sequence[Any],
         structure: Any,
         specs: Sequence[TensorSpec],
+        on_host: bool = False,
     ) -> None:
         self._name, self._library, self._body = name, library, body
         variables: dict[int, Variable] = {}
@@ -78,7 +80,7 @@ class GraphProgram:
         self._sized: dict[Any, Traced] = {}
         # Whether it needs random numbers: their key is then its last argument.
         self._draws = False
-        self._on_host = any(is_text(c) for c in self._captured)
+        self._on_host = on_host or any(is_text(c) for c in self._captured)
 
     @property
     def on_host(self) -> bool:
@@ -101,7 +103,12 @@ class GraphProgram:
                 return self._traced_call(tensors)
             except HostNeeded:
                 self._on_host = True
-        return self._by_host(tensors)
+        try:
+            return self._by_host(tensors)
+        except HostNeeded:
+            raise ValueNeededError(
+                f"{self._name} has strings, tables or sizes that it computes, so it runs op by op."
+            ) from None
 
     def _traced_call(self, tensors: Sequence[Tensor]) -> Any:
         if not self._draws:
@@ -141,12 +148,7 @@ class GraphProgram:
         return jnp.asarray(value)
 
     def _by_host(self, tensors: Sequence[Tensor]) -> Any:
-        given = [
-            t._concrete(f"a function of strings or tables ({self._name})")
-            if t.dtype.name == "string"
-            else t._value
-            for t in tensors
-        ]
+        given = [t._concrete("what sizes or strings are made of") for t in tensors]
         values = [v._value for v in self.captures]
         state = Run(self._library, values, host=True, key=_new_key()._value)
         results = self._body(state, [*given, *self._captured])

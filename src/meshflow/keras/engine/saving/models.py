@@ -61,6 +61,7 @@ def save_model(
 
     Raises:
       FileExistsError: when the file exists and may not be replaced.
+      ValueError: for an unknown format.
       NotImplementedError: for a subclassed model without `get_config`, unless a folder is written and the
         model has been called.
       ValueError: for another `keras_version`, for one of a folder, and for what Keras 3 does not have.
@@ -102,7 +103,16 @@ def save_model(
         _write_folder(model, path, meta, state, kwargs)
 
 
+_FORMATS = {"h5": "h5", "hdf5": "h5", "keras": "keras", "tf": "tf", "tensorflow": "tf"}
+
+
 def _kind(path: str, save_format: str | None) -> str:
+    if save_format is not None and save_format not in _FORMATS:
+        raise ValueError(
+            "Unknown `save_format` argument. Expected one of 'keras', 'tf', or 'h5'. "
+            f"Received: {save_format!r}"
+        )
+    save_format = _FORMATS.get(save_format or "")
     if path.endswith((".h5", ".hdf5")) or save_format == "h5":
         return "h5"
     return "keras" if path.endswith(".keras") or save_format == "keras" else "tf"

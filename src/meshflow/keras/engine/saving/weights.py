@@ -21,6 +21,7 @@ def _is_h5(path: str, save_format: str | None = None) -> bool:
 
 
 _SAFETENSORS = ".safetensors"
+_FORMATS = (None, "tf", "tensorflow", "h5", "hdf5", "keras")
 
 
 @inside(CHECKPOINT, "save_weights")
@@ -42,7 +43,7 @@ def save_weights(
       options: a `tf.train.CheckpointOptions`, for checkpoints.
 
     Raises:
-      ValueError: for a model without weights yet.
+      ValueError: for a model without weights yet, and for an unknown format.
       FileExistsError: when the file exists and may not be replaced.
 
     Example:
@@ -55,8 +56,12 @@ def save_weights(
       ['model.weights.h5']
     """
     path = text(filepath)
+    if save_format not in _FORMATS:
+        raise ValueError(
+            f"Unknown format. Received: `save_format`={save_format}. Was expecting one of ['tf', 'h5']."
+        )
     safetensors = path.endswith(_SAFETENSORS) and save_format is None
-    in_file = safetensors or (_is_h5(path, save_format) and save_format != "tf")
+    in_file = safetensors or (_is_h5(path, save_format) and save_format not in ("tf", "tensorflow"))
     # A checkpoint may hold a subclassed model that has no weights yet.
     if not model.built and not model._saved_weights and (in_file or hasattr(model, "add")):
         raise ValueError(

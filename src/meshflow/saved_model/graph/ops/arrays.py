@@ -12,7 +12,15 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.saved_model.graph.attributes import Node, Sizes, as_sizes, is_known, numbers, traced
+from meshflow.saved_model.graph.attributes import (
+    Node,
+    Sizes,
+    as_sizes,
+    is_known,
+    numbers,
+    on_host,
+    traced,
+)
 
 __all__ = ["ARRAYS"]
 
@@ -196,8 +204,8 @@ def _strided(node: Node, x: Any, begin: Any, end: Any, strides: Any) -> Any:
         elif node["shrink_axis_mask"] >> i & 1:
             index.append(starts[i] if not is_known(starts) else int(starts[i]))
         else:
-            first = None if node["begin_mask"] >> i & 1 else int(np.asarray(starts[i]))
-            last = None if node["end_mask"] >> i & 1 else int(np.asarray(ends[i]))
+            first = None if node["begin_mask"] >> i & 1 else int(on_host(starts[i]))
+            last = None if node["end_mask"] >> i & 1 else int(on_host(ends[i]))
             index.append(slice(first, last, step))
     _check_places(x, index)
     return np.asarray(x[tuple(index)]) if is_known(x) else x[tuple(index)]
@@ -307,17 +315,17 @@ def _filled(node: Node, shape: Any, value: Any) -> Any:
 
 
 def _padded(node: Node, x: Any, widths: Any, value: Any = None) -> Any:
-    given = np.asarray(widths).tolist()
+    given = on_host(widths).tolist()
     return jnp.pad(x, given, constant_values=0 if value is None else value)
 
 
 def _mirrored(node: Node, x: Any, widths: Any) -> Any:
     mode = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[node.text("mode")]
-    return jnp.pad(x, np.asarray(widths).tolist(), mode=mode)
+    return jnp.pad(x, on_host(widths).tolist(), mode=mode)
 
 
 def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
-    first, last, by = (np.asarray(v).item() for v in (start, limit, step))
+    first, last, by = (on_host(v).item() for v in (start, limit, step))
     return np.arange(first, last, by).astype(start.dtype)
 
 
@@ -356,18 +364,7 @@ def _top(node: Node, x: Any, k: Any) -> Any:
 
 
 def _where(node: Node, condition: Any) -> Any:
-    if not is_known(condition):
-        condition = np.asarray(condition)
-    return np.argwhere(condition).astype(np.int64)
-
-
-def _unique(node: Node, x: Any) -> Any:
-    values, first, inverse = np.unique(np.asarray(x), return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    kind = np.int32 if node["out_idx"] == 3 else np.int64
-    return values[order], rank[inverse.reshape(-1)].astype(kind)
+    return np.argwhere(on_host(condition)).astype(np.int64)
 
 
 def _reversed_sequences(node: Node, x: Any, lengths: Any) -> Any:
@@ -393,7 +390,7 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     **_ELEMENTWISE,
     **dict.fromkeys(
         ("Identity", "Snapshot", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics")
-        + ("PlaceholderWithDefault", "CheckNumericsV2", "OptimizationBarrier", "Bitcast"),
+        + ("PlaceholderWithDefault", "CheckNumericsV2", "OptimizationBarrier"),
         _same,
     ),
     "IdentityN": lambda node, *values: list(values),
@@ -448,8 +445,7 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "Roll": lambda node, x, shift, axis: jnp.roll(x, numbers(shift), numbers(axis)),
     "TopKV2": _top,
     "Where": _where,
-    "Unique": _unique,
     "ReverseSequence": _reversed_sequences,
     "MatrixBandPart": _banded,
-    "InvertPermutation": lambda node, x: np.argsort(np.asarray(x)).astype(x.dtype),
+    "InvertPermutation": lambda node, x: (np if is_known(x) else jnp).argsort(x).astype(x.dtype),
 }

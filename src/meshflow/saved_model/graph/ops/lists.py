@@ -11,7 +11,14 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.saved_model.graph.attributes import Node, as_sizes, is_known, numbers
+from meshflow.saved_model.graph.attributes import (
+    Node,
+    as_sizes,
+    is_known,
+    is_words,
+    numbers,
+    on_host,
+)
 
 __all__ = ["LISTS", "TensorList"]
 
@@ -42,7 +49,10 @@ class TensorList:
         """A list whose elements have a shape now."""
         if self.items is not None:
             return self
-        return TensorList(jnp.zeros((self.count, *shape), self.dtype), self.count, self.dtype)
+        sizes = (self.count, *shape)
+        words = self.dtype == np.dtype(object)
+        items = np.full(sizes, b"", object) if words else jnp.zeros(sizes, self.dtype)
+        return TensorList(items, self.count, self.dtype)
 
 
 def _element_shape(shape: Any) -> tuple[int, ...] | None:
@@ -64,7 +74,7 @@ def _empty(node: Node, shape: Any, most: Any) -> TensorList:
 
 
 def _from_tensor(node: Node, x: Any, shape: Any) -> TensorList:
-    return TensorList(jnp.asarray(x), np.shape(x)[0], x.dtype)
+    return TensorList(x if is_words(x) else jnp.asarray(x), np.shape(x)[0], x.dtype)
 
 
 def _stacked(node: Node, items: TensorList, shape: Any) -> Any:
@@ -76,11 +86,17 @@ def _stacked(node: Node, items: TensorList, shape: Any) -> Any:
 
 def _item(node: Node, items: TensorList, index: Any, shape: Any) -> Any:
     items = items.filled(_element_shape(shape) or ())
+    if is_words(items.items):
+        return np.asarray(items.items[int(on_host(index))], object)
     return lax.dynamic_index_in_dim(items.items, index, keepdims=False)
 
 
 def _with_item(node: Node, items: TensorList, index: Any, value: Any) -> TensorList:
     items = items.filled(np.shape(value))
+    if is_words(items.items):
+        words = items.items.copy()
+        words[int(on_host(index))] = value
+        return TensorList(words, items.count, items.dtype)
     stored = lax.dynamic_update_index_in_dim(items.items, jnp.asarray(value), index, 0)
     return TensorList(stored, items.count, items.dtype)
 

@@ -14,7 +14,7 @@ from jax import lax
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.tensor import Tensor
 from meshflow.ops.image import geometry
-from meshflow.saved_model.graph.attributes import Node, is_known, numbers
+from meshflow.saved_model.graph.attributes import Node, is_known, numbers, on_host
 
 __all__ = ["NETWORKS"]
 
@@ -231,7 +231,7 @@ def _squared_norm(node: Node, x: Any) -> Any:
 
 def _segments(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def run(node: Node, x: Any, ids: Any, count: Any = None) -> Any:
-        total = int(np.max(np.asarray(ids)) + 1 if count is None else count)
+        total = int(np.max(on_host(ids)) + 1 if count is None else on_host(count))
         return reduce(x, ids, total)
 
     return run
@@ -243,7 +243,7 @@ def _bucketized(node: Node, x: Any) -> Any:
 
 
 def _counted(node: Node, x: Any, size: Any, weights: Any) -> Any:
-    length = int(size)
+    length = int(on_host(size))
     kind = node.dtype("T")
     if is_known(x) and np.ndim(x) == 1 and not np.size(weights):
         counts = np.bincount(x, minlength=length)[:length]

@@ -1,0 +1,257 @@
+"""Special functions, linear algebra, Fourier transforms, complex numbers, segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from meshflow.ops import array, linalg, signal
+from meshflow.ops import math as _math
+from meshflow.saved_model.graph.attributes import Node, numbers, on_host
+from meshflow.saved_model.graph.ops.public import by, tensor_of
+
+__all__ = ["ALGEBRA"]
+
+
+def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda node, *values: function(*map(jnp.asarray, values))
+
+
+def _bits(node: Node, x: Any) -> Any:
+    """The same bytes as numbers of another kind."""
+    wanted = node.dtype("type")
+    x = jnp.asarray(x)
+    narrower = x.dtype.itemsize // wanted.itemsize
+    if wanted.itemsize > x.dtype.itemsize:
+        return lax.bitcast_convert_type(x, wanted)
+    found = lax.bitcast_convert_type(x, wanted)
+    return found if narrower <= 1 else found.reshape(*x.shape, narrower)
+
+
+def _magnitudes(node: Node, x: Any, axes: Any) -> Any:
+    squares = jnp.sum(jnp.square(x), tuple(numbers(axes)), keepdims=node["keep_dims"])
+    return jnp.sqrt(squares).astype(x.dtype)
+
+
+def _log_sums(node: Node, x: Any, axis: Any) -> Any:
+    found = _math.cumulative_logsumexp(
+        tensor_of(x), int(on_host(axis)), node["exclusive"], node["reverse"]
+    )
+    return found._value
+
+
+def _rows_found(side: str) -> Callable[..., Any]:
+    def run(node: Node, rows: Any, values: Any) -> Any:
+        kind = "int64" if node["out_type"] == 9 else "int32"
+        return array.searchsorted(tensor_of(rows), tensor_of(values), side, kind)._value
+
+    return run
+
+
+def _in_top(node: Node, predictions: Any, targets: Any, k: Any) -> Any:
+    return _math.in_top_k(tensor_of(targets), tensor_of(predictions), int(on_host(k)))._value
+
+
+def _histogram(node: Node, values: Any, limits: Any, count: Any) -> Any:
+    found = array.histogram_fixed_width(
+        tensor_of(values), tensor_of(limits), int(on_host(count)), node.dtype("dtype").name
+    )
+    return found._value
+
+
+def _scattered(how: str) -> Callable[..., Any]:
+    def run(node: Node, x: Any, indices: Any, updates: Any) -> Any:
+        places = tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))
+        if how == "subtract":
+            return jnp.asarray(x).at[places].add(-updates)
+        return getattr(jnp.asarray(x).at[places], how)(updates)
+
+    return run
+
+
+def _sorted_segments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How many segments there are is known from their numbers only."""
+    return lambda node, x, ids: function(tensor_of(x), tensor_of(on_host(ids)))._value
+
+
+def _segments(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda node, x, ids, count: (
+        function(tensor_of(x), tensor_of(ids), numbers(count)[0])._value
+    )
+
+
+def _dense(node: Node, indices: Any, shape: Any, values: Any, default: Any) -> Any:
+    full = jnp.full(numbers(shape), default, values.dtype)
+    places = jnp.asarray(indices)
+    places = places[:, None] if places.ndim == 1 else places
+    return full.at[tuple(jnp.moveaxis(places, -1, 0))].set(values)
+
+
+def _sparse_product(node: Node, indices: Any, values: Any, shape: Any, b: Any) -> Any:
+    matrix = jnp.zeros(numbers(shape), values.dtype)
+    matrix = matrix.at[tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))].add(values)
+    matrix = _conjugate_transposed(matrix) if node["adjoint_a"] else matrix
+    return jnp.matmul(matrix, _conjugate_transposed(b) if node["adjoint_b"] else b)
+
+
+# ---- matrices ----------------------------------------------------------------------------
+
+
+def _conjugate_transposed(x: Any) -> Any:
+    return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+def _inverse(node: Node, x: Any) -> Any:
+    return linalg.inv(tensor_of(x), adjoint=node["adjoint"])._value
+
+
+def _solved(node: Node, matrix: Any, rhs: Any) -> Any:
+    return linalg.solve(tensor_of(matrix), tensor_of(rhs), adjoint=node["adjoint"])._value
+
+
+def _triangular(node: Node, matrix: Any, rhs: Any) -> Any:
+    more = {"lower": node["lower"], "adjoint": node["adjoint"]}
+    return linalg.triangular_solve(tensor_of(matrix), tensor_of(rhs), **more)._value
+
+
+def _singular(node: Node, x: Any) -> Any:
+    if not node["compute_uv"]:
+        values = jnp.linalg.svd(x, compute_uv=False)
+        nothing = jnp.zeros((0,), x.dtype)
+        return [values, nothing, nothing]
+    u, values, v = jnp.linalg.svd(x, full_matrices=node["full_matrices"])
+    return [values, u, _conjugate_transposed(v)]
+
+
+def _eigen(node: Node, x: Any) -> Any:
+    if node["compute_v"]:
+        return list(jnp.linalg.eigh(x))
+    return [jnp.linalg.eigvalsh(x), jnp.zeros((0,), x.dtype)]
+
+
+def _log_determinant(node: Node, x: Any) -> Any:
+    return list(jnp.linalg.slogdet(x))
+
+
+def _diagonals(k: Any) -> Any:
+    found = numbers(k)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _diagonal_matrix(node: Node, diagonal: Any, k: Any, rows: Any, columns: Any, pad: Any) -> Any:
+    found = linalg.diag(
+        tensor_of(diagonal),
+        k=_diagonals(k),
+        num_rows=numbers(rows)[0],
+        num_cols=numbers(columns)[0],
+        padding_value=tensor_of(pad),
+        align=node.text("align"),
+    )
+    return found._value
+
+
+def _diagonal_part(node: Node, x: Any, k: Any, pad: Any) -> Any:
+    found = linalg.diag_part(
+        tensor_of(x), k=_diagonals(k), padding_value=tensor_of(pad), align=node.text("align")
+    )
+    return found._value
+
+
+def _with_diagonal(node: Node, x: Any, diagonal: Any, k: Any) -> Any:
+    more = {"k": _diagonals(k), "align": node.text("align")}
+    return linalg.set_diag(tensor_of(x), tensor_of(diagonal), **more)._value
+
+
+# ---- spectra -----------------------------------------------------------------------------
+
+
+def _with_length(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda node, x, length: function(tensor_of(x), numbers(length))._value
+
+
+def _complex(node: Node, real: Any, imaginary: Any) -> Any:
+    return lax.complex(*jnp.broadcast_arrays(jnp.asarray(real), jnp.asarray(imaginary)))
+
+
+special = jax.scipy.special
+
+ALGEBRA: dict[str, Callable[..., Any]] = {
+    "Asinh": _each(jnp.arcsinh),
+    "Acosh": _each(jnp.arccosh),
+    "Atanh": _each(jnp.arctanh),
+    "Ndtri": _each(special.ndtri),
+    "BesselI0": _each(special.i0),
+    "BesselI0e": _each(special.i0e),
+    "BesselI1": _each(special.i1),
+    "BesselI1e": _each(special.i1e),
+    "Xdivy": by(_math.xdivy),
+    "Xlogy": by(_math.xlogy),
+    "Xlog1py": by(_math.xlog1py),
+    "Igamma": by(_math.igamma),
+    "Igammac": by(_math.igammac),
+    "Zeta": by(_math.zeta),
+    "Polygamma": by(_math.polygamma),
+    "Betainc": by(_math.betainc),
+    "NextAfter": _each(jnp.nextafter),
+    "Invert": _each(jnp.invert),
+    "Bitcast": _bits,
+    "Complex": _complex,
+    "Real": _each(jnp.real),
+    "Imag": _each(jnp.imag),
+    "Conj": _each(jnp.conj),
+    "Angle": _each(jnp.angle),
+    "ComplexAbs": _each(jnp.abs),
+    "EuclideanNorm": _magnitudes,
+    "CumulativeLogsumexp": _log_sums,
+    "LowerBound": _rows_found("left"),
+    "UpperBound": _rows_found("right"),
+    "InTopKV2": _in_top,
+    "HistogramFixedWidth": _histogram,
+    "TensorScatterMax": _scattered("max"),
+    "TensorScatterMin": _scattered("min"),
+    "TensorScatterSub": _scattered("subtract"),
+    "SegmentMean": _sorted_segments(_math.segment_mean),
+    "SegmentMax": _sorted_segments(_math.segment_max),
+    "SegmentMin": _sorted_segments(_math.segment_min),
+    "SegmentProd": _sorted_segments(_math.segment_prod),
+    "UnsortedSegmentMin": _segments(_math.unsorted_segment_min),
+    "UnsortedSegmentProd": _segments(_math.unsorted_segment_prod),
+    "SparseToDense": _dense,
+    "SparseTensorDenseMatMul": _sparse_product,
+    "Cross": by(linalg.cross),
+    "Cholesky": by(linalg.cholesky),
+    "MatrixDeterminant": by(linalg.det),
+    "LogMatrixDeterminant": _log_determinant,
+    "MatrixInverse": _inverse,
+    "MatrixSolve": _solved,
+    "MatrixTriangularSolve": _triangular,
+    "SelfAdjointEigV2": _eigen,
+    "Svd": _singular,
+    "Qr": lambda node, x: list(
+        jnp.linalg.qr(x, mode="complete" if node["full_matrices"] else "reduced")
+    ),
+    "MatrixDiagV2": _diagonal_matrix,
+    "MatrixDiagV3": _diagonal_matrix,
+    "MatrixDiagPartV2": _diagonal_part,
+    "MatrixDiagPartV3": _diagonal_part,
+    "MatrixSetDiagV2": _with_diagonal,
+    "MatrixSetDiagV3": _with_diagonal,
+    "MatrixDiag": by(linalg.diag),
+    "MatrixDiagPart": by(linalg.diag_part),
+    "Diag": by(linalg.tensor_diag),
+    "DiagPart": by(linalg.tensor_diag_part),
+    "FFT": by(signal.fft),
+    "IFFT": by(signal.ifft),
+    "FFT2D": by(signal.fft2d),
+    "IFFT2D": by(signal.ifft2d),
+    "FFT3D": by(signal.fft3d),
+    "IFFT3D": by(signal.ifft3d),
+    "RFFT": _with_length(signal.rfft),
+    "IRFFT": _with_length(signal.irfft),
+    "RFFT2D": _with_length(signal.rfft2d),
+    "IRFFT2D": _with_length(signal.irfft2d),
+}

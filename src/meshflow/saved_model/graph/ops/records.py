@@ -1,0 +1,251 @@
+"""What the host does with files' contents and with values that decide on sizes: images, records, sets, parts of text."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor
+from meshflow.io import tensors
+from meshflow.ops import audio, files, hashing, nn, strings, tables, unicode
+from meshflow.ops.image import codecs
+from meshflow.saved_model.graph.attributes import Node
+from meshflow.saved_model.graph.ops.public import arrays_of, by, tensor_of
+
+__all__ = ["RECORDS"]
+
+
+def _rows(values: Any, splits: Any) -> list[list[Any]]:
+    flat, ends = np.asarray(values).tolist(), np.asarray(splits).tolist()
+    return [flat[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def _texts(values: list[Any]) -> np.ndarray:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def _ends(rows: list[Any], dtype: Any) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(dtype)
+
+
+def _flat(rows: list[list[Any]]) -> list[Any]:
+    return [part for row in rows for part in row]
+
+
+def _sparse(rows: list[list[Any]], values: np.ndarray) -> list[np.ndarray]:
+    places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
+    widest = max((len(row) for row in rows), default=0)
+    return [
+        np.array(places, np.int64).reshape(-1, 2),
+        values,
+        np.array([len(rows), widest], np.int64),
+    ]
+
+
+# ---- text --------------------------------------------------------------------------------
+
+
+def _split_by_any(node: Node, text: Any, delimiter: Any) -> Any:
+    """The older op: splits at each of some characters, or after each byte."""
+    letters = bytes(np.asarray(delimiter).item())
+    rows = []
+    for value in np.asarray(text, object).reshape(-1):
+        if letters:
+            for letter in letters[1:]:
+                value = value.replace(bytes([letter]), letters[:1])
+            parts = value.split(letters[:1])
+        else:
+            parts = [bytes([b]) for b in value]
+        rows.append([p for p in parts if p or not node["skip_empty"]])
+    return _sparse(rows, _texts(_flat(rows)))
+
+
+def _grams(node: Node, data: Any, splits: Any) -> Any:
+    separator, left, right = node["separator"], node["left_pad"], node["right_pad"]
+    made: list[list[bytes]] = []
+    for row in _rows(data, splits):
+        found: list[bytes] = []
+        for width in node["ngram_widths"]:
+            pads = width - 1 if node["pad_width"] < 0 else min(node["pad_width"], width - 1)
+            parts = [left] * (pads if left else 0) + row + [right] * (pads if right else 0)
+            found += [separator.join(parts[i : i + width]) for i in range(len(parts) - width + 1)]
+        if not found and row and node["preserve_short_sequences"]:
+            found.append(separator.join(row))
+        made.append(found)
+    return [_texts(_flat(made)), _ends(made, np.asarray(splits).dtype)]
+
+
+def _decoded(node: Node, text: Any) -> Any:
+    """Code points of several texts, where each begins, and where each of them does in its bytes."""
+    rows, starts = [], []
+    for value in np.asarray(text, object).reshape(-1):
+        points, places = unicode.unicode_decode_with_offsets(
+            Tensor(np.array(value, object)), node.text("input_encoding"), *_on_errors(node)
+        )
+        rows.append(np.asarray(points).tolist())
+        starts.append(np.asarray(places).tolist())
+    found = [_ends(rows, node.dtype("Tsplits")), np.array(_flat(rows), np.int32)]
+    if node.op == "UnicodeDecodeWithOffsets":
+        found.append(np.array(_flat(starts), np.int64))
+    return found
+
+
+def _on_errors(node: Node) -> tuple[Any, ...]:
+    return node.text("errors"), node["replacement_char"], node["replace_control_characters"]
+
+
+def _encoded(node: Node, points: Any, splits: Any) -> Any:
+    more = (node.text("output_encoding"), node.text("errors"), node["replacement_char"])
+    return _texts(
+        [
+            unicode.unicode_encode(Tensor(np.array(row, np.int32)), *more)._value.item()
+            for row in _rows(points, splits)
+        ]
+    )
+
+
+def _recoded(node: Node, text: Any) -> Any:
+    kinds = node.text("input_encoding"), node.text("output_encoding")
+    return unicode.unicode_transcode(tensor_of(text), *kinds, *_on_errors(node))._value
+
+
+def _formatted(node: Node, *inputs: Any) -> Any:
+    found = strings.format(
+        node.text("template"),
+        list(map(tensor_of, inputs)),
+        node.text("placeholder"),
+        node["summarize"],
+    )
+    return found._value
+
+
+def _printed(node: Node, text: Any) -> list[Any]:
+    stream = node.text("output_stream")
+    if stream.startswith("file://"):
+        raise UnimplementedError(f"a model that prints into {stream} may not do so")
+    to = sys.stdout if stream == "stdout" else sys.stderr
+    print(np.asarray(text).item().decode("utf-8", "replace"), end=node.text("end"), file=to)
+    return []
+
+
+def _strongly_hashed(node: Node, text: Any) -> Any:
+    return hashing.to_hash_bucket_strong(tensor_of(text), node["num_buckets"], node["key"])._value
+
+
+# ---- files' contents ---------------------------------------------------------------------
+
+
+def _image(node: Node, contents: Any) -> Any:
+    found = codecs.decode_image(
+        tensor_of(contents),
+        node["channels"],
+        node.dtype("dtype").name,
+        expand_animations=node["expand_animations"],
+    )
+    return found._value
+
+
+def _png(node: Node, contents: Any) -> Any:
+    return codecs.decode_png(tensor_of(contents), node["channels"], node.dtype("dtype").name)._value
+
+
+def _numbers_of_bytes(node: Node, data: Any) -> Any:
+    kind = node.dtype("out_type").name
+    return files.decode_raw(tensor_of(data), kind, node["little_endian"])._value
+
+
+def _columns(node: Node, lines: Any, *defaults: Any) -> Any:
+    found = tables.decode_csv(
+        tensor_of(lines),
+        [np.asarray(d) for d in defaults],
+        node.text("field_delim"),
+        node["use_quote_delim"],
+        node.text("na_value"),
+        node["select_cols"] or None,
+    )
+    return arrays_of(found)
+
+
+def _parsed_tensor(node: Node, data: Any) -> Any:
+    return tensors.parse_tensor(tensor_of(data), as_dtype(node["out_type"]))._value
+
+
+# ---- sets and sizes ----------------------------------------------------------------------
+
+_SETS: dict[bytes, Callable[[set[Any], set[Any]], set[Any]]] = {
+    b"a-b": lambda a, b: a - b,
+    b"b-a": lambda a, b: b - a,
+    b"intersection": lambda a, b: a & b,
+    b"union": lambda a, b: a | b,
+}
+
+
+def _of_sets(node: Node, first: Any, second: Any) -> Any:
+    if np.ndim(first) != 2:
+        raise UnimplementedError(f"sets in {np.ndim(first)} dimensions are not known")
+    operation = _SETS[node["set_operation"]]
+    pairs = zip(np.asarray(first).tolist(), np.asarray(second).tolist(), strict=True)
+    rows = [sorted(operation(set(a), set(b))) for a, b in pairs]
+    values = _texts(_flat(rows)).astype(node.dtype("T"))
+    return _sparse(rows, values)
+
+
+def _unique(node: Node, x: Any, axis: Any = None) -> Any:
+    values, first, inverse, counts = np.unique(
+        np.asarray(x), return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    kind = node.dtype("out_idx")
+    return [values[order], rank[inverse.reshape(-1)].astype(kind), counts[order].astype(kind)]
+
+
+def _paths_read(node: Node, inputs: Any, lengths: Any) -> Any:
+    blank = None if node["blank_index"] == -1 else node["blank_index"]
+    (found,), scores = nn.ctc_greedy_decoder(
+        tensor_of(inputs), tensor_of(lengths), node["merge_repeated"], blank
+    )
+    return [found.indices._value, found.values._value, found.dense_shape._value, scores._value]
+
+
+RECORDS: dict[str, Callable[..., Any]] = {
+    "StringSplit": _split_by_any,
+    "StringNGrams": _grams,
+    "UnicodeDecode": _decoded,
+    "UnicodeDecodeWithOffsets": _decoded,
+    "UnicodeEncode": _encoded,
+    "UnicodeTranscode": _recoded,
+    "StringFormat": _formatted,
+    "PrintV2": _printed,
+    "StringToHashBucketStrong": _strongly_hashed,
+    "StringToHashBucket": by(hashing.to_hash_bucket, num_buckets="num_buckets"),
+    "DecodeImage": _image,
+    "DecodePng": _png,
+    "DecodeJpeg": by(codecs.decode_jpeg, channels="channels", ratio="ratio"),
+    "DecodeBmp": by(codecs.decode_bmp, channels="channels"),
+    "DecodeGif": by(codecs.decode_gif),
+    "EncodePng": by(codecs.encode_png, compression="compression"),
+    "EncodeJpeg": by(codecs.encode_jpeg, format="format", quality="quality"),
+    "DecodeWav": by(
+        audio.decode_wav, desired_channels="desired_channels", desired_samples="desired_samples"
+    ),
+    "DecodeRaw": _numbers_of_bytes,
+    "DecodeCSV": _columns,
+    "SerializeTensor": by(tensors.serialize_tensor),
+    "ParseTensor": _parsed_tensor,
+    "DenseToDenseSetOperation": _of_sets,
+    "Unique": _unique,
+    "UniqueV2": _unique,
+    "UniqueWithCounts": _unique,
+    "UniqueWithCountsV2": _unique,
+    "CTCGreedyDecoder": _paths_read,
+}

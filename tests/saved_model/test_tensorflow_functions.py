@@ -1,0 +1,140 @@
+"""Functions of many ops that TensorFlow 2.21 saved (tests/reference/generate_saved_functions.py)."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.saved_model.graph.interpreter import known_ops
+from meshflow.saved_model.graph.messages import SavedModel
+from meshflow.saved_model.graph.ops.records import RECORDS
+
+REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
+STORED = REFERENCE / "saved_functions.tar.xz"
+sys.path.insert(0, str(REFERENCE))
+from saved_function_cases import cases
+
+sys.path.pop(0)
+
+PYTHON = os.environ.get(
+    "MESHFLOW_PEERS_PYTHON", str(REFERENCE.parent.parent / ".venv-peers" / "bin" / "python")
+)
+needs_tensorflow = pytest.mark.skipif(
+    not os.access(PYTHON, os.X_OK),
+    reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
+)
+NAMES = list(cases(tf))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored_functions")
+    with tarfile.open(STORED) as archive:
+        archive.extractall(folder, filter="data")
+    with np.load(folder / "functions.npz", allow_pickle=True) as file:
+        return tf.saved_model.load(folder / "functions"), dict(file)
+
+
+def same(found, wanted, name):
+    assert found.dtype == wanted.dtype, name
+    assert found.shape == wanted.shape, name
+    if wanted.dtype.kind in "fc":
+        np.testing.assert_allclose(found, wanted, 2e-5, 2e-5, err_msg=name)
+    else:
+        assert found.tolist() == wanted.tolist(), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_give_what_they_did_there(name, stored):
+    loaded, known = stored
+    spec, _, _ = cases(tf)[name]
+    found = getattr(loaded, name)(tf.constant(known[f"{name}/input"], spec.dtype))
+    wanted = {k.split("/")[1]: v for k, v in known.items() if k.startswith(f"{name}/")}
+    del wanted["input"]
+    assert set(found) == set(wanted)
+    for key, value in wanted.items():
+        same(np.asarray(found[key].numpy()), value, f"{name}/{key}")
+
+
+def test_sizes_that_values_decide_on_follow_them(stored):
+    loaded, _ = stored
+    for rows in (1, 6):
+        assert loaded.ranges(rows)["eye"].numpy().tolist() == np.eye(rows).tolist()
+    x = np.linspace(0, 1, 20, dtype=np.float32).reshape(5, 4)
+    found = loaded.sizes_by_values(x)
+    np.testing.assert_array_equal(found["masked"], x[x[:, 0] > 0.5])
+    np.testing.assert_array_equal(found["found"], np.argwhere(x > 0.5))
+
+
+def test_a_model_may_not_print_into_files(tmp_path):
+    class Node:
+        def text(self, key):
+            return {"output_stream": f"file://{tmp_path}/x", "end": "\n"}[key]
+
+    with pytest.raises(UnimplementedError, match="may not"):
+        RECORDS["PrintV2"](Node(), np.array(b"text", object))
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_op_reads_or_writes_files():
+    for name in ("ReadFile", "WriteFile", "PyFunc", "EagerPyFunc", "SaveV2", "LoadLibrary"):
+        assert name not in known_ops()
+
+
+class Composites(tf.Module):
+    """What JAX writes as composite operations."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def __call__(self, x):
+        values, places = tf.math.top_k(x, 2)
+        curves = [f(x) for f in (tf.math.erf, tf.asin, tf.sinh, tf.atanh, tf.nn.gelu)]
+        return values, places, *curves
+
+
+@pytest.fixture(scope="module")
+def composites(tmp_path_factory):
+    path = tmp_path_factory.mktemp("composites") / "model"
+    tf.saved_model.save(Composites(), path)
+    return path
+
+
+def test_programs_have_no_composite_operations(composites):
+    graph = SavedModel.FromString((composites / "saved_model.pb").read_bytes()).meta_graphs[0]
+    modules = [
+        n.attr["module"].s
+        for f in graph.graph_def.library.function
+        for n in f.node_def
+        if n.op == "XlaCallModule"
+    ]
+    # Of the function, its signature's and its gradient.
+    assert modules
+    assert not any(b"composite_v" in m or b"vhlo.composite" in m for m in modules)
+    assert not any(b"chlo.erf" in m and b"chlo.erf.impl" not in m for m in modules)
+
+
+@needs_tensorflow
+@pytest.mark.timeout(900)
+def test_tensorflow_runs_what_jax_writes_as_composites(composites):
+    code = (
+        "import json, sys, tensorflow as tf; f = tf.saved_model.load(sys.argv[1]); "
+        "x = tf.constant([[0.1, 0.4, 0.3, 0.2]]); tape = tf.GradientTape(); tape.__enter__(); tape.watch(x); "
+        "y = f(x); tape.__exit__(None, None, None); "
+        "print(json.dumps([v.numpy().tolist() for v in (*y, tape.gradient(y[2], x))]))"
+    )
+    done = subprocess.run(
+        [PYTHON, "-c", code, str(composites)], capture_output=True, text=True, check=True
+    )
+    x = tf.constant([[0.1, 0.4, 0.3, 0.2]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        wanted = Composites()(x)
+    wanted = (*wanted, tape.gradient(wanted[2], x))
+    for found, value in zip(json.loads(done.stdout.splitlines()[-1]), wanted, strict=True):
+        np.testing.assert_allclose(found, value, 1e-5, 1e-6)
