@@ -243,15 +243,15 @@ def response(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, Any]:
 
 
 def shortest(array: np.ndarray) -> np.ndarray:
-    """Floats of fewer than 64 bits as doubles that are written in as few digits as tell them apart.
+    """Floats of fewer than 64 bits as doubles that are written in as few digits as tell them apart, very large ones in nine.
 
     Args:
       array: of any dtype of floats.
 
     Example:
       >>> from meshflow.serving.protocol import shortest
-      >>> shortest(np.array([0.1, 1e30, np.inf], np.float32)).tolist()
-      [0.1, 1e+30, inf]
+      >>> shortest(np.array([0.1, 1e20, np.inf], np.float32)).tolist()
+      [0.1, 1e+20, inf]
     """
     exact = np.asarray(array, np.float64).reshape(-1)
     found = exact.copy()
