@@ -81,7 +81,6 @@ def test_a_batch_that_the_caller_makes(tmp_path):
         (["--width", "many"], "failed before it called fit: invalid literal"),
         (["--devices", "4", "--memory", "10KB"], "10 kB. The smallest, "),
         (["--devices", "7"], "32 examples do not divide over 7 devices"),
-        (["--objective", "beauty"], "objective must be one of"),
     ],
 )
 def test_what_cannot_be_planned(script, arguments, expected):
@@ -95,6 +94,9 @@ def test_what_cannot_be_planned(script, arguments, expected):
         (["SCRIPT", "--memory", "80 bananas"], "such as 80GB"),
         (["SCRIPT", "--devices", "0"], "--devices"),
         (["SCRIPT", "--link", "0"], "link must be a positive number"),
+        (["SCRIPT", "--objective", "beauty"], "objective must be one of 'time', 'bytes', 'memory'"),
+        (["SCRIPT", "--batch", "0"], "--batch"),
+        (["SCRIPT", "--compile", "-1"], "--compile"),
     ],
 )
 def test_bad_options(script, arguments, expected):

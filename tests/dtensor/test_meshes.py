@@ -1,5 +1,6 @@
 """Meshes as descriptions: text forms, devices that are not there, what is refused."""
 
+import functools
 import itertools
 import pickle
 
@@ -93,6 +94,22 @@ def test_a_mesh_of_one_device():
             "XLA SPMD is not currently not supported for CPU",
         ),
         (lambda: Mesh(["x"], np.arange(1), [0], ["/job:worker"]), "does not name a device"),
+        *[
+            (functools.partial(dtensor.create_mesh, dims), "create_mesh: mesh_dims must have")
+            for dims in (
+                {"x": 0},
+                {"x": -2},
+                {"x": 0, "y": -1},
+                {"x": 2.5},
+                {"x": "two"},
+                {"x": None},
+                [("x", 2), ("x", 2)],
+                ["x"],
+                "x",
+                4,
+            )
+        ],
+        (lambda: dtensor.create_mesh({"x": -1, "y": -1}), "only one size can be -1"),
     ],
 )
 def test_what_is_no_mesh(make, message):

@@ -21,7 +21,7 @@ from meshflow.core.runtime.errors import InvalidValueError, OpError
 from meshflow.core.values import nest
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.hardware import Hardware
-from meshflow.distribute.parallel.planner.planning import Plan
+from meshflow.distribute.parallel.planner.planning import Plan, check_objective
 from meshflow.distribute.parallel.planner.planning import plan as find_plan
 
 __all__ = ["SCRIPT", "plan"]
@@ -51,13 +51,16 @@ def plan(
     devices: Annotated[int, typer.Option(help="How many devices there are to be.", min=1)] = 8,
     memory: Annotated[str, typer.Option(help="Memory of each, such as 80GB.")] = "16GB",
     batch: Annotated[
-        int | None, typer.Option(help="Examples of a step on all devices; default the script's.")
+        int | None,
+        typer.Option(help="Examples of a step on all devices; default the script's.", min=1),
     ] = None,
     top: Annotated[int, typer.Option(help="How many candidates to print.", min=1)] = 5,
     compiled: Annotated[
         int,
         typer.Option(
-            "--compile", help="Compile so many of the best for virtual devices, and compare them."
+            "--compile",
+            help="Compile so many of the best for virtual devices, and compare them.",
+            min=0,
         ),
     ] = 0,
     objective: Annotated[
@@ -77,6 +80,7 @@ def plan(
     Weights are not made: of all that the model computes, only shapes are looked at.
     """
     try:
+        check_objective(objective)
         hardware = Hardware(devices, memory, products=products, link=link, host=host)
     except InvalidValueError as error:
         raise typer.BadParameter(str(error)) from None

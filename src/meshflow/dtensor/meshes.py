@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -60,10 +61,22 @@ def _of_kind(device_type: str | None, local: bool) -> list[Any]:
 
 
 def _sizes(mesh_dims: Any, count: int) -> tuple[list[str], list[int]]:
-    if mesh_dims is None:
-        mesh_dims = [("x", count)]
-    pairs = list(mesh_dims.items()) if isinstance(mesh_dims, dict) else list(mesh_dims)
-    names, sizes = [str(n) for n, _ in pairs], [int(s) for _, s in pairs]
+    """The names and sizes of a mesh's dimensions.
+
+    Raises:
+      ValueError: for what is no name with a size of at least 1, or with -1 for what is left.
+    """
+    given = [("x", count)] if mesh_dims is None else mesh_dims
+    try:
+        pairs = [(str(n), operator.index(s)) for n, s in dict(given).items()]
+        if len(pairs) < len(given) or not all(size == -1 or size > 0 for _, size in pairs):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            "create_mesh: mesh_dims must have different names, each with a whole number of devices of at least 1, or -1 for "
+            f"as many as are left, such as {{'data': 4, 'model': 2}}, got {mesh_dims!r}."
+        ) from None
+    names, sizes = [n for n, _ in pairs], [s for _, s in pairs]
     if sizes.count(-1) > 1:
         raise InvalidValueError(f"create_mesh: only one size can be -1, got {dict(pairs)}.")
     if -1 in sizes:
@@ -94,7 +107,7 @@ def create_mesh(
       A `Mesh`.
 
     Raises:
-      ValueError: when the sizes do not multiply to the number of devices.
+      ValueError: for a size that is no whole number of at least 1, and when the sizes do not multiply to the number of devices.
 
     Example:
       >>> import meshflow as tf

@@ -374,12 +374,13 @@ class Layout:
 _HOST = "pinned_host"
 
 
-def check_memory(memory: str, mesh: Mesh) -> str:
+def check_memory(memory: str, mesh: Mesh, asked: str = 'Layout: memory="host"') -> str:
     """A layout's memory, checked.
 
     Args:
       memory: "device" or "host".
       mesh: the mesh.
+      asked: what errors say asked for it.
 
     Raises:
       ValueError: for another, or one that the devices do not reach.
@@ -390,7 +391,7 @@ def check_memory(memory: str, mesh: Mesh) -> str:
         kinds = {m.kind for m in mesh.jax_mesh.devices.flat[0].addressable_memories()}
         if _HOST not in kinds:
             raise InvalidValueError(
-                f'Layout: memory="host" needs devices that reach the memory {_HOST!r}; those of the mesh have {sorted(kinds)}.'
+                f"{asked} needs devices that reach the memory {_HOST!r}; those of the mesh have {sorted(kinds)}."
             )
     return memory
 

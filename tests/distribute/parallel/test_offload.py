@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -339,6 +340,19 @@ def test_what_waits_where(tmp_path):
     assert kinds(weights) == {"pinned_host"}
     assert all(model.optimizer.get_slot(w, "m")._held.store.folder == str(slow) for w in weights)
     assert strategy.files["activations"].folder == str(fast)
+
+
+def test_devices_that_do_not_reach_the_hosts_memory():
+    """As those of some backends do not; it is said before anything is made."""
+    memory = types.SimpleNamespace(kind="device")
+    devices = np.array([types.SimpleNamespace(addressable_memories=lambda: [memory])])
+    alone = types.SimpleNamespace(jax_mesh=types.SimpleNamespace(devices=devices))
+    options = tf.distribute.ParallelOptions(offload=("optimizer", "parameters"))
+    expected = (
+        r"offload=\['optimizer', 'parameters'\] needs devices that reach .* have \['device'\]"
+    )
+    with pytest.raises(ValueError, match=expected):
+        options.check(alone, ("data",), {})
 
 
 def test_files_that_cannot_be(tmp_path, monkeypatch):

@@ -162,7 +162,7 @@ class ParallelOptions:
             to be split where nothing is.
         """
         if self.offload:
-            check_memory("host", mesh)
+            check_memory("host", mesh, f"offload={sorted(self.offloaded)}")
         if self.compress and (not batch or self.pipeline is not None):
             why = "with a pipeline" if batch else "where no rule splits the batch"
             raise InvalidValueError(

@@ -234,8 +234,20 @@ def test_bad_hardware_and_objectives(equal):
         Hardware(2, "1GB", link="fast")
     with pytest.raises(ValueError, match="link must be"):
         Hardware(2, "1GB", link=0.0)
+    with pytest.raises(ValueError, match="wait must be"):
+        Hardware(2, "1GB", wait=-1.0)
     with pytest.raises(ValueError, match="objective must be"):
         planned(equal, Hardware(4, "1GB"), "beauty")
+    model, rows = dense([4]), tf.TensorSpec([8, 4])
+    hardware = Hardware(64, "1GB")
+    with pytest.raises(ValueError, match=r"objective must be one of .* got .beauty"):
+        tf.distribute.plan(model, rows, rows, hardware=hardware, objective="beauty")
+    with pytest.raises(ValueError, match="compiled must be"):
+        tf.distribute.plan(model, rows, rows, hardware=hardware, compiled=-1)
+    with pytest.raises(ValueError, match="A plan for 64 devices: there are 4 here"):
+        tf.distribute.plan(model, rows, rows, hardware=hardware, compiled=1)
+    with pytest.raises(ValueError, match=r"must have known sizes, got the shapes \[\(None, 4\)\]"):
+        tf.distribute.plan(model, rows, tf.TensorSpec([None, 4]), hardware=hardware)
     with pytest.raises(ValueError, match="not compiled"):
         tf.distribute.plan(tf.keras.Sequential(), tf.TensorSpec([4, 2]), memory="1GB")
     with pytest.raises(ValueError, match="pass a batch"):

@@ -64,7 +64,7 @@ class Hardware:
       wait: seconds that an exchange takes however little it sends.
 
     Raises:
-      ValueError: for sizes that are not positive and unknown units.
+      ValueError: for sizes that are not positive, a time below 0, and unknown units.
 
     Example:
       >>> import meshflow as tf
@@ -92,6 +92,10 @@ class Hardware:
                 raise InvalidValueError(
                     f"Hardware: {name} must be a positive number a second, got {speed!r}."
                 )
+        if not (isinstance(self.wait, (int, float)) and self.wait >= 0):
+            raise InvalidValueError(
+                f"Hardware: wait must be a number of seconds, 0 or more, got {self.wait!r}."
+            )
 
 
 def measured(devices: int, memory: int | str) -> Hardware:

@@ -256,7 +256,8 @@ def plan(
       A `Plan`.
 
     Raises:
-      ValueError: for an unknown objective or unit, and a model that is not compiled.
+      ValueError: for an unknown objective or unit, a model that is not compiled, a batch of unknown size, and fewer
+        devices here than plans are to be compiled for.
       ResourceExhaustedError: when nothing fits, saying by how much, and what would.
 
     Example:
@@ -272,19 +273,41 @@ def plan(
         raise InvalidValueError(
             f"plan: the model {getattr(model, 'name', model)!r} is not compiled; call model.compile(...) first."
         )
-    if hardware is None:
-        if memory is None:
-            raise InvalidValueError("plan: pass memory=, such as '16GB', or hardware=.")
-        hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
-    elif devices is not None or memory is not None:
+    check_objective(objective)
+    if compiled < 0:
+        raise InvalidValueError(
+            f"plan: compiled must be 0 or a number of candidates, got {compiled}."
+        )
+    if hardware is not None and (devices is not None or memory is not None):
         raise InvalidValueError("plan: pass hardware=, or devices= and memory=, not both.")
+    if hardware is None and memory is None:
+        raise InvalidValueError("plan: pass memory=, such as '16GB', or hardware=.")
     rows = (*batch, *[None] * (3 - len(batch)))
     if not nest.flatten([v for v in rows if v is not None]):
         raise InvalidValueError("plan: pass a batch, as arrays or tf.TensorSpecs.")
+    if hardware is None:
+        assert memory is not None
+        hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
+    if compiled:
+        mesh_of(Choice(hardware.devices))  # so that too few devices are told of now
     with bare(model):
         profile = profiled(model._loss_program(), rows, model.optimizer)
     found = planned(profile, hardware, objective)
     return tested(found, model, rows, compiled) if compiled else found
+
+
+def check_objective(objective: str) -> None:
+    """Checks that plans can be ranked by something.
+
+    Args:
+      objective: what it is.
+
+    Raises:
+      ValueError: for anything but "time", "bytes" and "memory".
+    """
+    if objective not in _OBJECTIVES:
+        known = ", ".join(map(repr, _OBJECTIVES))
+        raise InvalidValueError(f"plan: objective must be one of {known}, got {objective!r}.")
 
 
 def planned(profile: ModelProfile, hardware: Hardware, objective: str = "time") -> Plan:
@@ -299,8 +322,7 @@ def planned(profile: ModelProfile, hardware: Hardware, objective: str = "time") 
       ValueError: for an unknown objective.
       ResourceExhaustedError: when nothing fits.
     """
-    if objective not in _OBJECTIVES:
-        raise InvalidValueError(f"objective must be one of {_OBJECTIVES}, got {objective!r}.")
+    check_objective(objective)
     kept, dropped = _searched(profile, hardware)
     if not kept:
         raise _nothing_fits(profile, hardware, dropped)
@@ -344,7 +366,7 @@ def _rank(candidate: Candidate, hardware: Hardware, objective: str) -> tuple[Any
 def _nothing_fits(
     profile: ModelProfile, hardware: Hardware, dropped: Sequence[Candidate]
 ) -> ResourceExhaustedError:
-    sized = [c for c in dropped if c.estimate is not None]
+    sized = [c for c in dropped if _kind(c.dropped or "") == _TOO_LARGE]
     memory = int(hardware.memory)
     if not sized:
         reasons = list(dict.fromkeys(c.dropped for c in dropped))

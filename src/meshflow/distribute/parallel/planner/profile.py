@@ -211,6 +211,12 @@ def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
       ValueError: for a batch without examples, and a model that takes elements of iterators or calls Python.
     """
     leaves = [v for v in nest.flatten(batch) if v is not None]
+    unknown = [tuple(v.shape) for v in leaves if None in tuple(v.shape)]
+    if unknown:
+        raise InvalidValueError(
+            f"plan: a step's inputs and targets must have known sizes, got the shapes {unknown}. Give the number of "
+            "examples of a step on all devices, and the lengths that they are padded to."
+        )
     sizes = {int(v.shape[0]) for v in leaves if len(v.shape)}
     if len(sizes) != 1:
         raise InvalidValueError(
