@@ -37,6 +37,7 @@ collect_ignore_glob = [
     "tests/dtensor/on_eight_devices.py",
     "tests/distribute/parallel/products_on_eight_devices.py",
     "tests/distribute/parallel/pairs_on_eight_devices.py",
+    "tests/distribute/parallel/profiled_on_eight_devices.py",
     "tests/distribute/parallel/proofs_on_eight_devices.py",
     "tests/distribute/parallel/on_many_devices.py",
     "tests/distribute/parallel/planner/compiled_plans.py",

@@ -43,6 +43,14 @@ def made(tmp_path_factory):
         "worker": "",
         "programs": {"jit_train_step": table},
         "memory": [[10**9 * n, 10**8 + n, 0] for n in range(5)],
+        "theory": {
+            "exchanges": [
+                {
+                    **{"purpose": "gradients", "kinds": ["all-reduce"]},
+                    **{"axes": ["batch"], "sent": 5333},
+                }
+            ]
+        },
         "tables": {"Parameter servers": {"closures": 12, "bytes_sent": 3000, "staleness": 0.25}},
         "devices": [{"id": 0, "kind": "Test 1", "platform": "cpu", "peak": 1e12}],
     }
@@ -64,7 +72,11 @@ def test_a_page_stands_alone(made):
     assert values == pytest.approx(data["walls"], rel=0.002)
     first = data["operations"][0]
     assert first["peak"] == pytest.approx(first["rate"] / 1e12, abs=1e-4)
-    assert data["traffic"][0]["axes"] == ["batch"]
+    only = data["traffic"][0]
+    assert only["axes"] == ["batch"]
+    (beside,) = data["theory"]
+    assert (beside["purpose"], beside["expected"]) == ("gradients", 5333)
+    assert only["sent"] > 0 and beside["counted"] == pytest.approx(only["sent"], abs=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +138,7 @@ said.verdict = document.querySelector(".verdict h3").textContent;
 said.fits = document.documentElement.scrollWidth <= window.innerWidth;
 said.title = document.title;
 said.memory = document.querySelectorAll("#memory path").length;
+said.theory = [...document.querySelectorAll("#theory tbody td")].map((c) => c.textContent);
 said.tables = [...document.querySelectorAll("#tables section:first-child tr")].map((r) => r.textContent);
 document.body.dataset.said = JSON.stringify(said);
 </script>
@@ -173,6 +186,7 @@ def test_a_page_is_driven(made, tmp_path, width):
     assert said["fits"]
     assert said["title"].endswith("Meshflow profile")
     assert said["memory"] == 3
+    assert said["theory"][:4] == ["gradients", "batch", "all-reduce", "5.33 kB"]
     assert said["tables"] == ["closures12", "bytes sent3 kB", "staleness0.25"]
 
 

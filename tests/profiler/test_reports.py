@@ -276,6 +276,18 @@ def test_folders_are_read(tmp_path):
         assert (only.axes, only.group, only.count, only.sent) == (("b",), 2, 8, 8 * 128)
 
 
+def test_collectives_are_told_by_their_programs(tmp_path):
+    """Names of instructions may be those of what asked for them; here the computation is no computation."""
+    said = {"kind": "reduce-scatter", "bytes": 800, "sent": 400, "axes": ["data"], "group": 2}
+    table = {"ffi_call.1": {"op": "reduce-scatter", "collective": said}}
+    programs = {"jit_train_step": table}
+    xspaces.write(tmp_path, xspaces.training(1), worker0=described(programs=programs))
+    (worker,) = folders.load(tmp_path).workers
+    assert {t.kind: t.sent for t in worker.traffic} == {"reduce-scatter": 8 * 400, "all-reduce": 0}
+    assert (worker.breakdown.parts["comm:reduce-scatter"] >= 5 * xspaces.MS).all()
+    assert not worker.breakdown.parts["compute"].any()
+
+
 def test_some_traces_are_broken(tmp_path):
     traces = xspaces.training(3)
     traces["worker1"] = traces["worker1"][:-900]

@@ -52,6 +52,8 @@ _PEAKS = {
 given_name = ""
 # Tables of numbers that parts of this process tell of themselves, by title: each gives names and values.
 tables: dict[str, Callable[[], Mapping[str, float]]] = {}
+# What tells what a training step sends by theory: "exchanges", fields of `Exchange`s, or "why" there are none.
+theory: Callable[[], Mapping[str, Any]] | None = None
 
 
 def worker_name() -> str:
@@ -96,6 +98,7 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
         "mesh": mesh,
         "programs": programs,
         "memory": memory.taken if memory is not None else [],
+        "theory": dict(theory()) if theory is not None else {},
         "tables": {title: dict(tell()) for title, tell in tables.items()},
     }
 

@@ -79,6 +79,8 @@ def _data(report: Report, folder: str) -> dict[str, Any]:
         "peak": leader.peak if leader else 0,
         "peakOf": str(leader.devices[0].get("kind", "")) if leader else "",
         "traffic": _traffic(report),
+        "theory": [{**vars(row), "counted": round(row.counted, 1)} for row in report.theory()],
+        "noTheory": next((w.no_theory for w in report.workers if w.no_theory), ""),
         "tables": [
             {"title": title, "worker": w.name, "rows": list(numbers.items())}
             for w in report.workers

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.placement.exchanges import Comparison, Exchange, compared
 from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, called
-from meshflow.profiler.traces import Trace
+from meshflow.profiler.traces import Trace, kind_of
 
 __all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker", "instruction_of"]
 
@@ -79,6 +80,8 @@ class Worker:
       memory: (nanoseconds since 1970, bytes of the process, bytes of its devices).
       devices: what they are, see `describe`.
       tables: numbers that it told of itself, by title and name.
+      theory: what a step sends by the formulas of its strategy.
+      no_theory: why there are no formulas, '' where nobody looked for any.
     """
 
     name: str
@@ -92,6 +95,8 @@ class Worker:
     memory: list[tuple[int, int, int]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, dict[str, float]] = field(default_factory=dict)
+    theory: list[Exchange] = field(default_factory=list)
+    no_theory: str = ""
 
     @property
     def peak(self) -> float:
@@ -110,7 +115,9 @@ class Worker:
 
 def read_worker(name: str, trace: Trace, described: dict[str, Any], file: str = "") -> Worker:
     """A worker from its trace and from what it said of itself, which may be nothing."""
-    operations, traffic = _operations(trace, described.get("programs", {}))
+    programs = described.get("programs", {})
+    _know_collectives(trace, programs)
+    operations, traffic = _operations(trace, programs)
     return Worker(
         name,
         file,
@@ -123,7 +130,26 @@ def read_worker(name: str, trace: Trace, described: dict[str, Any], file: str = 
         [tuple(sample) for sample in described.get("memory", [])],
         described.get("devices", []),
         described.get("tables", {}),
+        [_exchange(one) for one in described.get("theory", {}).get("exchanges", [])],
+        described.get("theory", {}).get("why", ""),
     )
+
+
+def _exchange(said: dict[str, Any]) -> Exchange:
+    return Exchange(said["purpose"], tuple(said["kinds"]), tuple(said["axes"]), said["sent"])
+
+
+def _know_collectives(trace: Trace, programs: dict[str, dict[str, Any]]) -> None:
+    """Tells collectives by their programs: some are named after what asked for them, as psum for an all-reduce."""
+    for device in trace.devices.values():
+        kinds: dict[int, str] = {}
+        for (module, op), number in device.names.items():
+            kind = kind_of(instruction_of(programs, module, op).get("op", ""))
+            if kind:
+                kinds[number] = kind
+        if kinds:
+            pairs = zip(device.ops, device.kinds, strict=True)
+            device.kinds = [kinds.get(op, kind) for op, kind in pairs]
 
 
 def _operations(
@@ -278,6 +304,18 @@ class Report:
         waited = np.zeros(self.rows.shape)
         waited[complete] = comm[complete] - comm[complete].min(1, keepdims=True)
         return waited
+
+    def theory(self) -> list[Comparison]:
+        """What each device sends in a step, counted beside what the formulas of a strategy say; [] without any."""
+        expected = next((w.theory for w in self.workers if w.theory), [])
+        if not expected:
+            return []
+        found = [
+            (one.kind, one.axes, one.sent / max(len(w.breakdown.steps), 1) / len(self.workers))
+            for w in self.workers
+            for one in w.traffic
+        ]
+        return compared(expected, found)
 
     def straggler(self) -> Straggler | None:
         """Who is waited for, or behind, when that costs more than a twentieth of the steps' time."""

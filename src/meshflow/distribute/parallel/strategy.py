@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +41,8 @@ __all__ = ["MeshStrategy"]
 
 # What finds plans, by name; planners stand on strategies and put themselves here.
 planners: dict[str, Callable[..., None]] = {}
+# The models that have steps under a strategy, the latest last, each with the strategy and the thread that made the step.
+in_training: weakref.WeakKeyDictionary[Any, tuple[MeshStrategy, int]] = weakref.WeakKeyDictionary()
 
 
 class MeshStrategy(Strategy):
@@ -303,6 +307,15 @@ class MeshStrategy(Strategy):
         step = public_face().experimental.dtensor.explain(model, *batch)
         made = self.pipelined
         return StepReport(None if made is None else made.report(), step)
+
+    def trains(self, model: Any) -> None:
+        """Keras calls it when it makes a step of a model.
+
+        Args:
+          model: the model.
+        """
+        in_training.pop(model, None)
+        in_training[model] = self, threading.get_ident()
 
     def warn_of_unused(self) -> None:
         """Warns of rules and patterns that no weight used; Keras calls it when a built model's step is made."""

@@ -230,10 +230,24 @@ function operations() {
 
 function traffic() {
   if (!D.traffic.length) { $("traffic-section").remove(); return; }
+  theory();
   const heads = ["Collective", "Mesh dimension", "Devices", "Calls", "Bytes a step", "Sent a step", "Time a step", "Rate"];
   const rows = D.traffic.map((t) => el("tr", {}, el("td", {}, t.kind), el("td", { class: "left" }, t.axes.join(", ") || "–"), el("td", {}, t.group || "–"), el("td", {}, digits(t.count)),
     el("td", {}, t.bytes ? amount(t.bytes, "B") : "–"), el("td", {}, t.sent ? amount(t.sent, "B") : "–"), el("td", {}, time(t.time)), el("td", {}, t.sent && t.time ? amount(t.sent / t.time * 1e6, "B/s") : "–")));
   $("traffic").append(el("thead", {}, el("tr", {}, ...heads.map((h, n) => el("th", { scope: "col", class: n === 1 ? "left" : null }, h)))), el("tbody", {}, ...rows));
+}
+
+// What formulas say of a step, and what its collectives sent.
+function theory() {
+  if (!D.theory.length && !D.noTheory) { $("theory-section").remove(); return; }
+  $("theory-hint").textContent = D.theory.length
+    ? "By the formulas with which a MeshStrategy is planned, for each device and step. What no formula is about, such as the sums of losses and metrics, is among the others."
+    : `There is no theory to compare with: ${D.noTheory}.`;
+  if (!D.theory.length) return;
+  const heads = ["For", "Mesh dimension", "By", "By theory", "Sent a step", "Of theory"];
+  const rows = D.theory.map((t) => el("tr", {}, el("td", {}, t.purpose), el("td", { class: "left" }, t.axes.join(", ")), el("td", { class: "left" }, t.kinds.join(", ")),
+    el("td", {}, t.expected === null ? "–" : amount(t.expected, "B")), el("td", {}, amount(t.counted, "B")), el("td", {}, t.expected ? percent(t.counted / t.expected) : "–")));
+  $("theory").append(el("thead", {}, el("tr", {}, ...heads.map((h, n) => el("th", { scope: "col", class: n === 1 || n === 2 ? "left" : null }, h)))), el("tbody", {}, ...rows));
 }
 
 function tables() {

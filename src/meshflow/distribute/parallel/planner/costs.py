@@ -79,7 +79,7 @@ class Costs:
         """
         split = self._split(choice)
         held = self._held(choice)
-        sent = self._sent(choice, split)
+        sent = self.sent(choice)
         if choice.stage > 1:
             held |= self._pipelined(choice, split)
         else:
@@ -232,11 +232,16 @@ class Costs:
 
     # ---- exchange --------------------------------------------------------------------------
 
-    def _sent(self, choice: Choice, split: Split) -> dict[str, int]:
+    def sent(self, choice: Choice) -> dict[str, int]:
+        """Bytes that each device sends in a step, by what they are for.
+
+        Args:
+          choice: the choice.
+        """
         sizes, d, m = self.sizes(choice), choice.data, choice.micro_batches
         ring, sent = _ring, dict[str, int]()
         if choice.stage > 1:
-            return self._divided(choice, split, self._sent_in_stages(choice, sizes))
+            return self._divided(choice, self._sent_in_stages(choice, sizes))
         if choice.experts:
             exchanges = 6 if choice.recompute == "layer" else 4
             sent["tokens"] = sum(
@@ -247,12 +252,12 @@ class Costs:
         rest = sizes.weights - sizes.divisible - sizes.own
         if not choice.zero:
             sent["gradients"] = 2 * ring(sizes.weights - sizes.own, d)
-            return self._divided(choice, split, sent)
+            return self._divided(choice, sent)
         turns = m if choice.zero >= 2 else 1
         sent["gradients"] = turns * (ring(sizes.divisible, d) + 2 * ring(rest, d))
         again = 2 * m if choice.zero == 3 and choice.recompute else 1
         sent["weights"] = again * ring(sizes.divisible, d)
-        return self._divided(choice, split, sent)
+        return self._divided(choice, sent)
 
     def _sent_between_parts(self, choice: Choice) -> dict[str, int]:
         """What devices send that have parts of sequences: for attention, and sums of gradients of all weights."""
@@ -296,10 +301,11 @@ class Costs:
         ticks = choice.micro_batches + 2 * p - 2
         return {"neighbours": ticks * 2 * edge, "weights": gathered, "gradients": scattered}
 
-    def _divided(self, choice: Choice, split: Split, sent: dict[str, int]) -> dict[str, int]:
+    def _divided(self, choice: Choice, sent: dict[str, int]) -> dict[str, int]:
         """What is sent, with the sums of divided products."""
         t = choice.model
         if t > 1 and choice.names:
+            split = self._split(choice)
             total = split.total
             backward = total.each if choice.zero == 3 else total.backward
             if choice.zero == 3 and choice.sequence == "split":

@@ -17,7 +17,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.context import entered
 
-__all__ = ["Trial", "adopt", "bare", "tried"]
+__all__ = ["Trial", "adopt", "bare", "tried", "unplaced"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,8 +131,28 @@ def bare(model: Any) -> Iterator[None]:
         model._reset_compiled()
 
 
-# What a variable is and where it lies.
-_STATE = ("_value", "_own_layout", "_slot_layout", "_distribute_strategy")
+@contextlib.contextmanager
+def unplaced(model: Any) -> Iterator[None]:
+    """The model's variables are those of one device inside, for who traces it; their values and its steps stay.
+
+    Args:
+      model: a compiled model.
+    """
+    known = [
+        (v, {n: v.__dict__.pop(n) for n in _PLACE if n in v.__dict__}) for v in _variables(model)
+    ]
+    had, model._strategy_at_compile = model.__dict__.get("_strategy_at_compile"), None
+    try:
+        yield
+    finally:
+        for variable, place in known:
+            variable.__dict__.update(place)
+        model._strategy_at_compile = had
+
+
+# Where a variable lies, and what it is besides.
+_PLACE = ("_own_layout", "_slot_layout", "_distribute_strategy")
+_STATE = ("_value", *_PLACE)
 
 
 def _forget(variable: Variable) -> None:

@@ -29,6 +29,8 @@ def on_devices(model: Any, step: Any) -> Any:
             step.place = _placing(strategy, model)
             step.place_many = strategy.place_batches
             step.around = lambda: _one_replica(strategy)
+        if hasattr(strategy, "trains"):
+            strategy.trains(model)
         if model.built and hasattr(strategy, "warn_of_unused"):
             strategy.warn_of_unused()
         return step

@@ -1,0 +1,83 @@
+"""Steps of a `MeshStrategy` on eight devices, profiled: what is sent beside theory. Run by planner/test_theory.py with a folder and names.
+
+Prints a line of JSON for each choice: its name, and for each row of the profile its purpose, bytes by theory and bytes counted.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("NPROC", "32")
+
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+import numpy as np
+
+import meshflow as tf
+from meshflow.experimental import dtensor
+from meshflow.profiler import folders
+
+LAYERS = tf.keras.layers
+WIDTH, TOKENS, WORDS, ROWS = 16, 8, 32, 16
+STAGES = {"stage": 2, "data": 4}
+TENSORS = "batch:rows, heads:cols, hidden:cols, vocab:cols"
+# Name: mesh, rules, options. The mesh's dimensions may have any names.
+CHOICES = {
+    "copies": ({"data": 8}, "batch:data", {}),
+    "zero=2": ({"data": 8}, "batch:data", {"zero": 2, "micro_batches": 2}),
+    "zero=3": ({"node": 2, "data": 4}, "batch:node+data", {"zero": 3}),
+    "pipeline": (STAGES, "batch:data", {"pipeline": "stage", "micro_batches": 4}),
+    "experts": ({"data": 8}, "batch:data, experts:data", {"zero": 1}),
+    "tensors": ({"rows": 4, "cols": 2}, TENSORS, {}),
+    "ring": ({"data": 2, "seq": 4}, "batch:data, sequence:seq", {"sequence": "ring"}),
+    "ulysses": ({"data": 4, "seq": 2}, "batch:data, sequence:seq", {"sequence": "ulysses"}),
+    "compress": ({"data": 8}, "batch:data", {"compress": "int8"}),
+}
+
+
+def make_model(experts):
+    tokens = tf.keras.Input([TOKENS], dtype="int32")
+    x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
+    x = x + LAYERS.MultiHeadAttention(4, WIDTH // 4)(x, x, use_causal_mask=True)
+    if experts:
+        x = x + LAYERS.MixtureOfExperts(8, WIDTH, groups=8)(x)
+    else:
+        x = x + LAYERS.Dense(WIDTH)(LAYERS.Dense(4 * WIDTH, "relu")(x))
+    return tf.keras.Model(tokens, LAYERS.Dense(WORDS, dims="out:vocab")(x))
+
+
+def wait(model):
+    """Waits for all devices, of which some are done later than the loss is there."""
+    jax.block_until_ready([v._value for v in model.trainable_variables])
+
+
+def profiled(name, folder):
+    """The profile of three steps."""
+    sizes, rules, options = CHOICES[name]
+    mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
+    with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
+        model = make_model(name == "experts")
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss)
+    tokens = np.random.default_rng(0).integers(0, WORDS, (3 * ROWS, TOKENS)).astype("int32")
+    model.fit(tokens[:ROWS], tokens[:ROWS], batch_size=ROWS, verbose=0)
+    wait(model)
+    with tf.profiler.experimental.Profile(str(folder)):
+        model.fit(tokens, tokens, batch_size=ROWS, verbose=0)
+        wait(model)
+    return folders.load(folders.profiles(str(folder))[0])
+
+
+def main(root, names):
+    for name in names or CHOICES:
+        report = profiled(name, Path(root, name))
+        rows = [[row.purpose, row.expected, row.counted] for row in report.theory()]
+        print(json.dumps([name, rows, report.workers[0].no_theory]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
