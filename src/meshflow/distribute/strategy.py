@@ -168,7 +168,8 @@ class Strategy(ReductionsAndGathers):
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
-        several = self._replicas > 1
+        # Of models that are only looked at, variables are those of one replica.
+        several = self._replicas > 1 and not context.shapes_only
         saved, context.variable_creators = context.variable_creators, []
         try:
             if kwargs.get("synchronization") is VariableSynchronization.ON_READ and several:

@@ -260,6 +260,35 @@ def test_bad_hardware_and_objectives(equal):
         tf.distribute.MeshStrategy(hardware=Hardware(2, "1GB"))
 
 
+def test_models_that_are_not_all_on_devices():
+    layers = tf.keras.layers
+    words = layers.TextVectorization(vocabulary=["a", "b"], output_sequence_length=4, name="words")
+    inputs = [tf.keras.Input([], dtype="string"), words, layers.Embedding(4, 8), layers.Flatten()]
+    model = tf.keras.Sequential([*inputs, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    batch = tf.TensorSpec([8], "string"), tf.TensorSpec([8, 1])
+    with pytest.raises(ValueError, match="its layer 'words' runs on the host"):
+        tf.distribute.plan(model, *batch, hardware=Hardware(2, "1GB"))
+
+
+def test_models_of_replicas():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    rows, hardware = tf.TensorSpec([8, 4]), Hardware(2, "1GB")
+
+    def make():
+        with strategy.scope():
+            layers = [tf.keras.layers.Dense(4), tf.keras.layers.BatchNormalization()]
+            model = tf.keras.Sequential([tf.keras.Input([4]), *layers])
+            model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ValueError, match=r"of which each has its own .*moving_mean"):
+        tf.distribute.plan(make(), rows, rows, hardware=hardware)
+    with tf.distribute.shapes_only():
+        found = tf.distribute.plan(make(), rows, rows, hardware=hardware)
+    assert found.profile.parameters == 4 * 4 + 4 + 2 * 4
+
+
 def test_a_strategy_that_plans_when_training_begins(rng):
     """The curve is one device's; every choice is made at the first step, and the weights move then."""
     x = rng.normal(size=(32, 16)).astype("float32")

@@ -18,6 +18,7 @@ from meshflow.distribute.parallel.planner.hardware import Hardware, measured, sh
 from meshflow.distribute.parallel.planner.profile import ModelProfile, profiled
 from meshflow.distribute.parallel.planner.trial import Trial, bare, tried
 from meshflow.distribute.parallel.strategy import MeshStrategy
+from meshflow.distribute.replicas.variables import SyncOnReadVariable
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["Candidate", "Plan", "plan", "planned"]
@@ -256,8 +257,8 @@ def plan(
       A `Plan`.
 
     Raises:
-      ValueError: for an unknown objective or unit, a model that is not compiled, a batch of unknown size, and fewer
-        devices here than plans are to be compiled for.
+      ValueError: for an unknown objective or unit, a model that is not compiled, that works on text, or that replicas
+        have, a batch of unknown size, and fewer devices here than plans are to be compiled for.
       ResourceExhaustedError: when nothing fits, saying by how much, and what would.
 
     Example:
@@ -283,8 +284,10 @@ def plan(
     if hardware is None and memory is None:
         raise InvalidValueError("plan: pass memory=, such as '16GB', or hardware=.")
     rows = (*batch, *[None] * (3 - len(batch)))
-    if not nest.flatten([v for v in rows if v is not None]):
+    leaves = nest.flatten([v for v in rows if v is not None])
+    if not leaves:
         raise InvalidValueError("plan: pass a batch, as arrays or tf.TensorSpecs.")
+    _check_places(model, leaves)
     if hardware is None:
         assert memory is not None
         hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
@@ -294,6 +297,25 @@ def plan(
         profile = profiled(model._loss_program(), rows, model.optimizer)
     found = planned(profile, hardware, objective)
     return tested(found, model, rows, compiled) if compiled else found
+
+
+def _check_places(model: Any, leaves: Sequence[Any]) -> None:
+    """Refuses what no device computes, and models that replicas have in parts of their own."""
+    hosted = [n.name for n in model._flatten_layers() if getattr(n, "runs_on_host", False)]
+    text = [v for v in leaves if getattr(v.dtype, "name", v.dtype) in ("string", "object")]
+    if hosted or text:
+        what = f"its layer {hosted[0]!r} runs" if hosted else "what works on text runs"
+        raise InvalidValueError(
+            f"plan: no device computes all of {model.name}: {what} on the host. Have that done by the dataset's map, and "
+            "plan the model that takes what it gives."
+        )
+    if getattr(model, "built", True):
+        own = [v.name for v in model.variables if isinstance(v, SyncOnReadVariable)]
+        if own:
+            raise InvalidValueError(
+                f"plan: {model.name} was made for several replicas, of which each has its own {own}. Make it in the scope of a "
+                "MeshStrategy, of tf.distribute.shapes_only(), or of none."
+            )
 
 
 def check_objective(objective: str) -> None:
