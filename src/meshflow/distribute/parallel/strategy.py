@@ -42,7 +42,9 @@ __all__ = ["MeshStrategy"]
 # What finds plans, by name; planners stand on strategies and put themselves here.
 planners: dict[str, Callable[..., None]] = {}
 # The models that have steps under a strategy, the latest last, each with the strategy and the thread that made the step.
-in_training: weakref.WeakKeyDictionary[Any, tuple[MeshStrategy, int]] = weakref.WeakKeyDictionary()
+in_training: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[MeshStrategy], int]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class MeshStrategy(Strategy):
@@ -315,7 +317,7 @@ class MeshStrategy(Strategy):
           model: the model.
         """
         in_training.pop(model, None)
-        in_training[model] = self, threading.get_ident()
+        in_training[model] = weakref.ref(self), threading.get_ident()
 
     def warn_of_unused(self) -> None:
         """Warns of rules and patterns that no weight used; Keras calls it when a built model's step is made."""

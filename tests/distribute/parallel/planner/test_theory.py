@@ -1,11 +1,15 @@
 """What a profile counts of a step's collectives, beside the formulas of its strategy."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import meshflow as tf
@@ -14,6 +18,8 @@ from distribute.launching import SOURCE
 from distribute.parallel.training import mesh
 from meshflow.distribute.parallel.planner.choices import Choice
 from meshflow.distribute.parallel.planner.theory import Outside, choice_of
+from meshflow.distribute.parallel.strategy import in_training
+from meshflow.profiler import description
 
 PROGRAM = Path(__file__).parents[1] / "profiled_on_eight_devices.py"
 # The loss and the counts of metrics, which each device sends besides.
@@ -77,6 +83,30 @@ def test_a_strategy_is_a_choice_of_the_planner():
     assert choice_of(stages) == Choice(1, 1, 4, recompute="layer")
     experts = tf.distribute.MeshStrategy(mesh(n=2, d=2), "batch:n+d, experts:n+d")
     assert choice_of(experts) == Choice(4, experts=True)
+
+
+def test_who_is_asked_and_who_is_not_kept():
+    def trained():
+        with tf.distribute.MeshStrategy(mesh(data=2), "batch:data", zero=1).scope():
+            model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        model.fit(np.ones([4, 4]), np.ones([4, 2]), verbose=0)
+        return model
+
+    model = trained()
+    # Half of a kernel of 4 x 2 and a bias of 2, each way.
+    sent = {e["purpose"]: e["sent"] for e in description.theory()["exchanges"]}
+    assert sent == {"gradients": 20, "weights": 20}
+    told = []
+    other = threading.Thread(target=lambda: told.append(description.theory()))
+    other.start(), other.join()
+    assert "others take" in told[0]["why"]
+    assert model in in_training
+    seen = weakref.ref(model)
+    tf.keras.backend.clear_session()
+    del model
+    gc.collect()
+    assert seen() is None
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,11 @@ def choice_of(strategy: MeshStrategy) -> Choice:
 
 def _told() -> Mapping[str, Any]:
     """For the profile of this process: the theory of the step that was made last, or why there is none."""
-    for model, (strategy, thread) in reversed([*in_training.items()]):
+    for model, (known, thread) in reversed([*in_training.items()]):
+        strategy = known()
         step = model._steps.get("train")
         concrete = next(reversed([*getattr(step, "_concrete", {}).values()]), None)
-        if concrete is None:
+        if strategy is None or concrete is None:
             continue
         if thread != threading.get_ident():
             # The model is traced for it, which only who trains it may do.
