@@ -86,10 +86,10 @@ def test_a_strategy_is_a_choice_of_the_planner():
 
 
 def test_who_is_asked_and_who_is_not_kept():
-    def trained():
+    def trained(**compiled):
         with tf.distribute.MeshStrategy(mesh(data=2), "batch:data", zero=1).scope():
             model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
-            model.compile("sgd", "mse")
+            model.compile("sgd", "mse", **compiled)
         model.fit(np.ones([4, 4]), np.ones([4, 2]), verbose=0)
         return model
 
@@ -101,7 +101,11 @@ def test_who_is_asked_and_who_is_not_kept():
     other = threading.Thread(target=lambda: told.append(description.theory()))
     other.start(), other.join()
     assert "others take" in told[0]["why"]
-    assert model in in_training
+    several = trained(steps_per_execution=3)
+    assert [e["sent"] for e in description.theory()["exchanges"]] == [60, 60]
+    late = trained(gradient_accumulation_steps=2)
+    assert "gradient_accumulation_steps" in description.theory()["why"]
+    assert {model, several, late} <= {*in_training}
     seen = weakref.ref(model)
     tf.keras.backend.clear_session()
     del model

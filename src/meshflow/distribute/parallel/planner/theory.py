@@ -130,13 +130,22 @@ def _told() -> Mapping[str, Any]:
         if thread != threading.get_ident():
             # The model is traced for it, which only who trains it may do.
             return {"why": "profiles that others take of a process have no theory"}
+        (batch,), _ = concrete.structured_input_signature
         try:
-            (batch,), _ = concrete.structured_input_signature
-            rows = batch if isinstance(batch, tuple) else (batch,)
-            return {"exchanges": [dataclasses.asdict(e) for e in theory(strategy, model, *rows)]}
+            found = _of_call(strategy, model, batch if isinstance(batch, tuple) else (batch,))
         except (ValueError, NotImplementedError) as error:
             return {"why": str(error)}
+        return {"exchanges": [dataclasses.asdict(one) for one in found]}
     return {}
+
+
+def _of_call(strategy: MeshStrategy, model: Any, batch: tuple[Any, ...]) -> list[Exchange]:
+    """What is sent in a call of a compiled step, which may be several steps; profiles have one name for both."""
+    if getattr(model.optimizer, "gradient_accumulation_steps", None):
+        raise Outside("no formula is about gradient_accumulation_steps=")
+    times = model._steps_per_execution
+    found = theory(strategy, model, *batch)
+    return [dataclasses.replace(one, sent=times * one.sent) for one in found]
 
 
 description.theory = _told
