@@ -100,7 +100,7 @@ def test_who_is_asked_and_who_is_not_kept():
     told = []
     other = threading.Thread(target=lambda: told.append(description.theory()))
     other.start(), other.join()
-    assert "others take" in told[0]["why"]
+    assert "another one took" in told[0]["why"]
     several = trained(steps_per_execution=3)
     assert [e["sent"] for e in description.theory()["exchanges"]] == [60, 60]
     late = trained(gradient_accumulation_steps=2)

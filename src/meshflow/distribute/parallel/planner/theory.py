@@ -129,7 +129,9 @@ def _told() -> Mapping[str, Any]:
             continue
         if thread != threading.get_ident():
             # The model is traced for it, which only who trains it may do.
-            return {"why": "profiles that others take of a process have no theory"}
+            return {
+                "why": "only the thread that trains can tell, and another one took this profile"
+            }
         (batch,), _ = concrete.structured_input_signature
         try:
             found = _of_call(strategy, model, batch if isinstance(batch, tuple) else (batch,))
