@@ -97,7 +97,6 @@ class PipelinedStep:
         if not getattr(program.model, "built", True):
             # So that calls that only build layers are not taken for the model's.
             _trace_share(self.shares, program, self.batch)
-            self.shares.totals.clear()
         self.stages: Stages = stages_of(
             lambda: _trace_share(self.shares, program, self.batch),
             self.schedule.stages,
