@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.epilogues import convolution_p
 from meshflow.kernels.packing import packed_p, packing
+from meshflow.passes.jaxprs import part, variables
 
 __all__ = ["Hoisted", "hoist_constants"]
 
@@ -52,7 +53,7 @@ def hoist_constants(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Hoist
     jaxpr = closed.jaxpr
     numbers = {jaxpr.invars[i]: i for i in stays}
     eqns, early = _packed(jaxpr.eqns, numbers)
-    needed = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
+    needed = set(variables(jaxpr.outvars))
     rest: list[Any] = []
     found: list[Any] = []
     for eqn in reversed(eqns):
@@ -65,19 +66,15 @@ def hoist_constants(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Hoist
                 found += eqn.outvars
                 continue
         rest.append(eqn)
-        needed.update(_variables(eqn.invars))
+        needed.update(variables(eqn.invars))
     if not found:
         return None
     before = _makers(eqns, found)
-    read = {v: None for eqn in before for v in _variables(eqn.invars) if v in numbers}
-    first = jaxpr.replace(
-        constvars=[], invars=[*read], outvars=found, eqns=before, effects=set(), debug_info=None
-    )
-    second = jaxpr.replace(invars=[*jaxpr.invars, *found], eqns=rest[::-1], debug_info=None)
+    read = {v: None for eqn in before for v in variables(eqn.invars) if v in numbers}
     return Hoisted(
-        jex_core.ClosedJaxpr(first, []),
+        part(closed, [*read], found, before),
         [numbers[v] for v in read],
-        jex_core.ClosedJaxpr(second, closed.consts),
+        part(closed, [*jaxpr.invars, *found], jaxpr.outvars, rest[::-1]),
     )
 
 
@@ -90,7 +87,7 @@ def _packed(eqns: list[Any], staying: Iterable[Any]) -> tuple[list[Any], set[Any
         if eqn.primitive.name in _CONVOLUTIONS and eqn.invars[1] in early:
             eqn = _with_packed_kernel(eqn, made, found, early)
         elif eqn.primitive.name in _EXACT and not eqn.effects:
-            read = _variables(eqn.invars)
+            read = variables(eqn.invars)
             grows = sum(v.aval.size for v in eqn.outvars) > sum(v.aval.size for v in read)
             if read and not grows and early.issuperset(read):
                 early.update(eqn.outvars)
@@ -131,12 +128,8 @@ def _makers(eqns: list[Any], wanted: Iterable[Any]) -> list[Any]:
     for eqn in reversed(eqns):
         if needed.intersection(eqn.outvars):
             found.append(eqn)
-            needed.update(_variables(eqn.invars))
+            needed.update(variables(eqn.invars))
     return found[::-1]
-
-
-def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [a for a in atoms if not isinstance(a, jex_core.Literal)]
 
 
 def _bytes(variables: Iterable[Any]) -> int:

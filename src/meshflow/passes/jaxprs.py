@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,11 @@ def opened(jaxpr: Any) -> Any:
     return jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
 
 
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """What is no literal."""
+    return [a for a in atoms if not isinstance(a, jex_core.Literal)]
+
+
 def makers(eqns: list[Any]) -> dict[Any, Any]:
     """The equation that makes each variable."""
     return {variable: eqn for eqn in eqns for variable in eqn.outvars}
@@ -41,9 +46,8 @@ def users(jaxpr: Any, eqns: list[Any]) -> dict[Any, list[int]]:
     """
     found: dict[Any, list[int]] = {}
     for i, atoms in enumerate([*[eqn.invars for eqn in eqns], jaxpr.outvars]):
-        for atom in atoms:
-            if not isinstance(atom, jex_core.Literal):
-                found.setdefault(atom, []).append(i)
+        for atom in variables(atoms):
+            found.setdefault(atom, []).append(i)
     return found
 
 
@@ -84,6 +88,31 @@ def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
         *operands, **equation.primitive.get_bind_params(equation.params)
     )
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def part(
+    closed: jex_core.ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], eqns: Sequence[Any]
+) -> jex_core.ClosedJaxpr:
+    """Some equations of a program as one of their own, with the constants that they read.
+
+    Args:
+      closed: the program.
+      inputs: the variables that become arguments.
+      outputs: variables and literals that become results.
+      eqns: the equations, in order.
+    """
+    read = {v for atoms in [*(e.invars for e in eqns), outputs] for v in variables(atoms)}
+    pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    constants = [(v, c) for v, c in pairs if v in read]
+    jaxpr = closed.jaxpr.replace(
+        constvars=[v for v, _ in constants],
+        invars=list(inputs),
+        outvars=list(outputs),
+        eqns=list(eqns),
+        effects={effect for eqn in eqns for effect in eqn.effects},
+        debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+    )
+    return jex_core.ClosedJaxpr(jaxpr, [c for _, c in constants])
 
 
 def without_calls(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:

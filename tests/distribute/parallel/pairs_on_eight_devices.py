@@ -134,8 +134,7 @@ class Block(LAYERS.Layer):
         if attends:
             self.attention = LAYERS.MultiHeadAttention(2, WIDTH // 2)
         elif experts:
-            # Masks leave devices unequal numbers of tokens, and their balance losses are averaged.
-            self.added = LAYERS.MixtureOfExperts(8, 2 * WIDTH, capacity=4.0, groups=16, aux=0.0)
+            self.added = LAYERS.MixtureOfExperts(8, 2 * WIDTH, capacity=4.0, groups=16, z_loss=1e-2)
         else:
             self.added = tf.keras.Sequential([LAYERS.Dense(4 * WIDTH, "gelu"), LAYERS.Dense(WIDTH)])
 

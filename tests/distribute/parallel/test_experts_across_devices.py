@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 import meshflow as tf
+from distribute.parallel import training
 from helpers import rounds
 from meshflow.distribute.parallel import dropless, experts
 from meshflow.distribute.parallel.experts import Exchange
@@ -183,3 +184,50 @@ def test_groups_that_devices_cannot_share():
         layer = tf.keras.layers.MixtureOfExperts(8, 16, groups=6, name="moe")
     with pytest.raises(ValueError, match="groups=6 do not divide among the 4 devices"):
         layer(tf.ones([8, 8]))
+
+
+def of_unequal_texts():
+    """Token numbers of which every part of the batch has another share that is padding, and what follows each."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 16, (32, 6)).astype("int32")
+    return np.where(np.arange(6) < rng.integers(0, 7, (32, 1)), tokens, 0), tokens
+
+
+def embedded():
+    """Experts whose losses count as much as the model's."""
+    tokens = tf.keras.Input([6], dtype="int32")
+    x = tf.keras.layers.Embedding(16, 8, mask_zero=True)(tokens)
+    layer = tf.keras.layers.MixtureOfExperts(4, 16, capacity=4.0, groups=8, aux=0.5, z_loss=0.1)
+    return tf.keras.Model(tokens, tf.keras.layers.Dense(16)(x + layer(x)))
+
+
+@pytest.mark.parametrize(
+    "sizes, rules, options",
+    [
+        ({"data": 4}, "batch:data", {"zero": 3, "recompute": "layer", "micro_batches": 2}),
+        (
+            {"stage": 2, "data": 2},
+            "batch:data, experts:data",
+            {"pipeline": "stage", "recompute": "layer", "micro_batches": 4},
+        ),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [
+                ({"data": 4}, "batch:data, experts:data", {}),
+                ({"data": 4}, "batch:data, experts:data", {"zero": 1, "micro_batches": 2}),
+                ({"data": 4}, "batch:data", {"zero": 3, "recompute": "gathers"}),
+                ({"stage": 2, "data": 2}, "batch:data", {"pipeline": "stage", "micro_batches": 2}),
+            ]
+        ),
+    ],
+)
+def test_balance_of_unequal_masks_is_that_of_one_device(sizes, rules, options):
+    batch = of_unequal_texts()
+    loss = lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    compiled = {"batch": batch, "optimizer": lambda: tf.keras.optimizers.SGD(0.5), "loss": loss}
+    expected, curves = training.trained(embedded, **compiled)
+    strategy = tf.distribute.MeshStrategy(training.mesh(**sizes), rules, **options)
+    model, found = training.trained(embedded, strategy, **compiled)
+    np.testing.assert_allclose(found["loss"], curves["loss"], rtol=1e-6)
+    for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)

@@ -121,9 +121,10 @@ def pairs():
     return tf.keras.Sequential([tf.keras.Input([16]), *(LAYERS.Dense(w, "tanh") for w in widths)])
 
 
-def test_weights_that_rules_divide_in_stages():
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_weights_that_rules_divide_in_stages(schedule):
     p, n, m, rows = 2, 2, 2, 8
-    pipeline = tf.distribute.Pipeline("stage")
+    pipeline = tf.distribute.Pipeline("stage", schedule)
     strategy = tf.distribute.MeshStrategy(
         mesh_of(stage=p, model=n), "hidden:model", pipeline=pipeline, micro_batches=m
     )
@@ -132,7 +133,7 @@ def test_weights_that_rules_divide_in_stages():
     step = strategy.explain(model, x, x).step
     ring = lambda size, devices: size * (devices - 1) // devices
     # A stage has two blocks. A tick sums the outputs of each in its forward pass, once more in the backward pass, and
-    # there the gradients of each one's inputs.
+    # there the gradients of each one's inputs. Weight passes send nothing, and compute no forward pass again.
     ticks, blocks, edge = m + 2 * p - 2, 2, 4 * rows * 16
     sums = [c for c in step.collectives if c.axes == ("model",)]
     assert {c.kind for c in sums} == {"all-reduce"}

@@ -56,13 +56,17 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def recomputing(
-    f: Callable[..., Any], form: Callable[[Callable[..., Any]], Callable[..., Any]]
+    f: Callable[..., Any],
+    form: Callable[[Callable[..., Any]], Callable[..., Any]],
+    beside: bool = False,
 ) -> Callable[..., Any]:
     """A function of tensors, run in another form.
 
     Args:
       f: the function.
       form: makes the array function of an op, whose operands are arguments, captures and a zero, of the traced one.
+      beside: whether the function gives a result and a list of tensors that are to be computed outside of the form, by
+        what they need alone.
     """
 
     @functools.wraps(f)
@@ -88,7 +92,12 @@ def recomputing(
         op = Op(f"recomputed_{traced.name}", form(traced.arrays), heavy=True, whole=True)
         outputs = apply(op, (tensors, traced.captured_tensors(), ZERO))
         traced.assign(outputs[traced.count :])
-        return traced.rebuild(outputs[: traced.count])
+        result = traced.rebuild(outputs[: traced.count])
+        numbers = [slot.index for slot in traced.structure[1]] if beside else []
+        if not numbers:
+            return result
+        some = Op(f"beside_{traced.name}", lambda o, _: traced.some(numbers, *o), whole=True)
+        return result[0], apply(some, (tensors, traced.captured_tensors()))
 
     return wrapped
 

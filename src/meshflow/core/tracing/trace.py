@@ -38,7 +38,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.jax_internals import eager_constant_folding, jex_core
+from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
@@ -270,6 +270,23 @@ class Traced:
     def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
         """Runs the program on arrays: result arrays, then the new values of written variables."""
         return self.op.call((arguments, captures), ())
+
+    def some(
+        self, numbers: Sequence[int], arguments: Sequence[Any], captures: Sequence[Any]
+    ) -> list[Any]:
+        """Runs on arrays what some results need, and nothing else.
+
+        Args:
+          numbers: which results.
+          arguments: of the program.
+          captures: of the program.
+        """
+        jaxpr, order = self.closed.jaxpr, sorted({*numbers})
+        wanted = [i in order for i in range(len(jaxpr.outvars))]
+        small, _ = dce_jaxpr(jaxpr, wanted, instantiate=True)
+        run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(small, self.closed.consts))
+        found = dict(zip(order, run(*arguments, *captures), strict=True))
+        return [found[i] for i in numbers]
 
     def captured_tensors(self) -> list[Tensor]:
         """The captures as tensors of the present context; variables are read."""

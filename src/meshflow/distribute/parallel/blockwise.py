@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ __all__ = [
     "forward",
     "merged",
     "nothing",
-    "saved_of",
+    "with_backward",
 ]
 
 # The score of what is not seen: its exponential is 0 beside any other.
@@ -309,14 +310,49 @@ def backward(
     )
 
 
-def saved_of(values: Any, sums: Any, given: Any) -> Saved:
+def _saved_of(values: Any, sums: Any, given: Any) -> Saved:
     """What `backward` needs of the values of attention, their sums, and the gradient that arrives."""
     kind = _kind(values)
     paid = jnp.einsum("btnh,btnh->bnt", values.astype(kind), given.astype(kind))
     return Saved(sums, given.astype(values.dtype), paid)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention whose backward pass knows the values and sums of the forward pass.
+
+    Args:
+      forward: of static values and (q, k, v, mask, key); gives values and logarithms of sums, as `finished` does.
+      backward: of the same and `Saved`; gives gradients of q, k and v.
+
+    Returns:
+      A function of (a tuple of the static values, q, k, v, mask, key).
+    """
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def attention(static: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+        return forward(*static, q, k, v, mask, key)[0]
+
+    def kept(static: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+        values, sums = forward(*static, q, k, v, mask, key)
+        return values, (q, k, v, mask, key, values, sums)
+
+    def pulled(static: tuple[Any, ...], kept: Any, given: Any) -> Any:
+        *operands, values, sums = kept
+        gradients = backward(*static, *operands, _saved_of(values, sums, given))
+        pairs = zip(gradients, operands[:3], strict=True)
+        return *(g.astype(x.dtype) for g, x in pairs), None, None
+
+    attention.defvjp(kept, pulled)
+    return attention
+
+
+def _whole_forward(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+    return finished(forward(what, q, k, v, mask, key), v.dtype)
+
+
+_attention = with_backward(_whole_forward, backward)
+
+
 def attend(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
     """Attention of all queries to all keys, in memory that grows with their number and not with its square.
 
@@ -331,18 +367,4 @@ def attend(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
     Returns:
       Values [b, t, n, h of values].
     """
-    return finished(forward(what, q, k, v, mask, key), v.dtype)[0]
-
-
-def _attend_forward(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
-    values, sums = finished(forward(what, q, k, v, mask, key), v.dtype)
-    return values, (q, k, v, mask, key, values, sums)
-
-
-def _attend_backward(what: Attend, kept: Any, given: Any) -> Any:
-    q, k, v, mask, key, values, sums = kept
-    gradients = backward(what, q, k, v, mask, key, saved_of(values, sums, given))
-    return *(g.astype(x.dtype) for g, x in zip(gradients, (q, k, v), strict=True)), None, None
-
-
-attend.defvjp(_attend_forward, _attend_backward)
+    return _attention((what,), q, k, v, mask, key)

@@ -21,7 +21,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import inner_jaxprs, opened, reads_of_outputs
+from meshflow.passes.jaxprs import inner_jaxprs, opened, part, reads_of_outputs, variables
 
 __all__ = ["FORMS", "Program", "StageProgram", "cut", "is_light"]
 
@@ -48,10 +48,6 @@ def is_light(eqn: Any) -> bool:
     if eqn.primitive.name not in _LIGHT:
         return False
     return all(is_light(e) for inner in inner_jaxprs(eqn) for e in opened(inner).eqns)
-
-
-def _variables(atoms: Any) -> list[Any]:
-    return [a for a in atoms if not isinstance(a, jex_core.Literal)]
 
 
 def _is_in(atom: Any, known: Any) -> bool:
@@ -105,7 +101,7 @@ class Program:
         anchored: set[int] = set()
         penalties: list[int] = []
         for n, eqn in enumerate(self.eqns):
-            inputs = _variables(eqn.invars)
+            inputs = variables(eqn.invars)
             batch = any(v in from_batch for v in inputs)
             weights = any(v in from_trained for v in inputs)
             if batch:
@@ -139,12 +135,12 @@ class Program:
     def _weights_behind(self, number: int, anchored: set[int]) -> set[Any]:
         """The trained captures that an equation reads, by way of equations that are not anchored."""
         free = self.free_behind([self.eqns[number]], anchored)
-        read = [v for n in [number, *free] for v in _variables(self.eqns[n].invars)]
+        read = [v for n in [number, *free] for v in variables(self.eqns[n].invars)]
         return {v for v in read if v in self.trained}
 
     def free_behind(self, eqns: Sequence[Any], anchored: set[int]) -> list[int]:
         """The equations that are not anchored and that others need, in order."""
-        wanted = [v for eqn in eqns for v in _variables(eqn.invars)]
+        wanted = [v for eqn in eqns for v in variables(eqn.invars)]
         return self.free_for(wanted, anchored)
 
     def free_for(self, values: Sequence[Any], anchored: set[int]) -> list[int]:
@@ -155,7 +151,7 @@ class Program:
             n = self.maker.get(waiting.pop())
             if n is not None and n not in anchored and n not in found:
                 found.add(n)
-                waiting += _variables(self.eqns[n].invars)
+                waiting += variables(self.eqns[n].invars)
         return sorted(found)
 
     def lives(self, at: Sequence[int], last: int) -> dict[Any, tuple[int, int]]:
@@ -169,10 +165,10 @@ class Program:
         for n in sorted(self.anchored):
             for v in self.eqns[n].outvars:
                 lives[v] = at[n], at[n]
-            for v in _variables(self.eqns[n].invars):
+            for v in variables(self.eqns[n].invars):
                 if v in lives:
                     lives[v] = lives[v][0], max(lives[v][1], at[n])
-        for v in _variables(self.results.values()):
+        for v in variables(self.results.values()):
             if v in lives:
                 lives[v] = lives[v][0], last
         return lives
@@ -188,14 +184,14 @@ class Program:
         """
         whole = self.traced.closed
         outputs = [whole.jaxpr.outvars[i] for i in numbers]
-        if any(self.maker.get(v) in self.anchored for v in _variables(outputs)):
+        if any(self.maker.get(v) in self.anchored for v in variables(outputs)):
             raise InvalidValueError(
-                "Pipeline: how many losses count depends on the model's outputs; it must follow from the batch, as "
-                "it is needed before the first of its parts is through."
+                "Pipeline: how many numbers count in a mean over the batch (of losses, or of tokens that go to experts) "
+                "depends on what the model computes; the masks must follow from the batch alone, as they are needed before "
+                "the first of its parts is through."
             )
-        eqns = [self.eqns[n] for n in self.free_for(_variables(outputs), self.anchored)]
-        jaxpr = whole.jaxpr.replace(outvars=outputs, eqns=eqns, debug_info=None)
-        return jex_core.ClosedJaxpr(jaxpr, whole.consts)
+        eqns = [self.eqns[n] for n in self.free_for(variables(outputs), self.anchored)]
+        return part(whole, whole.jaxpr.invars, outputs, eqns)
 
     def crossing(self) -> list[int]:
         """Bytes that cross behind each unit."""
@@ -301,32 +297,23 @@ def _stage(program: Program, at: list[int], lives: Any, stage: int, last: int) -
             writes.append((i, v))
     outputs = [*sends, *(v for _, v in results), *(v for _, v in writes)]
     own = [n for n in sorted(program.anchored) if at[n] == stage]
-    read = [v for n in own for v in _variables(program.eqns[n].invars)]
-    free = program.free_for([*read, *_variables(outputs)], program.anchored)
+    read = [v for n in own for v in variables(program.eqns[n].invars)]
+    free = program.free_for([*read, *variables(outputs)], program.anchored)
     numbers = sorted({*own, *free})
     eqns = [program.eqns[n] for n in numbers]
-    used = {v for eqn in eqns for v in _variables(eqn.invars)} | set(_variables(outputs))
+    used = {v for eqn in eqns for v in variables(eqn.invars)} | set(variables(outputs))
     arguments = [i for i, v in enumerate(program.arguments) if v in used]
     captures = [i for i, v in enumerate(program.captured) if v in used]
-    whole = program.traced.closed
-    constants = [
-        (v, c) for v, c in zip(whole.jaxpr.constvars, whole.consts, strict=True) if v in used
+    inputs = [
+        *arrives,
+        *(program.arguments[i] for i in arguments),
+        *(program.captured[i] for i in captures),
     ]
-    jaxpr = whole.jaxpr.replace(
-        constvars=[v for v, _ in constants],
-        invars=[
-            *arrives,
-            *(program.arguments[i] for i in arguments),
-            *(program.captured[i] for i in captures),
-        ],
-        outvars=outputs,
-        eqns=eqns,
-        debug_info=None,
-    )
+    closed = part(program.traced.closed, inputs, outputs, eqns)
     _check_state(program, eqns, captures, outputs[: len(sends) + len(results)])
-    digest = "".join(f"{c.dtype}{np.asarray(c).tobytes()!r}" for _, c in constants)
+    digest = "".join(f"{c.dtype}{np.asarray(c).tobytes()!r}" for c in closed.consts)
     return StageProgram(
-        jex_core.ClosedJaxpr(jaxpr, [c for _, c in constants]),
+        closed,
         tuple(map(_shape, arrives)),
         tuple(map(_shape, sends)),
         tuple(arguments),
@@ -334,7 +321,7 @@ def _stage(program: Program, at: list[int], lives: Any, stage: int, last: int) -
         tuple(i for i, _ in results),
         tuple(i for i, _ in writes),
         # Functions' addresses say nothing of what they compute.
-        re.sub(r"0x[0-9a-f]+", "", str(jaxpr)) + digest,
+        re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)) + digest,
     )
 
 
@@ -354,7 +341,7 @@ def _check_state(program: Program, eqns: list[Any], captures: list[int], outputs
                 source = next((sources[n] for n in sorted(numbers) if n in sources), None)
                 if source is not None:
                     behind[v] = source
-    for v in _variables(outputs):
+    for v in variables(outputs):
         if v in behind:
             raise InvalidValueError(
                 f"Pipeline: a layer computes with the variable {behind[v].name}, which it also writes in every step. "

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from meshflow.distribute.parallel.cutting import StageProgram
-from meshflow.distribute.parallel.packs import Buffers, Pack, alike, chosen, is_float
+from meshflow.distribute.parallel.packs import Buffers, Pack, Shelf, alike, chosen, is_float
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.slots import Work, columns_of
 from meshflow.distribute.parallel.stage_weights import Cut, WeightPack
@@ -82,6 +82,7 @@ class Loop:
       axes: those that the batch is divided over.
       shares: into how many shares the batch is divided.
       divided: whether rules divide what stages compute: what is not divided must say so then.
+      keeps: whether backward passes keep what weight passes apart need, in place of computing it again.
       scratch: the files in which what layers keep waits, or None.
 
     Attributes:
@@ -102,18 +103,18 @@ class Loop:
         axes: Sequence[str],
         shares: int,
         divided: bool,
+        keeps: bool = True,
         scratch: Scratch | None = None,
     ) -> None:
         self.scratch = scratch
         self.programs, self.kinds, self.schedule, self.over = programs, kinds, schedule, over
         self.shares = shares
         self.results = list(results)
-        # What rules divide would have to come together to be kept; such stages are computed again.
-        self.keeps = schedule.splits_backward and not divided
+        self.keeps = schedule.splits_backward and keeps
         self.columns = columns_of(schedule, self.keeps)
         self.trains = schedule.trains
         self._halves: dict[int, Halves] = {}
-        self._kept = Pack([])
+        self._kept: Pack | Shelf = Pack([])
 
         def of(numbers: Any) -> list[dict[int, Any]]:
             return [{i: captures[i] for i in p.captures if i in numbers} for p in programs]
@@ -365,7 +366,8 @@ class Loop:
             halves = halved(both, flat, [n < stays for n in range(len(flat))], count)
             self._halves[stage] = halves
             kept.append(dict(enumerate(halves.kept)))
-        self._kept = Pack(kept)
+        # What rules divide would have to come together to be laid end to end.
+        self._kept = Shelf(kept) if self.divided else Pack(kept)
 
     def _waited(self, stage: int) -> Any:
         """What comes of a backward pass beside gradients of weights, in shapes."""
@@ -441,7 +443,8 @@ class Loop:
             for n, z in self.edge.zeros(floats=True).items()
         }
         held = {
-            n: jnp.zeros((columns.kept + 1, z.size), z.dtype) for n, z in self._kept.zeros().items()
+            n: jnp.zeros((columns.kept + 1, *z.shape), z.dtype)
+            for n, z in self._kept.zeros().items()
         }
         ring = self.schedule.chunks > 1
         forwards = [(i, (i + 1) % p) for i in range(p if ring else p - 1)]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-__all__ = ["Buffers", "Pack", "alike", "chosen", "is_float", "total"]
+__all__ = ["Buffers", "Pack", "Shelf", "alike", "chosen", "is_float", "total"]
 
 Buffers = dict[str, Any]
 
@@ -131,6 +131,46 @@ class Pack:
                 found[number] = buffers[name][begin : begin + size].reshape(aval.shape)
                 ends[name] = begin + size
         return found
+
+
+class Shelf:
+    """Arrays by number that lie as they are, as XLA may have divided them; those of one shape share a place.
+
+    Takes more memory than a `Pack` where stages are unlike, and brings nothing together that is divided.
+
+    Args:
+      stages: for each stage the shapes and dtypes (of its arrays) by number, in order.
+    """
+
+    def __init__(self, stages: Sequence[Mapping[int, Any]]) -> None:
+        self._places: list[dict[int, str]] = []
+        self._avals: dict[str, Any] = {}
+        for arrays in stages:
+            counts: dict[str, int] = {}
+            places: dict[int, str] = {}
+            for number, aval in arrays.items():
+                kind = f"{np.dtype(aval.dtype).name}{tuple(aval.shape)}"
+                counts[kind] = counts.get(kind, 0) + 1
+                places[number] = f"{kind} {counts[kind]}"
+                self._avals[places[number]] = aval
+            self._places.append(places)
+
+    def bytes(self) -> int:
+        """Bytes of all places, undivided."""
+        return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in self._avals.values())
+
+    def zeros(self) -> Buffers:
+        """Zeros in all places."""
+        return {name: jnp.zeros(a.shape, a.dtype) for name, a in self._avals.items()}
+
+    def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
+        """The arrays of a stage."""
+        return {number: buffers[name] for number, name in self._places[stage].items()}
+
+    def put(self, arrays: Mapping[int, Any], stage: int) -> Buffers:
+        """The places with a stage's arrays, and zeros in those of others."""
+        own = {name: arrays[number] for number, name in self._places[stage].items()}
+        return self.zeros() | own
 
 
 def alike(array: Any, entries: Sequence[Any]) -> Any:

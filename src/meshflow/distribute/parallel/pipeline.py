@@ -29,7 +29,7 @@ from meshflow.distribute.parallel.stages import Stages, stages_of
 from meshflow.distribute.parallel.tables import schedule_of
 from meshflow.distribute.replicas.shares import LocalPart, Shares, Total, variable_of
 from meshflow.environment.jax_internals import jex_core
-from meshflow.placement.collectives import in_branches
+from meshflow.placement.collectives import Collective, in_branches
 from meshflow.placement.layout import Layout
 
 __all__ = ["PipelinedStep", "check_pipeline", "pipeline_gradients", "pipeline_predictions"]
@@ -97,7 +97,6 @@ class PipelinedStep:
         if not getattr(program.model, "built", True):
             # So that calls that only build layers are not taken for the model's.
             _trace_share(self.shares, program, self.batch)
-            self.shares.totals.clear()
         self.stages: Stages = stages_of(
             lambda: _trace_share(self.shares, program, self.batch),
             self.schedule.stages,
@@ -109,7 +108,7 @@ class PipelinedStep:
         self.variables = list(program.variables)
         self.traced: Traced = self.stages.program.traced
         self._numbers = self._by_variable()
-        self.loop = self._loop()
+        self.loop: Loop = self._loop()
         if self.loop.divided:
             self._check_exchanges()
 
@@ -143,7 +142,7 @@ class PipelinedStep:
         avals = self.traced.closed.in_avals
         return avals[len(avals) - len(self.traced.captures) :]
 
-    def _loop(self) -> Loop:
+    def _loop(self, keeps: bool = True) -> Loop:
         captures, written = (
             self.traced.captures,
             {id(v): k for k, v in enumerate(self.traced.writes)},
@@ -175,6 +174,7 @@ class PipelinedStep:
             self.shares.axes,
             self.shares.count,
             bool(self.strategy.rule_dimensions),
+            keeps,
             self.strategy.scratch,
         )
 
@@ -207,7 +207,20 @@ class PipelinedStep:
         )
 
     def _check_exchanges(self) -> None:
-        """Looks for what XLA would exchange in a stage between devices of which some are at another one."""
+        """Refuses what XLA would exchange in a stage between devices of which some are at another one."""
+        found = self._refused_exchange()
+        if found is not None and self.loop.keeps:
+            # What is kept for weight passes may be divided otherwise in each stage: without it then.
+            self.loop = self._loop(keeps=False)
+            found = self._refused_exchange()
+        if found is not None:
+            raise InvalidValueError(
+                f"Pipeline: the rules {self.strategy.rules} divide a layer so that its devices would exchange "
+                f"{found.shape} ({found.kind} for {found.source!r}) in the middle of a stage, where the devices of "
+                "other stages do not take part. Leave out the rule of this layer's weights, or rename them by dims=."
+            )
+
+    def _refused_exchange(self) -> Collective | None:
         mesh = self.mesh.jax_mesh
 
         def operand(aval: Any, spec: Any, layout: Any = None) -> jax.ShapeDtypeStruct:
@@ -231,13 +244,12 @@ class PipelinedStep:
         }
         text = jax.jit(self.run).lower(leaves, captures).compile(options).as_text() or ""
         sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))
-        for found in in_branches(text, sizes):
-            if found.kind == "collective-permute" or self.over in found.axes:
-                raise InvalidValueError(
-                    f"Pipeline: the rules {self.strategy.rules} divide a layer so that its devices would exchange "
-                    f"{found.shape} ({found.kind} for {found.source!r}) in the middle of a stage, where the devices of "
-                    "other stages do not take part. Leave out the rule of this layer's weights, or rename them by dims=."
-                )
+        refused = (
+            found
+            for found in in_branches(text, sizes)
+            if found.kind == "collective-permute" or self.over in found.axes
+        )
+        return next(refused, None)
 
     # ---- over the mesh ---------------------------------------------------------------------
 

@@ -128,6 +128,8 @@ def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
         return TensorSpec((shape[0] // parts, *shape[1:]) if shape else shape, leaf.dtype)
 
     def share(*leaves: Any) -> Any:
+        # A trace may be made twice.
+        shares.totals.clear()
         with in_shares(shares), reading_parts(shares):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
         return loss, [t.value for t in shares.totals], noted, predictions
@@ -308,10 +310,7 @@ class _Region:
         number = {id(t): 1 + k for k, t in enumerate(self.shares.totals)}
         places = [(i, number[id(c)]) for i, c in enumerate(self.traced.captures) if id(c) in number]
 
-        def values(rows: list[Any]) -> list[Any]:
-            outputs = self._arrays(rows, captures)
-            return [outputs[k] for _, k in places]
-
+        values = lambda rows: self.traced.some([k for _, k in places], rows, captures)
         means = [v.mean(0) for v in lax.map(values, self._micro_batches(leaves))]
         captures = list(captures)
         for (i, _), mean in zip(places, means, strict=True):

@@ -15,7 +15,6 @@ T is the bytes of the queries of all devices, N the number of devices of the dim
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -26,7 +25,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.distribute.parallel import blockwise
-from meshflow.distribute.parallel.blockwise import Attend, Places
+from meshflow.distribute.parallel.blockwise import Attend, Places, Saved
 
 __all__ = ["Sequences", "attention", "gathered", "ring", "ulysses"]
 
@@ -226,37 +225,15 @@ def _ring_forward(
     return blockwise.finished(done, v.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def ring(what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
-    """Attention of this device's queries to the keys of all devices.
-
-    Args:
-      what: what attention does.
-      axes: the mesh dimensions of the ring, which the program must know.
-      q: this device's queries [b, t / N, n, h], scaled.
-      k: this device's keys.
-      v: this device's values.
-      mask: bool [b, 1 or t / N, s], of all keys, or None.
-      key: two uint32 numbers for dropout, the same on all devices, or None.
-    """
-    return _ring_forward(what, axes, q, k, v, mask, key)[0]
-
-
-def _ring_kept(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
+def _ring_backward(
+    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any, saved: Saved
 ) -> Any:
-    values, sums = _ring_forward(what, axes, q, k, v, mask, key)
-    return values, (q, k, v, mask, key, values, sums)
-
-
-def _ring_backward(what: Attend, axes: tuple[str, ...], kept: Any, given: Any) -> Any:
-    q, k, v, mask, key, values, sums = kept
-    turn, saved = _Round(what, axes, q, k, mask), blockwise.saved_of(values, sums, given)
+    turn = _Round(what, axes, q, k, mask)
 
     def gradients(k: Any, v: Any, step: Any) -> Any:
         places = turn.places(step)
         found = lambda: blockwise.backward(what, q, k, v, turn.columns(places), key, saved, places)
-        kind = sums.dtype
+        kind = saved.sums.dtype
         return turn.when_past(places, found, tuple(jnp.zeros(x.shape, kind) for x in (q, k, v)))
 
     own = gradients(k, v, 0)
@@ -274,10 +251,25 @@ def _ring_backward(what: Attend, axes: tuple[str, ...], kept: Any, given: Any) -
         (dq, _, _, dk, dv), _ = lax.scan(go, (dq, k, v, dk, dv), jnp.arange(2, turn.count))
         dk, dv = _on((dk, dv), axes)
         own = own[0] + dq, own[1] + dk, own[2] + dv
-    return *(g.astype(x.dtype) for g, x in zip(own, kept[:3], strict=True)), None, None
+    return own
 
 
-ring.defvjp(_ring_kept, _ring_backward)
+_ring = blockwise.with_backward(_ring_forward, _ring_backward)
+
+
+def ring(what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+    """Attention of this device's queries to the keys of all devices.
+
+    Args:
+      what: what attention does.
+      axes: the mesh dimensions of the ring, which the program must know.
+      q: this device's queries [b, t / N, n, h], scaled.
+      k: this device's keys.
+      v: this device's values.
+      mask: bool [b, 1 or t / N, s], of all keys, or None.
+      key: two uint32 numbers for dropout, the same on all devices, or None.
+    """
+    return _ring((what, axes), q, k, v, mask, key)
 
 
 # ---- gathered --------------------------------------------------------------------------------
@@ -332,7 +324,26 @@ def _gathered_forward(
     return turns.joined(values), turns.joined(sums, 1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _gathered_backward(
+    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any, saved: Saved
+) -> Any:
+    turns = _Turns(axes, q, key)
+
+    def one(heads: Any) -> Any:
+        turn, q, k, v, saved = heads
+        wide = turns.together(k), turns.together(v)
+        drawn = turns.drawn(turn)
+        dq, *rest = blockwise.backward(what, q, *wide, mask, drawn, saved, turns.places)
+        return dq, *map(turns.apart, rest)
+
+    of_heads = Saved(*map(turns.cut, saved, (1, 2, 1)))
+    parts = jnp.arange(turns.count), turns.cut(q), turns.cut(k), turns.cut(v), of_heads
+    return map(turns.joined, lax.map(one, parts))
+
+
+_gathered = blockwise.with_backward(_gathered_forward, _gathered_backward)
+
+
 def gathered(
     what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
 ) -> Any:
@@ -347,34 +358,7 @@ def gathered(
       mask: bool [b, 1 or t / N, s], of all keys, or None.
       key: two uint32 numbers for dropout, the same on all devices, or None.
     """
-    return _gathered_forward(what, axes, q, k, v, mask, key)[0]
-
-
-def _gathered_kept(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
-) -> Any:
-    values, sums = _gathered_forward(what, axes, q, k, v, mask, key)
-    return values, (q, k, v, mask, key, values, sums)
-
-
-def _gathered_backward(what: Attend, axes: tuple[str, ...], kept: Any, given: Any) -> Any:
-    q, k, v, mask, key, values, sums = kept
-    turns, saved = _Turns(axes, q, key), blockwise.saved_of(values, sums, given)
-
-    def one(heads: Any) -> Any:
-        turn, q, k, v, saved = heads
-        wide = turns.together(k), turns.together(v)
-        drawn = turns.drawn(turn)
-        dq, *rest = blockwise.backward(what, q, *wide, mask, drawn, saved, turns.places)
-        return dq, *map(turns.apart, rest)
-
-    of_heads = blockwise.Saved(*map(turns.cut, saved, (1, 2, 1)))
-    parts = jnp.arange(turns.count), turns.cut(q), turns.cut(k), turns.cut(v), of_heads
-    own = map(turns.joined, lax.map(one, parts))
-    return *(g.astype(x.dtype) for g, x in zip(own, kept[:3], strict=True)), None, None
-
-
-gathered.defvjp(_gathered_kept, _gathered_backward)
+    return _gathered((what, axes), q, k, v, mask, key)
 
 
 # ---- ulysses ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import jax
 
 from meshflow.distribute.parallel.cutting import FORMS, is_light, size_of
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import makers, users, without_calls
+from meshflow.passes.jaxprs import makers, part, users, variables, without_calls
 
 __all__ = ["Halves", "halved"]
 
@@ -78,10 +78,6 @@ def halved(
     return _Cut(closed, stays, count).halves()
 
 
-def _variables(atoms: Any) -> list[Any]:
-    return [a for a in atoms if not isinstance(a, jex_core.Literal)]
-
-
 class _Cut:
     """A program with what is known of its equations."""
 
@@ -94,7 +90,7 @@ class _Cut:
         self.there = {*self.jaxpr.constvars, *(v for v, stay in inputs if stay)}
         for eqn in self.eqns:
             # What follows from them alone and costs nothing is computed where it is read.
-            if is_light(eqn) and all(v in self.there for v in _variables(eqn.invars)):
+            if is_light(eqn) and all(v in self.there for v in variables(eqn.invars)):
                 self.there.update(eqn.outvars)
 
     def halves(self) -> Halves:
@@ -137,18 +133,18 @@ class _Cut:
         return not isinstance(atom, jex_core.Literal) and atom in self.maker
 
     def _is_read(self, v: Any, numbers: Sequence[int], outputs: Sequence[Any]) -> bool:
-        read = [a for n in numbers for a in _variables(self.eqns[n].invars)]
+        read = [a for n in numbers for a in variables(self.eqns[n].invars)]
         return any(a is v for a in (*read, *outputs))
 
     def _behind(self, atoms: Sequence[Any]) -> set[int]:
         """The equations that values follow from."""
         found: set[int] = set()
-        waiting = _variables(atoms)
+        waiting = variables(atoms)
         while waiting:
             eqn = self.maker.get(waiting.pop())
             if eqn is not None and self.place[id(eqn)] not in found:
                 found.add(self.place[id(eqn)])
-                waiting += _variables(eqn.invars)
+                waiting += variables(eqn.invars)
         return found
 
     def _later(self, waited: set[int]) -> set[int]:
@@ -181,7 +177,7 @@ class _Cut:
             v
             for n in numbers
             if self.eqns[n].primitive.name not in _PRODUCTS
-            for v in _variables(self.eqns[n].invars)
+            for v in variables(self.eqns[n].invars)
         }
         made = {v for n in numbers for v in self.eqns[n].outvars}
         forms = self._forms_into_products(numbers)
@@ -195,7 +191,7 @@ class _Cut:
             eqn = self.eqns[n]
             product = eqn.primitive.name in _PRODUCTS
             if product or any(v in found for v in eqn.outvars):
-                found.update(_variables(eqn.invars))
+                found.update(variables(eqn.invars))
         return found
 
     def _gathered(self, outputs: Sequence[Any], later: set[int]) -> tuple[set[int], list[Any]]:
@@ -214,7 +210,7 @@ class _Cut:
                 continue
             if n in later or self._is_form(eqn):
                 found.add(n)
-                waiting += _variables(eqn.invars)
+                waiting += variables(eqn.invars)
             else:
                 frontier[v] = None
         return found, list(frontier)
@@ -232,14 +228,4 @@ class _Cut:
         self, inputs: Sequence[Any], outputs: Sequence[Any], numbers: set[int]
     ) -> jex_core.ClosedJaxpr:
         eqns = [self.eqns[n] for n in sorted(numbers)]
-        known = zip(self.jaxpr.constvars, self.closed.consts, strict=True)
-        used = {v for eqn in eqns for v in _variables(eqn.invars)} | set(_variables(outputs))
-        constants = [(v, c) for v, c in known if v in used]
-        jaxpr = self.jaxpr.replace(
-            constvars=[v for v, _ in constants],
-            invars=list(inputs),
-            outvars=list(outputs),
-            eqns=eqns,
-            debug_info=None,
-        )
-        return jex_core.ClosedJaxpr(jaxpr, [c for _, c in constants])
+        return part(self.closed, inputs, outputs, eqns)

@@ -227,7 +227,7 @@ class MixtureOfExperts(Layer):
             live = array.reshape(math.cast(mask, "bool"), [-1])
         route = self._without_limit if self._router.capacity is None else self._in_slots
         outputs, statistics = route(tokens, live, training)
-        self._report(statistics)
+        self._report(statistics, None if mask is None else live)
         if self.shared:
             outputs = outputs + self._network("shared_", tokens)
         return array.reshape(outputs, array.shape(inputs))
@@ -333,16 +333,18 @@ class MixtureOfExperts(Layer):
             return variable.value()
         return math.cast(current_shares().local(variable), self.compute_dtype)  # type: ignore[union-attr]
 
-    def _report(self, statistics: Any) -> None:
+    def _report(self, statistics: Any, live: Any) -> None:
         """Adds the losses and the metrics."""
         total = Statistics(*(math.reduce_sum(s, 0) for s in statistics))
-        tokens = math.maximum(total.live, 1.0)
+        shares, tokens = current_shares(), total.live
+        if shares is not None and live is not None:
+            # Masks leave shares unequal numbers of tokens.
+            tokens = shares.mean_of_all(math.reduce_sum(math.cast(live, tokens.dtype)))
         if self.aux and self._router.choices:
-            self.add_loss(self.aux * total.balance / tokens)
+            self.add_loss(self.aux * math.divide_no_nan(total.balance, tokens))
         if self.z_loss:
-            self.add_loss(self.z_loss * total.z / tokens)
+            self.add_loss(self.z_loss * math.divide_no_nan(total.z, tokens))
         self.add_metric(total.dropped / math.maximum(total.asked, 1.0), name=f"{self.name}_dropped")
-        shares = current_shares()
         load = total.load if shares is None else shares.mean(total.load)
         even = math.maximum(math.reduce_sum(load), 1.0) / self.experts
         self.add_metric(math.reduce_max(load) / even, name=f"{self.name}_load")

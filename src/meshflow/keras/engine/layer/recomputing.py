@@ -64,9 +64,13 @@ def _recomputed(layer: Any, shares: Shares, call: Any, inputs: Any, args: Any, k
         for part, n in zip(parts, before, strict=True):
             del part._losses[n:]
         own = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
-        return outputs, own, added
+        return (outputs, own, added), [total.value for total in shares.totals[first:]]
 
-    outputs, own, added = _form(layer, shares)(run)(inputs)
+    first = len(shares.totals)
+    (outputs, own, added), values = _form(layer, shares)(run)(inputs)
+    # What means over all shares are of is wanted before any layer is computed.
+    for total, value in zip(shares.totals[first:], values, strict=True):
+        total.value = value
     for tensor, mask in zip(nest.flatten(outputs), own, strict=True):
         if mask is not None and isinstance(tensor, Tensor):
             tensor._keras_mask = mask
@@ -82,7 +86,7 @@ def _form(layer: Any, shares: Shares) -> Callable[..., Any]:
     else:
         policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
         form = recomputed_by(policy, waiting)
-    return lambda run: recomputing(run, form)
+    return lambda run: recomputing(run, form, beside=True)
 
 
 def _all_but_gathers(primitive: Any, *_: Any, **__: Any) -> bool:
