@@ -25,7 +25,12 @@ from meshflow.profiler.description import describe
 from meshflow.profiler.litert import profiled as by_litert
 from meshflow.profiler.operators import Operator
 from meshflow.profiler.report import instruction_of
-from meshflow.saved_model import contains_saved_model, load
+from meshflow.saved_model.loading import (
+    TENSORRT_FILE,
+    TENSORRT_MODEL,
+    contains_saved_model,
+    load,
+)
 
 __all__ = ["DeployedProfile", "profile_model"]
 
@@ -142,6 +147,8 @@ def profile_model(
         )
     if known:
         return _by_onnx_runtime(path, inputs, runs, batch)
+    if (Path(path) / TENSORRT_FILE).is_file():
+        return _by_onnx_runtime(os.fspath(Path(path) / TENSORRT_MODEL), inputs, runs, batch)
     if Path(path).is_dir() and contains_saved_model(path):
         return _by_xla(path, inputs, runs, batch)
     raise InvalidArgumentError(
