@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.files.safetensors import load_file, save_file
+from meshflow.files.safetensors import load_file, load_sharded, save_file, save_sharded
 
 
 def test_what_the_formats_own_package_writes(tmp_path):
@@ -40,8 +40,11 @@ def test_every_dtype_survives(tmp_path):
         )
     }
     arrays |= {
-        str(np.dtype(d)): np.arange(3).astype(d)
-        for d in (ml_dtypes.bfloat16, ml_dtypes.float8_e5m2)
+        str(np.dtype(d)): np.array([1, 2, 4]).astype(d)
+        for d in (
+            *(ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn),
+            *(ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e8m0fnu),
+        )
     }
     arrays |= {"empty": np.zeros([0, 2]), "one": np.float32(3), "variable": tf.Variable([1.0, 2.0])}
     arrays["turned"] = np.arange(6.0).reshape(2, 3).T
@@ -103,8 +106,99 @@ def test_weights_of_a_model(tmp_path):
     assert all(map(np.array_equal, other.get_weights(), model.get_weights()))
     wide = make(4)
     before = wide.get_weights()
-    with pytest.raises(ValueError, match=r"does not fit model .*dense/kernel \(\(2, 3\)\)"):
+    with pytest.raises(
+        ValueError, match=r"does not fit model .*dense/kernel \(\(2, 3\), not \(2, 4\)\)"
+    ):
         wide.load_weights(path)
     assert all(map(np.array_equal, wide.get_weights(), before))
     wide.load_weights(path, skip_mismatch=True)
     assert np.array_equal(wide.get_weights()[-1], model.get_weights()[-1])
+
+
+def test_several_files_with_an_index(tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    arrays = {f"w{i}": np.full([4], i, ml_dtypes.bfloat16) for i in range(5)}
+    save_sharded(arrays, index, max_shard_size=16, metadata={"format": "tf"})
+    said = json.loads(index.read_text())
+    assert said["metadata"] == {"total_size": 40}
+    assert said["weight_map"]["w4"] == "model-00003-of-00003.safetensors"
+    found = load_sharded(index)
+    assert all(found[n].dtype == a.dtype and np.array_equal(found[n], a) for n, a in arrays.items())
+
+    def refused(error, message, **places):
+        index.write_text(json.dumps({**said, "weight_map": {**said["weight_map"], **places}}))
+        with pytest.raises(error, match=message):
+            load_sharded(index)
+
+    refused(tf.errors.DataLossError, "no names of", w0="../model-00001-of-00003.safetensors")
+    refused(tf.errors.DataLossError, "is damaged", w0=3)
+    refused(tf.errors.DataLossError, "which has it not", more="model-00001-of-00003.safetensors")
+    refused(tf.errors.NotFoundError, "other", w0="other.safetensors")
+    for content in ("", "[]", "{}", '{"weight_map": []}', "[" * 100_000):
+        index.write_text(content)
+        with pytest.raises(tf.errors.DataLossError, match=r"index\.json is damaged"):
+            load_sharded(index)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the name of an index ends in"):
+        save_sharded(arrays, tmp_path / "model.json")
+
+
+def _dense(units=3, name=None):
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [tf.keras.Input([2]), layers.Dense(units, name=name), layers.Dense(1)]
+    )
+
+
+def test_names_that_differ_in_numbers_or_wholly(tmp_path):
+    tf.keras.backend.reset_uids()
+    model, again = _dense(), _dense()
+    path = tmp_path / "model.safetensors"
+    model.save_weights(path)
+    assert again.weights[0].name == "dense_2/kernel:0"
+    again.load_weights(path)
+    assert all(map(np.array_equal, again.get_weights(), model.get_weights()))
+    other = _dense(name="first")
+    before = other.get_weights()
+    with pytest.raises(ValueError, match=r"dense/bias \(not in the model\).*first/bias \(missing"):
+        other.load_weights(path)
+    assert all(map(np.array_equal, other.get_weights(), before))
+    with pytest.raises(ValueError, match="has nothing that fits model"):
+        _dense(name="one").load_weights(path, by_name=True)
+    # What only one of the two has is passed over, but not another shape.
+    tf.keras.backend.reset_uids()
+    longer = tf.keras.Sequential([*_dense().layers, tf.keras.layers.Dense(2, name="more")])
+    longer.build([None, 2])
+    longer.load_weights(path, by_name=True)
+    assert np.array_equal(longer.get_weights()[0], model.get_weights()[0])
+    tf.keras.backend.reset_uids()
+    with pytest.raises(ValueError, match="does not fit"):
+        _dense(4).load_weights(path, by_name=True)
+
+
+def test_dtypes_of_weights(tmp_path):
+    path = tmp_path / "model.safetensors"
+    tf.keras.backend.reset_uids()
+    model = _dense()
+    stored = {w.name[:-2]: w.numpy() for w in model.weights}
+    save_file({n: a.astype(ml_dtypes.float8_e4m3fn) for n, a in stored.items()}, path)
+    model.load_weights(path)
+    wanted = stored["dense/kernel"].astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert np.array_equal(model.get_weights()[0], wanted)
+    save_file({**stored, "dense/bias": np.zeros([3], np.complex64)}, path)
+    with pytest.raises(ValueError, match=r"dense/bias \(complex64, not float32\)"):
+        model.load_weights(path)
+
+
+def test_weights_in_several_files_and_no_file(tmp_path):
+    model = _dense()
+    path = str(tmp_path / "model.safetensors.index.json")
+    model.save_weights(path)
+    assert (tmp_path / "model-00001-of-00001.safetensors").exists()
+    before = model.get_weights()
+    model.set_weights([w + 1 for w in before])
+    model.load_weights(path)
+    assert all(map(np.array_equal, model.get_weights(), before))
+    with pytest.raises(FileNotFoundError, match=r"No weights file at .*none\.safetensors"):
+        model.load_weights(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="not yet been created"):
+        tf.keras.Sequential([tf.keras.layers.Dense(1)]).load_weights(path)

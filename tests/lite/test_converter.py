@@ -321,15 +321,27 @@ def test_a_saved_keras_model_is_converted(tmp_path):
     np.testing.assert_allclose(_of(run, x), model(x).numpy(), atol=1e-6)
 
 
-def test_a_function_that_was_saved_compiled_is_refused(tmp_path):
+def test_functions_that_were_saved_compiled_are_converted(tmp_path):
+    """What `tf.Module`s, subclassed models and `export` write has no layers, but programs."""
+    cell = L.GRU(2)
     module = tf.Module()
-    module.double = tf.function(lambda x: x * 2.0, input_signature=[tf.TensorSpec([None, 3])])
-    tf.saved_model.save(module, str(tmp_path / "m"), {"double": module.double})
-    with pytest.raises(ValueError, match=r"no signature 'half', only \['double'\]"):
-        tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m"), signature_keys=["half"])
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m"), ["double"])
-    with pytest.raises(tf.errors.UnimplementedError, match="convert before saving"):
-        converter.convert()
+    module.cell = cell
+    x = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
+    cell(x)
+    module.double = tf.function(lambda x: x * 2.0, input_signature=[tf.TensorSpec([None, 3], name="x")])  # fmt: skip
+    module.last = tf.function(
+        lambda x: tf.nn.softmax(cell(x)), input_signature=[tf.TensorSpec([None, 5, 4], name="x")]
+    )
+    folder = str(tmp_path / "m")
+    tf.saved_model.save(module, folder, {"double": module.double, "last": module.last})
+    with pytest.raises(ValueError, match=r"no signature 'half', only \['double', 'last'\]"):
+        tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["half"])
+    converter = tf.lite.TFLiteConverter.from_saved_model(folder, ["double", "last"])
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    double, last = map(interpreter.get_signature_runner, ("double", "last"))
+    found = next(iter(double(x=np.ones((4, 3), np.float32)).values()))
+    np.testing.assert_array_equal(found, np.full((4, 3), 2.0))
+    np.testing.assert_allclose(_of(last, x), module.last(x).numpy(), atol=1e-6)
 
 
 def test_what_cannot_be_converted_names_the_primitive_and_the_layer():

@@ -184,8 +184,48 @@ def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
     converter.save(tmp_path / "out")
     again = tf.experimental.tensorrt.load(tmp_path / "out")
     np.testing.assert_allclose(next(iter(again(x).values())), model(x), atol=1e-6)
-    # The folder is a saved model still.
-    assert tf.saved_model.contains_saved_model(str(tmp_path / "out"))
+    # The folder is a saved model still, whose signature is run in the same way.
+    caplog.clear()
+    signature = tf.saved_model.load(tmp_path / "out").signatures["serving_default"]
+    assert "TensorRT is not there" in caplog.text and signature.providers == again.providers
+    np.testing.assert_allclose(next(iter(signature(tf.constant(x)).values())), model(x), atol=1e-6)
+    assert "MatMul" in str(tf.profiler.profile_model(tmp_path / "out", runs=1))
+    second = trt.Converter(str(tmp_path / "out"), precision_mode="fp16")
+    assert second.convert().structured_outputs.keys() == run.structured_outputs.keys()
+
+
+def test_tensorrt_says_what_is_wrong_as_tensorflow(saved, tmp_path, onnxruntime):
+    folder, trt = str(saved[1]), tf.experimental.tensorrt
+    for settings, message in (
+        ({"precision_mode": "INT4"}, "precision mode 'INT4' is not supported"),
+        ({"precision_mode": "Fp16"}, "precision mode 'Fp16' is not supported"),
+        ({"minimum_segment_size": 0}, "minimum segment size should be positive or -1"),
+        ({"dynamic_shape_profile_strategy": "Best"}, "profile_strategy 'Best' is not supported"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trt.Converter(folder, **settings)
+    with pytest.raises(TypeError, match="is_dynamic_op"):
+        trt.Converter(folder, is_dynamic_op=True)
+    converter = trt.Converter(folder, use_dynamic_shape=True, dynamic_shape_profile_strategy="Optimal")  # fmt: skip
+    converter.convert()
+    with pytest.raises(RuntimeError, match="called before"):
+        converter.convert()
+    with pytest.raises(RuntimeError, match="needs input_fn"):
+        converter.build(None)
+    with pytest.raises(ValueError, match="gave no samples"):
+        converter.build(lambda: [])
+    converter.build(lambda: [[np.zeros((1, 4), np.float32)]])
+    with pytest.raises(NotImplementedError, match="called once"):
+        converter.build(lambda: [[np.zeros((1, 4), np.float32)]])
+    out = tmp_path / "out"
+    converter.save(out)
+    for damage in ("", "{}", "[1]", '{"params": {"precision": 1}, "shapes": {}}'):
+        (out / "tensorrt.json").write_text(damage)
+        with pytest.raises(tf.errors.DataLossError, match=r"tensorrt\.json is damaged"):
+            tf.saved_model.load(out)
+    (out / "model.onnx").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no model\.onnx"):
+        trt.load(out)
 
 
 def test_int8_is_calibrated(saved, onnxruntime):
@@ -201,5 +241,3 @@ def test_int8_is_calibrated(saved, onnxruntime):
     lines = []
     converter.summary(print_fn=lines.append)
     assert any("QuantizeLinear" in line for line in lines)
-    with pytest.raises(ValueError, match="precision mode 'INT4' is not supported"):
-        tf.experimental.tensorrt.Converter(str(folder), precision_mode="INT4")

@@ -43,8 +43,10 @@ def _check(profile, kinds, runs):
     assert shown["first"] == pytest.approx(profile.first_seconds * 1e6, abs=0.01)
 
 
-def test_litert(model, tmp_path):
+def test_litert(model, tmp_path, monkeypatch):
     pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
+    from meshflow.profiler import litert
+
     path = tmp_path / "model.tflite"
     path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
     profile = tf.lite.experimental.profile(path, runs=20, batch=2)
@@ -54,6 +56,16 @@ def test_litert(model, tmp_path):
     sizes = {o.kind.split()[0]: o.bytes for o in profile.operators}
     assert (sizes["Convolution"], sizes["Softmax"]) == (2 * 6 * 6 * 4 * 4, 2 * 3 * 4)
     assert any("conv2d" in o.name for o in profile.operators if "Convolution" in o.kind)
+    # Whole calls are timed without what records operators, which takes more than they do.
+    spied = []
+    monkeypatch.setattr(
+        litert._Library,
+        "call",
+        lambda *given, call=litert._Library.call: (spied.append(given[1]), call(*given)),
+    )
+    monkeypatch.setattr(litert, "_timed", lambda run, count: (spied.append("timed"), 0.5)[1])
+    assert tf.profiler.profile_model(path, runs=2).seconds == 0.5
+    assert spied[:2] == ["timed"] * 2 and "timed" not in spied[2:] and "StartProfiler" in spied
     with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):
         tf.profiler.profile_model(path, {"x": np.zeros((1, 8, 8, 1))})
     path.write_bytes(b"\0" * 64)
@@ -100,9 +112,12 @@ def test_saved_model(model, tmp_path):
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "model.onnx", tmp_path / "x.txt"):
+    (tmp_path / "x.txt").write_text("no model")
+    for path in (tmp_path, tmp_path / "x.txt"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected a \.tflite or \.onnx"):
             tf.profiler.profile_model(path)
+    with pytest.raises(tf.errors.NotFoundError, match=r"model\.onnx: there is no such file"):
+        tf.profiler.profile_model(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(("form", "needs"), [("tflite", "ai_edge_litert"), ("onnx", "onnxruntime")])

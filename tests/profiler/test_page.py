@@ -272,7 +272,7 @@ def test_a_page_of_a_deployed_model_stands_alone(deployed):
 @pytest.mark.parametrize("width", [1280, 500])
 def test_a_page_of_a_deployed_model_is_driven(deployed, tmp_path, width):
     said = drive(deployed, tmp_path, width, MODEL_DRIVER)
-    assert said["figures"][:4] == ["4.00 msa call", "1000rows a second", "7.00 msthe first call", "20.0 msloading"]  # fmt: skip
+    assert said["figures"][:4] == ["4.00 msa call", "1,000rows a second", "7.00 msthe first call", "20.0 msloading"]  # fmt: skip
     assert said["lanes"] == [["A later call", 2, "4.30 ms"], ["The first call", 1, "6.00 ms"], ["Memory", 1, "13.0 kB"]]  # fmt: skip
     # Of 4.3 ms convolutions take 4.
     assert said["wide"][0] / sum(said["wide"]) == pytest.approx(4 / 4.3, abs=0.02)

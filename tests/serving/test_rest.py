@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import json
 import shutil
 
@@ -76,7 +77,7 @@ class Client:
     def __init__(self, app):
         self._app = app
 
-    async def ask(self, method, path, body=b"", chunks=None):
+    async def ask(self, method, path, body=b"", chunks=None, encoding=""):
         """The status and the parsed body of an answer."""
         parts = list(chunks) if chunks is not None else [body]
         answer = {"body": b""}
@@ -93,7 +94,7 @@ class Client:
 
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-            "headers": [], "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "root_path": "",
+            "headers": [(b"content-encoding", encoding.encode())] if encoding else [], "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "root_path": "",
         }  # fmt: skip
         await self._app(scope, receive, send)
         text = answer["body"].decode()
@@ -232,6 +233,27 @@ def test_malformed_requests_are_errors_of_the_request(saved, monkeypatch):
         assert 'request_seconds_count{model_name="m"} 23' in text
 
     talk(conversation, "m", saved, Settings(most_bytes=4096))
+
+
+def test_bodies_may_be_compressed(saved):
+    body = json.dumps({"signature_name": "plain", "instances": [[1.0, 2.0]]}).encode()
+    packed, bomb = gzip.compress(body), gzip.compress(bytes(1 << 20))
+
+    async def conversation(client):
+        status, content = await client.post("m:predict", packed, encoding="gzip")
+        assert status == 200 and content["predictions"][0]["y"] == [2.0, 4.0]
+        assert (await client.post("m:predict", body, encoding="identity"))[0] == 200
+        for data, encoding, code, said in (
+            (bomb, "gzip", 413, "larger than 4096 bytes"),
+            (body, "gzip", 400, "is no gzip"),
+            (packed[:-9], "gzip", 400, "is cut off"),
+            (packed, "br", 415, "expected gzip"),
+            (packed, "", 400, "JSON Parse error"),
+        ):
+            status, content = await client.post("m:predict", data, encoding=encoding)
+            assert status == code and said in content["error"], (encoding, status, content)
+
+    talk(conversation, "m", saved, Settings(most_bytes=4096, warm_up=False))
 
 
 def test_each_request_gets_its_own_rows_and_errors(saved):

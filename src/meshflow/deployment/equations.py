@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table of ops
+from meshflow.deployment.stablehlo import jaxpr_of
 from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["ELEMENTWISE", "Equation", "Program", "Value", "flattened", "without_unused"]
@@ -246,6 +248,9 @@ class _Flat:
             if isinstance(body, jex_core.ClosedJaxpr):
                 return self.run(body.jaxpr, body.consts, inputs, scope)
             return self.run(body, (), inputs, scope)
+        if name == "call_exported":
+            body = jaxpr_of(eqn.params["exported"], [v.aval for v in eqn.invars])
+            return self.run(body.jaxpr, body.consts, inputs, scope)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, inputs, scope)]
         if name == "broadcast_in_dim":

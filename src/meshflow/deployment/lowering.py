@@ -116,8 +116,6 @@ class Lowering:
         self._scope = equation.scope
         handler = self.handlers.get(equation.name, _COMMON.get(equation.name))
         try:
-            if equation.name == "call_exported":
-                raise Refused("it was saved as a compiled program: convert before saving")
             if handler is None:
                 raise Refused(
                     f"{self.runtime} has no operator for it, nor is it made of others here"

@@ -19,7 +19,7 @@ from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.deployment.equations import Program, flattened
 from meshflow.deployment.idioms import with_idioms
-from meshflow.saved_model import load
+from meshflow.saved_model.loading import load_as_saved
 from meshflow.saved_model.programs import traced_for_export
 
 __all__ = ["Deployable", "of_anything", "of_concrete_function", "of_model", "of_saved_model"]
@@ -134,7 +134,7 @@ def of_saved_model(folder: Any, name: str = "serving_default") -> Deployable:
         model = public_face().keras.models.load_model(folder, compile=False)
         if model._saved_signatures():
             return of_model(model)
-    signatures = load(folder).signatures
+    signatures = load_as_saved(folder).signatures
     if name not in signatures:
         raise ValueError(f"{folder} has no signature {name!r}, only {sorted(signatures)}.")
     return of_concrete_function(signatures[name], name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -15,16 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.programs import of_saved_model
 from meshflow.files.replacing import replacing
 from meshflow.onnx.exporting import exported
 from meshflow.onnx.lowering import onnx
 from meshflow.onnx.sessions import Session, providers_for, runtime
+from meshflow.saved_model.loading import TENSORRT_FILE, TENSORRT_MODEL
 
 __all__ = ["ConversionParams", "Converter", "TrtConversionParams", "TrtPrecisionMode", "load"]
 
-_FILE, _SETTINGS, _ENGINES = "model.onnx", "tensorrt.json", "engines"
+_log = logging.getLogger("meshflow")
+_ENGINES = "engines"
 
 
 class TrtPrecisionMode:
@@ -62,6 +66,8 @@ class TrtConversionParams(NamedTuple):
 
 
 ConversionParams = TrtConversionParams
+_DEFAULTS = TrtConversionParams()
+_STRATEGIES = ("Range", "Optimal", "Range+Optimal", "ImplicitBatchModeCompatible")
 
 
 class Converter:
@@ -72,12 +78,18 @@ class Converter:
       input_saved_model_tags: accepted.
       input_saved_model_signature_key: the signature; default 'serving_default', a model's prediction.
       use_dynamic_shape: accepted: the batch size stays open.
-      dynamic_shape_profile_strategy: accepted: engines cover from the least to the greatest shape of `build`.
-      conversion_params: a `ConversionParams`.
-      **params: fields of it that are others.
+      dynamic_shape_profile_strategy: 'Range', 'Optimal', 'Range+Optimal' or 'ImplicitBatchModeCompatible'; engines cover
+        from the least to the greatest shape of `build` with each of them.
+      max_workspace_size_bytes: memory that TensorRT may use while it runs.
+      precision_mode: 'FP32', 'FP16' or 'INT8', in capitals or not.
+      minimum_segment_size: the least number of nodes that are given to TensorRT, or -1.
+      maximum_cached_engines: accepted: engines are kept in the folder.
+      use_calibration: whether INT8 takes its ranges from samples.
+      allow_build_at_runtime: accepted: engines are built for shapes that come.
+      conversion_params: a `ConversionParams` in place of the six before.
 
     Raises:
-      ValueError: for a precision that is unknown.
+      ValueError: for a precision, a strategy or a size that is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -92,21 +104,32 @@ class Converter:
         input_saved_model_signature_key: str | None = None,
         use_dynamic_shape: bool | None = None,
         dynamic_shape_profile_strategy: str | None = None,
+        max_workspace_size_bytes: int = _DEFAULTS.max_workspace_size_bytes,
+        precision_mode: str = _DEFAULTS.precision_mode,
+        minimum_segment_size: int = _DEFAULTS.minimum_segment_size,
+        maximum_cached_engines: int = _DEFAULTS.maximum_cached_engines,
+        use_calibration: bool = _DEFAULTS.use_calibration,
+        allow_build_at_runtime: bool = _DEFAULTS.allow_build_at_runtime,
         conversion_params: TrtConversionParams | None = None,
-        **params: Any,
     ) -> None:
         if input_saved_model_dir is None:
             raise ValueError("Converter: input_saved_model_dir is missing.")
         self._folder = Path(input_saved_model_dir)
         self._signature = input_saved_model_signature_key or "serving_default"
-        self._params = (conversion_params or TrtConversionParams())._replace(**params)
-        mode = str(self._params.precision_mode).upper()
-        if mode not in ("FP32", "FP16", "INT8"):
+        self._params = conversion_params or TrtConversionParams(
+            max_workspace_size_bytes,
+            precision_mode,
+            minimum_segment_size,
+            maximum_cached_engines,
+            use_calibration,
+            allow_build_at_runtime,
+        )
+        _check(self._params)
+        if dynamic_shape_profile_strategy not in (None, *_STRATEGIES):
             raise ValueError(
-                f"precision mode {self._params.precision_mode!r} is not supported. It should be one of "
-                f"{TrtPrecisionMode.supported_precision_modes()}."
+                f"profile_strategy {dynamic_shape_profile_strategy!r} is not supported. It should be one of {list(_STRATEGIES)}."
             )
-        self._mode = mode
+        self._mode = self._params.precision_mode.upper()
         self._content: bytes | None = None
         self._shapes: dict[str, list[tuple[int, ...]]] = {}
         self._work = tempfile.TemporaryDirectory(prefix="tensorrt-")
@@ -122,8 +145,11 @@ class Converter:
 
         Raises:
           ValueError: for INT8 without samples, or with samples otherwise.
+          RuntimeError: when it is called again.
           ImportError: without the extra `onnx`.
         """
+        if self._content is not None:
+            raise RuntimeError("Converter.convert was called before: make a new Converter.")
         calibrated = self._mode == "INT8" and self._params.use_calibration
         if calibrated and calibration_input_fn is None:
             raise ValueError(
@@ -146,7 +172,7 @@ class Converter:
     def _options(self, folder: Path) -> dict[str, Any]:
         return {
             "trt_max_workspace_size": self._params.max_workspace_size_bytes,
-            "trt_min_subgraph_size": self._params.minimum_segment_size,
+            "trt_min_subgraph_size": max(self._params.minimum_segment_size, 1),
             "trt_fp16_enable": self._mode == "FP16",
             "trt_int8_enable": self._mode == "INT8",
             "trt_engine_cache_enable": True,
@@ -154,17 +180,24 @@ class Converter:
             **_profiles(self._shapes),
         }
 
-    def build(self, input_fn: Callable[[], Iterable[Any]]) -> None:
+    def build(self, input_fn: Callable[[], Iterable[Any]] | None) -> None:
         """Builds engines for the shapes of samples, from the least to the greatest, by running them.
 
         Args:
           input_fn: gives samples, lists or dictionaries of arrays.
 
         Raises:
-          RuntimeError: before `convert`.
+          RuntimeError: before `convert`, or without `input_fn`.
+          NotImplementedError: when it is called again.
           ValueError: for no sample.
         """
         self._converted("build")
+        if input_fn is None:
+            raise RuntimeError(
+                "Converter.build needs input_fn, whose samples say for which shapes engines are built."
+            )
+        if self._shapes:
+            raise NotImplementedError("Converter.build was called before: it is called once.")
         session = self._session()
         samples = [_feed(session, sample) for sample in input_fn()]
         if not samples:
@@ -182,7 +215,7 @@ class Converter:
         return self._content
 
     def save(self, output_saved_model_dir: Any, save_gpu_specific_engines: bool = True, options: Any = None) -> None:  # fmt: skip
-        """Writes the saved model with `model.onnx` and the engines, which `tf.experimental.tensorrt.load` reads.
+        """Writes the saved model with `model.onnx` and the engines: `tf.saved_model.load` gives a signature that they run.
 
         Args:
           output_saved_model_dir: the folder.
@@ -196,14 +229,18 @@ class Converter:
         target = Path(output_saved_model_dir)
         if target.resolve() != self._folder.resolve():
             shutil.copytree(self._folder, target, dirs_exist_ok=True)
-        with replacing(target / _FILE) as file:
+        with replacing(target / TENSORRT_MODEL) as file:
             file.write(content)
         engines = Path(self._work.name) / _ENGINES
         if save_gpu_specific_engines and engines.is_dir():
             shutil.copytree(engines, target / _ENGINES, dirs_exist_ok=True)
-        settings = {"params": self._params._asdict(), "shapes": self._shapes}
+        settings = {
+            "params": self._params._asdict(),
+            "shapes": self._shapes,
+            "signature": self._signature,
+        }
         # `load` takes a folder without it for none, so it comes last.
-        with replacing(target / _SETTINGS, "w") as file:
+        with replacing(target / TENSORRT_FILE, "w") as file:
             file.write(json.dumps(settings))
 
     def summary(
@@ -240,15 +277,55 @@ def load(export_dir: Any) -> Session:
 
     Raises:
       FileNotFoundError: for a folder without it.
+      DataLossError: when its files are damaged.
     """
-    folder = Path(export_dir)
-    if not (folder / _SETTINGS).is_file() or not (folder / _FILE).is_file():
-        raise FileNotFoundError(f"{folder} has no {_FILE}: expected a folder that Converter.save wrote.")  # fmt: skip
-    saved = json.loads((folder / _SETTINGS).read_text())
-    converter = Converter(str(folder), conversion_params=TrtConversionParams(**saved["params"]))
-    converter._shapes = {n: [tuple(s) for s in shapes] for n, shapes in saved["shapes"].items()}
-    options = converter._options(folder / _ENGINES)
-    return Session(str(folder / _FILE), providers_for(options))
+    return _read(Path(export_dir))[1]
+
+
+def replace_signature(folder: str, root: Any) -> None:
+    """Lets ONNX Runtime run the signature of a saved model that was converted; without that package it stays as it was.
+
+    Args:
+      folder: where it was saved.
+      root: what was loaded from there, with `signatures`.
+    """
+    try:
+        signature, session = _read(Path(folder))
+    except ImportError as error:
+        _log.warning(
+            "%s was converted for TensorRT, and is run as it was before: %s", folder, error
+        )
+        return
+    root.signatures = {**root.signatures, signature: session}
+
+
+def _read(folder: Path) -> tuple[str, Session]:
+    """The signature that was converted, and its session."""
+    if not (folder / TENSORRT_FILE).is_file() or not (folder / TENSORRT_MODEL).is_file():
+        raise FileNotFoundError(f"{folder} has no {TENSORRT_MODEL}: expected a folder that Converter.save wrote.")  # fmt: skip
+    try:
+        saved = json.loads((folder / TENSORRT_FILE).read_text())
+        signature = saved.get("signature")
+        params = TrtConversionParams(**saved["params"])
+        converter = Converter(str(folder), None, signature, conversion_params=params)
+        for name, shapes in saved["shapes"].items():
+            converter._shapes[str(name)] = [tuple(int(d) for d in shape) for shape in shapes]
+        options = converter._options(folder / _ENGINES)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataLossError(f"{folder / TENSORRT_FILE} is damaged: {error!r}.") from error
+    return converter._signature, Session(str(folder / TENSORRT_MODEL), providers_for(options))
+
+
+def _check(params: TrtConversionParams) -> None:
+    modes = TrtPrecisionMode.supported_precision_modes()
+    if params.precision_mode not in modes:
+        raise ValueError(
+            f"precision mode {params.precision_mode!r} is not supported. It should be one of {modes}."
+        )
+    if params.minimum_segment_size <= 0 and params.minimum_segment_size != -1:
+        raise ValueError(
+            f"minimum segment size should be positive or -1, got {params.minimum_segment_size}."
+        )
 
 
 def _profiles(shapes: Mapping[str, list[tuple[int, ...]]]) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Safetensors files: named arrays behind a header that says where each lies; nothing in them is run.
 
 A file is the header's length in 8 bytes, the header, JSON with dtype, shape and place of each array, and the arrays.
+Many arrays may lie in several such files, with an index beside them, JSON with the file of each array.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,14 +20,20 @@ from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 
-__all__ = ["load_file", "save_file"]
+__all__ = ["INDEX", "load_file", "load_sharded", "save_file", "save_sharded"]
+
+# What names of indexes end in.
+INDEX = ".safetensors.index.json"
 
 _DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "BOOL": np.dtype(bool),
     "C64": np.dtype("complex64"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     **{f"F{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
     **{f"I{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
     **{f"U{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
@@ -78,6 +86,84 @@ def save_file(
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for array in arrays:
             file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def save_sharded(
+    tensors: Mapping[str, Any],
+    index: Any,
+    max_shard_size: int = 5_000_000_000,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes named arrays into several files, and their index, as Hugging Face's libraries read them.
+
+    Args:
+      tensors: arrays, tensors or variables by name.
+      index: the index's file, `FOLDER/NAME.safetensors.index.json`; the others are `NAME-00001-of-00002.safetensors`
+        and so on, beside it.
+      max_shard_size: the most bytes of arrays in a file; a larger array has one of its own.
+      metadata: texts by name, kept in every file.
+
+    Raises:
+      InvalidArgumentError: for another name of the index, and as `save_file` does.
+
+    Example:
+      >>> import os, tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> index = os.path.join(folder, "a.safetensors.index.json")
+      >>> save_sharded({"v": np.arange(2.0), "w": np.arange(3.0)}, index, max_shard_size=24)
+      >>> sorted(os.listdir(folder))
+      ['a-00001-of-00002.safetensors', 'a-00002-of-00002.safetensors', 'a.safetensors.index.json']
+    """
+    folder, name = os.path.split(text(index))
+    if not name.endswith(INDEX):
+        raise InvalidArgumentError(f"{text(index)}: the name of an index ends in {INDEX}.")
+    shards: list[dict[str, Any]] = [{}]
+    size = total = 0
+    for key, value in tensors.items():
+        bytes_of = np.dtype(value.dtype).itemsize * math.prod(value.shape)
+        if shards[-1] and size + bytes_of > max_shard_size:
+            shards.append({})
+            size = 0
+        shards[-1][key] = value
+        size, total = size + bytes_of, total + bytes_of
+    places = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"{name.removesuffix(INDEX)}-{number:05}-of-{len(shards):05}.safetensors"
+        save_file(shard, gfile.join(folder, file), metadata)
+        places |= dict.fromkeys(shard, file)
+    with replacing(index, "w") as file:
+        content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        file.write(json.dumps(content, indent=2) + "\n")
+
+
+def load_sharded(index: Any) -> dict[str, np.ndarray]:
+    """The arrays of several files, by name.
+
+    Args:
+      index: the index's file.
+
+    Raises:
+      NotFoundError: when it, or a file of it, is not there.
+      DataLossError: when it is damaged, or does not fit its files.
+    """
+    path = text(index)
+    with gfile.GFile(index, "rb") as file:
+        content = file.read()
+    try:
+        places = json.loads(content)["weight_map"]
+        # Files are named beside the index, and nowhere else.
+        if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in places.values()):
+            raise ValueError("files of its weight_map are no names of .safetensors files")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataLossError(f"{path} is damaged, or no index: {error!r}.") from None
+    found: dict[str, np.ndarray] = {}
+    for name in sorted(set(places.values())):
+        shard = load_file(gfile.join(os.path.dirname(path), name))
+        missing = sorted(key for key, place in places.items() if place == name and key not in shard)
+        if missing:
+            raise DataLossError(f"{path} says that {missing[0]} is in {name}, which has it not.")
+        found |= {key: array for key, array in shard.items() if places.get(key) == name}
+    return found
 
 
 def load_file(filename: Any) -> dict[str, np.ndarray]:

@@ -29,7 +29,7 @@ class TFLiteConverter:
       optimizations: `[tf.lite.Optimize.DEFAULT]` for weights of 8 bits; with a `representative_dataset`
         activations of 8 bits, too; with `target_spec.supported_types = [tf.float16]` weights of 16 bits.
       representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`.
-      target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is an
+      target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is
         warned of when anything is left to be computed with floats.
       inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8; of models
         whose activations have 16 bits (`EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8`): tf.float32 or

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.environment import extras
 from meshflow.profiler import deployed_page
@@ -25,7 +25,12 @@ from meshflow.profiler.description import describe
 from meshflow.profiler.litert import profiled as by_litert
 from meshflow.profiler.operators import Operator
 from meshflow.profiler.report import instruction_of
-from meshflow.saved_model import contains_saved_model, load
+from meshflow.saved_model.loading import (
+    TENSORRT_FILE,
+    TENSORRT_MODEL,
+    contains_saved_model,
+    load,
+)
 
 __all__ = ["DeployedProfile", "profile_model"]
 
@@ -86,7 +91,7 @@ class DeployedProfile:
     def __str__(self) -> str:
         head = (
             f"{self.file} by {self.runtime}, {self.batch} rows: loaded in {self.load_seconds * 1e3:.1f} ms, first call "
-            f"{self.first_seconds * 1e3:.3f} ms, then {self.seconds * 1e3:.3f} ms a call (mean of {self.runs})"
+            f"{self.first_seconds * 1e3:.4f} ms, then {self.seconds * 1e3:.4f} ms a call (mean of {self.runs})"
         )
         total = sum(o.seconds for o in self.operators) or 1.0
         lines = [head, f"{'ms':>9} {'%':>5} {'calls':>6} {'kB':>9}  operator"]
@@ -117,6 +122,7 @@ def profile_model(
       A `DeployedProfile`; its text is a table.
 
     Raises:
+      NotFoundError: when there is nothing of that name.
       InvalidArgumentError: for what is none of these, or inputs that it does not have.
       DataLossError: for a damaged file.
       ImportError: without the extra that runs it.
@@ -126,11 +132,13 @@ def profile_model(
       >>> tf.profiler.profile_model("model.txt")
       Traceback (most recent call last):
       ...
-      meshflow.core.runtime.errors.InvalidArgumentError: model.txt: expected a .tflite or .onnx file, or the folder of a saved model.
+      meshflow.core.runtime.errors.NotFoundError: model.txt: there is no such file or folder.
     """
     path = os.fspath(model)
     if runs < 1:
         raise InvalidArgumentError(f"runs must be at least 1, got {runs}.")
+    if not Path(path).exists():
+        raise NotFoundError(f"{path}: there is no such file or folder.")
     known = Path(path).suffix in (".tflite", ".onnx") and Path(path).is_file()
     if Path(path).suffix == ".tflite" and known:
         load_seconds, first, seconds, operators, note = by_litert(path, inputs, runs, batch)
@@ -139,6 +147,8 @@ def profile_model(
         )
     if known:
         return _by_onnx_runtime(path, inputs, runs, batch)
+    if (Path(path) / TENSORRT_FILE).is_file():
+        return _by_onnx_runtime(os.fspath(Path(path) / TENSORRT_MODEL), inputs, runs, batch)
     if Path(path).is_dir() and contains_saved_model(path):
         return _by_xla(path, inputs, runs, batch)
     raise InvalidArgumentError(
@@ -167,30 +177,35 @@ _PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutio
 _NUMPY = {"float": "float32", "double": "float64"}
 
 
+def _session(runtime: Any, path: str, prefix: str = "") -> Any:
+    """A session of a file; it records its nodes into a file whose name begins with the prefix."""
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.enable_profiling = bool(prefix)
+    options.profile_file_prefix = prefix
+    providers = [p for p in _PROVIDERS if p in runtime.get_available_providers()]
+    try:
+        return runtime.InferenceSession(path, options, providers=providers)
+    except Exception as error:  # of ONNX Runtime's own classes
+        raise DataLossError(f"{path} is no .onnx file, or a damaged one: {error}") from error
+
+
 def _by_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
     runtime = extras.load("onnxruntime", "onnx", "Running ONNX files needs the package onnxruntime")
+    start = time.perf_counter()
+    session = _session(runtime, path)
+    loading = time.perf_counter() - start
+    kinds = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
+    specs = {i.name: (i.shape, _NUMPY.get(kinds[i.name], kinds[i.name])) for i in session.get_inputs()}  # fmt: skip
+    feed = _feed(specs, inputs, batch)
+    # Recording nodes takes longer than small ones do, so whole calls are timed without.
+    first = _timed(lambda: session.run(None, feed), 1)
+    seconds = _timed(lambda: session.run(None, feed), runs)
     with tempfile.TemporaryDirectory() as folder:
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "nodes")
-        there = runtime.get_available_providers()
-        providers = [p for p in _PROVIDERS if p in there]
-        start = time.perf_counter()
-        try:
-            session = runtime.InferenceSession(path, options, providers=providers)
-        except Exception as error:  # of ONNX Runtime's own classes
-            raise DataLossError(f"{path} is no .onnx file, or a damaged one: {error}") from error
-        loading = time.perf_counter() - start
-        kinds = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
-        specs = {i.name: (i.shape, _NUMPY.get(kinds[i.name], kinds[i.name])) for i in session.get_inputs()}  # fmt: skip
-        feed = _feed(specs, inputs, batch)
-
-        def run() -> None:
-            session.run(None, feed)
-
-        first, seconds = _timed(run, 1), _timed(run, runs)
-        events = json.loads(Path(session.end_profiling()).read_text())
+        recorded = _session(runtime, path, str(Path(folder) / "nodes"))
+        for _ in range(runs + 1):
+            recorded.run(None, feed)
+        events = json.loads(Path(recorded.end_profiling()).read_text())
     found: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):

@@ -54,15 +54,17 @@ def profiled(path: str, inputs: Mapping[str, Any] | None, runs: int, batch: int)
             for n, (shape, dtype) in zip(names, shapes, strict=True)
         ]  # fmt: skip
         try:
-            return _by_library(str(file), feed, runs, results)
+            loading, first, later = _whole(content, feed, runs)
+        except (ValueError, RuntimeError) as refused:
+            raise DataLossError(f"{path} cannot be run by LiteRT: {refused}") from refused
+        try:
+            operators = _by_library(str(file), feed, runs, results)
+            note = "" if operators else "LiteRT's summary could not be read."
         except (_Failed, AttributeError, OSError) as error:
             package = extras.load("ai_edge_litert", "lite", _NEEDS)
             version = getattr(package, "__version__", "")
-            note = f"LiteRT {version} does not tell the times of operators: {error}."
-            try:
-                return _whole(content, names, feed, runs, note)
-            except (ValueError, RuntimeError) as refused:
-                raise DataLossError(f"{path} cannot be run by LiteRT: {refused}") from refused
+            operators, note = [], f"LiteRT {version} does not tell the times of operators: {error}."
+    return loading, first, later, operators, note
 
 
 class _Result(NamedTuple):
@@ -162,8 +164,8 @@ def _text(name: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def _whole(content: bytes, names: list[str], feed: list[Any], runs: int, note: str) -> Found:
-    """Times of whole calls only."""
+def _whole(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, float]:
+    """Seconds to load, of the first call, and of one afterwards, by the interpreter: recording operators takes longer."""
     module = extras.load("ai_edge_litert.interpreter", "lite", _NEEDS)
     start = time.perf_counter()
     interpreter = module.Interpreter(model_content=content)
@@ -171,8 +173,7 @@ def _whole(content: bytes, names: list[str], feed: list[Any], runs: int, note: s
     loading = time.perf_counter() - start
     for about, array in zip(interpreter.get_input_details(), feed, strict=True):
         interpreter.set_tensor(about["index"], array)
-    first, rest = _timed(interpreter.invoke, 1), _timed(interpreter.invoke, runs)
-    return loading, first, rest, [], note
+    return loading, _timed(interpreter.invoke, 1), _timed(interpreter.invoke, runs)
 
 
 def _timed(run: Callable[[], Any], count: int) -> float:
@@ -240,9 +241,8 @@ class _Library:
         return self.made("CreateOpaqueOptions", name, payload, free)
 
 
-def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -> Found:
+def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -> list[Operator]:
     library = _Library()
-    start = time.perf_counter()
     environment = library.made("CreateEnvironment", 0, None)
     model = library.made("CreateModelFromFile", environment, path.encode())
     options = library.made("CreateOptions")
@@ -254,7 +254,6 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
     graph = library.made("GetModelSubgraph", model, _Size(0))
     inputs = _buffers(library, environment, compiled, graph, "Input")
     outputs = _buffers(library, environment, compiled, graph, "Output")
-    loading = time.perf_counter() - start
     if len(inputs) != len(feed):
         raise _Failed(f"the library sees {len(inputs)} inputs, the file has {len(feed)}")
     for buffer, array in zip(inputs, feed, strict=True):
@@ -268,17 +267,17 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
             "RunCompiledModel", compiled, _Size(0), _Size(len(inputs)), inputs, _Size(len(outputs)), outputs
         )  # fmt: skip
 
-    def phase(count: int) -> tuple[float, list[Operator]]:
+    def phase(count: int) -> list[Operator]:
         library.call("ResetProfiler", profiler)
         library.call("StartProfiler", profiler)
-        seconds = _timed(run, count)
+        for _ in range(count):
+            run()
         library.call("StopProfiler", profiler)
         text = ctypes.c_char_p()
         library.call("GetProfileSummary", profiler, compiled, ctypes.byref(text))
-        return seconds, _with_results(_operators((text.value or b"").decode(), count), results)
+        return _with_results(_operators((text.value or b"").decode(), count), results)
 
-    first, begun = phase(1)
-    seconds, operators = phase(runs)
+    begun, operators = phase(1), phase(runs)
     early = {(o.name, o.kind): o.seconds for o in begun}
     for operator in operators:
         operator.first_seconds = early.get((operator.name, operator.kind))
@@ -286,8 +285,7 @@ def _by_library(path: str, feed: list[Any], runs: int, results: list[_Result]) -
         library.free("TensorBuffer", _Pointer(buffer))
     for name, pointer in (("CompiledModel", compiled), ("Options", options), ("Model", model), ("Environment", environment)):  # fmt: skip
         library.free(name, pointer)
-    note = "" if operators else "LiteRT's summary could not be read."
-    return loading, first, seconds, sorted(operators, key=lambda o: -o.seconds), note
+    return sorted(operators, key=lambda o: -o.seconds)
 
 
 def _buffers(library: _Library, environment: Any, compiled: Any, graph: Any, kind: str) -> Any:

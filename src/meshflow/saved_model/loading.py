@@ -8,6 +8,7 @@ from typing import Any
 
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
 from meshflow.core.runtime.errors import DataLossError, NotFoundError
+from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
@@ -27,7 +28,17 @@ from meshflow.saved_model.restored import Restored, own_name, put_child
 from meshflow.saved_model.structures import unpacked
 from meshflow.saved_model.text import TextProgram
 
-__all__ = ["contains_saved_model", "is_tensorflows", "load"]
+__all__ = [
+    "TENSORRT_FILE",
+    "TENSORRT_MODEL",
+    "contains_saved_model",
+    "is_tensorflows",
+    "load",
+    "load_as_saved",
+]
+
+# Beside a saved model that `tf.experimental.tensorrt` converted: how, and what it made.
+TENSORRT_FILE, TENSORRT_MODEL = "tensorrt.json", "model.onnx"
 
 
 def contains_saved_model(export_dir: Any) -> bool:
@@ -89,6 +100,23 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
       array([1., 2.], dtype=float32)
     """
     path = text(export_dir)
+    root = load_as_saved(path, tags)
+    if gfile.exists(gfile.join(path, TENSORRT_FILE)):
+        public_face().experimental.tensorrt.replace_signature(path, root)
+    return root
+
+
+def load_as_saved(path: str, tags: Any = None) -> Any:
+    """What `load` gives, also of a folder that was converted for TensorRT since.
+
+    Args:
+      path: the folder.
+      tags: as for `load`.
+
+    Raises:
+      OSError: when nothing was saved there.
+      DataLossError: when a file is damaged, naming it.
+    """
     if is_tensorflows(path):
         from meshflow.saved_model.graph import loading  # noqa: PLC0415 - it needs an optional package
 

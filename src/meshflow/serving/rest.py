@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+import zlib
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -129,7 +130,8 @@ async def _body(request: Request, most: int) -> bytes:
     """A request's body.
 
     Raises:
-      HTTPException: when it is larger than that.
+      HTTPException: when it is larger than that, or compressed by anything but gzip.
+      InvalidArgumentError: when it is no gzip, but says so.
       DeadlineExceededError: when it does not come.
     """
     parts: list[bytes] = []
@@ -139,7 +141,7 @@ async def _body(request: Request, most: int) -> bytes:
         try:
             part = await asyncio.wait_for(anext(stream), _SILENCE)
         except StopAsyncIteration:
-            return b"".join(parts)
+            return _unpacked(b"".join(parts), request.headers.get("content-encoding", ""), most)
         except TimeoutError:
             raise DeadlineExceededError(
                 f"The request's body did not come within {_SILENCE:g} seconds."
@@ -147,7 +149,31 @@ async def _body(request: Request, most: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > most:
-            raise HTTPException(413, f"The request is larger than {most} bytes, the most that is taken.")  # fmt: skip
+            raise _too_large(most)
+
+
+def _too_large(most: int) -> HTTPException:
+    return HTTPException(413, f"The request is larger than {most} bytes, the most that is taken.")
+
+
+def _unpacked(content: bytes, encoding: str, most: int) -> bytes:
+    """What a request's body is before it was compressed."""
+    if encoding.lower() in ("", "identity"):
+        return content
+    if encoding.lower() != "gzip":
+        raise HTTPException(
+            415, f"The request's Content-Encoding is {encoding:.40}, expected gzip."
+        )
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        found = unpacker.decompress(content, most + 1)
+    except zlib.error as error:
+        raise InvalidArgumentError(f"The request's body is no gzip: {error}.") from None
+    if len(found) > most:
+        raise _too_large(most)
+    if not unpacker.eof:
+        raise InvalidArgumentError("The request's body is no gzip: it is cut off.")
+    return found
 
 
 def _json(content: Any, status: int = 200) -> Response:

@@ -76,7 +76,7 @@ function operators() {
 function head() {
   $("title").textContent = D.name;
   $("subtitle").textContent = [D.runtime, `${D.batch} row${D.batch === 1 ? "" : "s"} a call`, `${D.operators.length} operators`].join(" · ");
-  const figures = [[time(D.call), "a call"], [digits(1e6 * D.batch / Math.max(D.call, 1e-3)), "rows a second"], [time(D.first), "the first call"], [time(D.load), "loading"]];
+  const figures = [[time(D.call), "a call"], [Number((1e6 * D.batch / Math.max(D.call, 1e-3)).toPrecision(3)).toLocaleString("en"), "rows a second"], [time(D.first), "the first call"], [time(D.load), "loading"]];
   if (TOTALS.bytes) figures.push([amount(TOTALS.bytes, "B"), "memory of all operators"]);
   for (const [value, what] of figures) $("figures").append(el("div", { class: "figure" }, el("b", {}, value), el("span", {}, what)));
   if (D.note) $("figures").after(el("section", {}, el("p", { class: "problem" }, D.note)));

@@ -85,7 +85,7 @@ class ModelSaving:
         """Saves the weights.
 
         Args:
-          filepath: path ending in `.h5` or `.safetensors`, or the prefix of a checkpoint in TensorFlow's format.
+          filepath: path ending in `.h5`, `.safetensors` or `.safetensors.index.json`, or the prefix of a checkpoint in TensorFlow's format.
           overwrite: whether an existing file is replaced.
           save_format: 'h5' or 'tf'; default by the path.
           options: a `tf.train.CheckpointOptions`, for checkpoints.

@@ -11,8 +11,7 @@ from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
-from meshflow.files.safetensors import load_file, save_file
-from meshflow.keras.engine.saving import hdf5, keras3
+from meshflow.keras.engine.saving import hdf5, keras3, safetensors
 from meshflow.keras.engine.saving.archives import Archive, h5py, open_hdf5
 
 
@@ -20,7 +19,6 @@ def _is_h5(path: str, save_format: str | None = None) -> bool:
     return save_format in ("h5", "keras", "hdf5") or path.endswith((".h5", ".keras", ".hdf5"))
 
 
-_SAFETENSORS = ".safetensors"
 _FORMATS = (None, "tf", "tensorflow", "h5", "hdf5", "keras")
 
 
@@ -36,8 +34,8 @@ def save_weights(
 
     Args:
       model: the model.
-      filepath: a path ending in `.weights.h5` (Keras 3's layout), `.h5` or `.hdf5` (Keras 2's), `.safetensors`,
-        or the prefix of a checkpoint in TensorFlow's format, which `tf.train.Checkpoint(model)` can read too.
+      filepath: a path ending in `.weights.h5` (Keras 3's layout), `.h5` or `.hdf5` (Keras 2's), `.safetensors`
+        or `.safetensors.index.json` (files of 5 GB and their index), or the prefix of a checkpoint in TensorFlow's format, which `tf.train.Checkpoint(model)` can read too.
       overwrite: whether an existing file is replaced.
       save_format: 'h5' or 'tf'; default by the path.
       options: a `tf.train.CheckpointOptions`, for checkpoints.
@@ -60,8 +58,8 @@ def save_weights(
         raise ValueError(
             f"Unknown format. Received: `save_format`={save_format}. Was expecting one of ['tf', 'h5']."
         )
-    safetensors = path.endswith(_SAFETENSORS) and save_format is None
-    in_file = safetensors or (_is_h5(path, save_format) and save_format not in ("tf", "tensorflow"))
+    by_name = path.endswith(safetensors.ENDINGS) and save_format is None
+    in_file = by_name or (_is_h5(path, save_format) and save_format not in ("tf", "tensorflow"))
     # A checkpoint may hold a subclassed model that has no weights yet.
     if not model.built and not model._saved_weights and (in_file or hasattr(model, "add")):
         raise ValueError(
@@ -70,8 +68,8 @@ def save_weights(
     there = gfile.exists(path) if in_file else is_checkpoint(path)
     if there and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
-    if safetensors:
-        save_file(_by_name(model), path)
+    if by_name:
+        safetensors.write_model(model, path)
         return
     if not in_file:
         write_objects(path, model, options)
@@ -91,7 +89,8 @@ def load_weights(
       model: the model.
       filepath: the path given to `save_weights`, here or in Keras; for checkpoints also their folder.
       skip_mismatch: whether layers that do not fit are left out.
-      by_name: whether layers are matched by name instead of order; `.h5` files only.
+      by_name: whether layers are matched by name instead of order, in `.h5` files; of `.safetensors`, whether names that
+        only the model or only the file has are passed over.
 
     Returns:
       For checkpoints a `CheckpointLoadStatus`, else None.
@@ -112,10 +111,10 @@ def load_weights(
       True
     """
     path = text(filepath)
-    if path.endswith(_SAFETENSORS) and gfile.exists(path):
-        _read_by_name(model, path, skip_mismatch)
-        return None
-    if not _is_h5(path) and (is_checkpoint(path) or gfile.isdir(path) or not gfile.exists(path)):
+    in_safetensors = path.endswith(safetensors.ENDINGS) and not is_checkpoint(path)
+    if not (in_safetensors or _is_h5(path)) and (
+        is_checkpoint(path) or gfile.isdir(path) or not gfile.exists(path)
+    ):
         if by_name or skip_mismatch:
             raise NotImplementedError(
                 "Weights may only be loaded with by_name or skip_mismatch from HDF5 files."
@@ -123,7 +122,8 @@ def load_weights(
         status = restore_objects(path, model)
         # One that makes its layers later takes their values then.
         return status.assert_nontrivial_match() if model.built or model.layers else status
-    if skip_mismatch and not by_name and not path.endswith((".weights.h5", ".keras")):
+    alone = (".weights.h5", ".keras", *safetensors.ENDINGS)
+    if skip_mismatch and not by_name and not path.endswith(alone):
         raise ValueError(
             "When calling model.load_weights, skip_mismatch can only be set to True when by_name is True."
         )
@@ -133,42 +133,15 @@ def load_weights(
         )
     if not gfile.exists(path):
         raise FileNotFoundError(f"No weights file at {path}.")
+    if in_safetensors:
+        safetensors.read_model(model, path, skip_mismatch, by_name)
+        return None
     with local_copy(path) as here:
         if path.endswith(".keras"):
             with Archive(here, path) as archive, archive.weights() as file:
                 return _read(model, file, by_name, skip_mismatch)
         with open_hdf5(here, path) as file:
             return _read(model, file, by_name, skip_mismatch)
-
-
-def _by_name(model: Any) -> dict[str, Any]:
-    """A model's weights by their names without what follows a colon."""
-    found: dict[str, Any] = {}
-    for weight in model.weights:
-        name = weight.name.partition(":")[0]
-        if name in found:
-            raise ValueError(
-                f"Two weights of model {model.name} are called {name}: in a {_SAFETENSORS} file names tell them apart."
-            )
-        found[name] = weight
-    return found
-
-
-def _read_by_name(model: Any, path: str, skip_mismatch: bool) -> None:
-    own, stored = _by_name(model), load_file(path)
-    known = {name for name in own if name in stored}
-    fits = {name for name in known if own[name].shape.is_compatible_with(stored[name].shape)}
-    if not skip_mismatch and (fits != set(own) or fits != set(stored)):
-        wrong = sorted((set(own) | set(stored)) - fits)
-        told = [
-            f"{n} ({'missing' if n not in stored else 'not in the model' if n not in own else stored[n].shape})"
-            for n in wrong[:10]
-        ]
-        raise ValueError(
-            f"{path} does not fit model {model.name}: {', '.join(told)}. skip_mismatch=True takes what fits."
-        )
-    for name in fits:
-        own[name].assign(stored[name].astype(own[name].dtype.as_numpy_dtype))
 
 
 def _read(model: Any, file: Any, by_name: bool, skip_mismatch: bool) -> None:

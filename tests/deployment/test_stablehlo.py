@@ -1,0 +1,119 @@
+"""Saved programs become jaxprs again, which compute the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import meshflow as tf
+from meshflow.deployment.equations import flattened
+from meshflow.deployment.stablehlo import jaxpr_of
+from meshflow.environment.jax_internals import jex_core
+
+X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
+IMAGES = np.random.RandomState(1).normal(size=(2, 6, 6, 2)).astype(np.float32)
+KERNEL = np.random.RandomState(2).normal(size=(3, 3, 2, 4)).astype(np.float32)
+ROWS = np.array([2, 0, 3, 3], np.int32)
+
+
+def read_again(function, *arrays):
+    """The jaxpr of a function that was exported for any number of rows, and its results for some arrays."""
+    (rows,) = jax.export.symbolic_shape("rows")
+    specs = [jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype) for a in arrays]
+    saved = jax.export.export(jax.jit(function), platforms=("cpu", "cuda"))(*specs)
+    program = jax.export.deserialize(saved.serialize())
+    closed = jaxpr_of(program, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays])
+    # And with sizes that vary.
+    flattened(jaxpr_of(program, specs))
+    return closed, jex_core.jaxpr_as_fun(closed)(*arrays)
+
+
+def looped(x):
+    return lax.fori_loop(0, 3, lambda i, y: lax.dynamic_update_slice(y, x[:1] * i, (i, 0)), x)
+
+
+def scanned(x):
+    return lax.scan(lambda c, row: (c * 0.5 + row, c), x[0], x)[1]
+
+
+FUNCTIONS = {
+    "arithmetic": lambda x: (x * 2 - 1) / (jnp.abs(x) + 1) + jnp.floor(x) % 3 + jnp.sign(x) ** 2,
+    "functions": lambda x: (
+        jnp.tanh(x) + jnp.exp(-x) + jnp.sin(x) + jnp.log1p(x * x) + lax.rsqrt(x * x + 1)
+    ),
+    "rounding": lambda x: jnp.round(x) + jnp.ceil(x) + lax.round(x),
+    "whole numbers": lambda x: (ROWS[:, None] // 2 + x.astype(jnp.int32) % 3) ^ 5,
+    "comparisons": lambda x: jnp.where((x > 0) & ~(x >= 1) | (x == 0), x, jnp.clip(x, -0.5, 0.5)),
+    "dtypes": lambda x: (
+        x.astype(jnp.bfloat16) * jnp.array([1.5, jnp.inf, 2, 1, 0, 3], jnp.bfloat16)
+    ).astype(jnp.float32),
+    "sizes": lambda x: x.reshape(-1)[None] * x.shape[0] + jnp.arange(x.shape[0] * 6),
+    "shapes": lambda x: jnp.concatenate([x.T[::-1], jnp.pad(x.T, ((1, 0), (0, 0)))[1:, :]], 0),
+    "slices": lambda x: x[:, 1:5:2] + x[:, :2],
+    "products": lambda x: jnp.einsum("ij,kj->ik", x, x) @ (x @ x.T),
+    "reductions": lambda x: (x.sum(), x.max(1), x.min(0), x.prod(1), (x > 0).all(1), x.mean(0)),
+    "places": lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 1)),
+    "running": lambda x: (jnp.cumsum(x, 1), lax.cummax(x, 1, reverse=True)),
+    "sorting": lambda x: (
+        jnp.sort(x, 1),
+        jnp.argsort(x, 1),
+        lax.top_k(x, 2),
+        jnp.sort(x, 1, descending=True),
+    ),
+    "picking": lambda x: (x[ROWS], jnp.take_along_axis(x, jnp.abs(x).astype(jnp.int32), 1)),
+    "scattering": lambda x: (x.at[:, ROWS].add(1.0), x.at[:, 1].set(0.0), x.at[:, ROWS].max(0.1)),
+    "branches": lambda x: lax.cond(x.sum() > 0, lambda: x + 1, lambda: x - 1),
+    "loops": looped,
+    "loops until": lambda x: lax.while_loop(lambda y: y.sum() < 50, lambda y: y + 1, x),
+    "scans": scanned,
+    "functions of functions": lambda x: jax.nn.gelu(jax.nn.softmax(x), approximate=False),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_programs_compute_the_same(name):
+    function = FUNCTIONS[name]
+    # Those that need all of the rows, or as many as there are numbers.
+    fixed = name in ("whole numbers", "picking", "scans", "loops")
+    array = X.T.copy() if fixed else X
+    wrapped = (lambda x: function(x.T)) if fixed else function
+    _, found = read_again(wrapped, array)
+    expected = jax.tree.leaves(wrapped(jnp.asarray(array)))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+
+
+def test_convolutions_and_windows():
+    def both(x):
+        made = lax.conv_general_dilated(
+            x, KERNEL, (2, 1), [(1, 0), (1, 1)], rhs_dilation=(1, 2),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+        window = (1, 2, 2, 1)
+        return made, lax.reduce_window(x, -jnp.inf, lax.max, window, window, "SAME")
+
+    _, found = read_again(both, IMAGES)
+    for one, other in zip(found, both(IMAGES), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+
+
+def test_sizes_and_running_sums_are_what_they_were():
+    closed, _ = read_again(lambda x: jnp.cumsum(x, 1) * x.shape[0], X)
+    names = [e.primitive.name for e in closed.jaxpr.eqns]
+    assert "cumsum" in names and not {"cond", "reduce_window"} & set(names)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: jnp.linalg.cholesky(x.T @ x), r"custom_call of a saved program.*native code, lapack_\w+"),
+        (lambda x: lax.reduce(x, np.float32(0), lambda a, b: a * 2 + b, (0,)), "reduce of a saved.*what it does"),
+        (lambda x: lax.sort([x, x], num_keys=1)[1] + lax.reduce_precision(x, 5, 10), "reduce_precision .*not among"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_named(function, why):
+    with pytest.raises(tf.errors.UnimplementedError, match=why):
+        read_again(function, X)
