@@ -19,7 +19,6 @@ from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
 from meshflow.keras.engine.saving.archives import Archive, open_hdf5
 from meshflow.keras.engine.saving.configuration import (
     compile_from_config,
-    from_keras,
 )
 from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, with_its_functions
 from meshflow.keras.safe_mode import UnsafeConfigError
@@ -194,10 +193,6 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Mod
         raise ValueError("A model's configuration is a dictionary with class_name and config.")
     with registry.custom_object_scope(custom_objects or {}):
         config = from_keras_3(config)
-        try:
-            config = {**config, "config": from_keras(config["config"])}
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
         return registry.LAYERS.deserialize(config, custom_objects)
 
 
