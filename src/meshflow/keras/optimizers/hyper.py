@@ -131,8 +131,6 @@ class Hyperparameters:
             return serialize_schedule(value)
         value = value() if _is_function(value) else value
         if isinstance(value, (Variable, Tensor)):
-            if self._since_2_11:
-                return value.numpy()
             # The shortest number with this float32 value: 0.001, not 0.0010000000474974513.
             return float(str(np.float32(value.numpy())))
         return value

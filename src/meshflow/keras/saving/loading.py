@@ -14,6 +14,7 @@ from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
 from meshflow.keras import registry
+from meshflow.keras.blame import within
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
 from meshflow.keras.engine.saving.archives import Archive, open_hdf5
@@ -75,7 +76,8 @@ def load_model(
     folder = gfile.isdir(path) or is_checkpoint(path)
     if not folder and not gfile.exists(path):
         raise OSError(f"No file or directory found at {path}")
-    with registry.custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
+    scope = registry.custom_object_scope(custom_objects or {})
+    with within(path), scope, safe_mode_scope(safe_mode):
         if folder:
             return _load_folder(path, custom_objects, compile)
         with local_copy(path) as here:

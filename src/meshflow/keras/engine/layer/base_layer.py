@@ -11,6 +11,7 @@ dictionaries of layers may change at any time.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -88,6 +89,12 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     _weights_with_layouts: tuple[str, ...] | None = None
     # Whether the layer's name is part of the names of weights that are made while it is called.
     _opens_scope = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("build")
+        if inspect.isfunction(own):
+            cls.build = made_with.noting_shape(own)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -31,6 +32,22 @@ def remember(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     cls = type(layer)
     if _is_users(cls) and is_default(cls.get_config) and _is_plain((args, kwargs)):
         object.__setattr__(layer, "_made_with", (args, kwargs))
+
+
+def noting_shape(build: F) -> F:
+    """A layer's `build` that keeps the shape it is called with, for the configuration of what was built.
+
+    Args:
+      build: the method of a class.
+    """
+
+    @functools.wraps(build)
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.__dict__.get("_build_input_shape") is None:
+            self._build_input_shape = next(iter((*args, *kwargs.values())), None)
+        return build(self, *args, **kwargs)
+
+    return noting  # type: ignore[return-value]
 
 
 def _is_users(cls: type) -> bool:

@@ -10,6 +10,7 @@ from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import is_tensor
 from meshflow.keras import registry, serialization, settings
+from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.operation import Operation
@@ -168,7 +169,8 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
     results: dict[tuple[str, int], list[KerasTensor]] = {}
     waiting: list[tuple[str, int, dict[str, Any]]] = []
     for entry in config["layers"]:
-        layer = registry.LAYERS.deserialize(entry, custom_objects)
+        with within(f"Layer {entry['name']!r} of model {config.get('name')!r}"):
+            layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
         # Of a layer that another model has, too, earlier calls are not this one's.
         nodes = [] if registry.LAYERS.is_shared(layer, entry) else layer._inbound_nodes
@@ -208,7 +210,8 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
             except KeyError:
                 left.append((name, number, call))
                 continue
-            outputs = layers[name](*args, **kwargs)
+            with within(f"Layer {name!r} of model {config.get('name')!r}"):
+                outputs = layers[name](*args, **kwargs)
             results[name, number] = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
         if len(left) == len(waiting):
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import registry, serialization
+from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph, fit_input
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -249,8 +250,9 @@ class Sequential(Model):
         entries = config["layers"] if isinstance(config, dict) else config
         model = cls(name=name)
         known: dict[str, Layer] = {}
-        for entry in entries:
-            layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
+        for number, entry in enumerate(entries):
+            with within(f"Layer {number} of model {name!r}"):
+                layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
             # Names are unique, so that a second entry of a name is the same layer once more.
             model.add(known.setdefault(layer.name, layer))
         if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
