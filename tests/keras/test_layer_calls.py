@@ -158,9 +158,14 @@ def test_objects_as_configurations():
         again = utils.deserialize_keras_object(utils.serialize_keras_object(thing))
         assert type(again) is type(thing)
         assert again.get_config() == thing.get_config()
-    assert utils.deserialize_keras_object("relu") is tf.keras.activations.relu
+    relu, known = tf.keras.activations.relu, {"relu": tf.keras.activations.relu}
+    assert utils.deserialize_keras_object("relu", module_objects=known) is relu
+    # Without them a text is one.
+    assert utils.deserialize_keras_object("relu") == "relu"
     with pytest.raises(ValueError, match="Unknown gadget"):
-        utils.deserialize_keras_object("nothing", {}, printable_module_name="gadget")
+        utils.deserialize_keras_object(
+            "nothing", module_objects=known, printable_module_name="gadget"
+        )
     x, y = tf.keras.Input([2]), tf.keras.Input([2])
     assert [id(t) for t in utils.get_source_inputs(layers.Add()([x, x + y]))] == [id(x), id(y)]
 

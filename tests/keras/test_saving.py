@@ -250,7 +250,8 @@ def test_subclasses_are_saved_with_their_arguments(tmp_path):
     model = Custom(3, bias=False, name="mine")
     x = tf.ones([2, 4])
     expected = model(x)
-    assert model.get_config() == {"units": 3, "bias": False, "name": "mine"}
+    given = {"units": 3, "bias": False, "name": "mine"}
+    assert model.get_config() == {**given, "trainable": True, "dtype": "float32"}
     model.save(tmp_path / "m.keras")
     loaded = tf.keras.models.load_model(tmp_path / "m.keras", custom_objects={"Custom": Custom})
     assert loaded.name == "mine" and loaded.dense.use_bias is False

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.logits import with_logits
 from meshflow.ops import math, nn
 from meshflow.ops.array import where
@@ -254,6 +254,7 @@ def linear(x: Any) -> Tensor:
 
 _FAMILY = registry.family(
     "activation function",
+    "keras.activations",
     {
         f.__name__: f
         for f in (
@@ -333,7 +334,11 @@ def serialize(activation: Any, use_legacy_format: bool = False) -> dict[str, Any
       >>> tf.keras.activations.serialize(tf.keras.activations.tanh)
       'tanh'
     """
-    return registry.serialize(activation)
+    found = serialization.serialize(activation, use_legacy_format)
+    if isinstance(found, dict) and found.get("class_name") == "function":
+        name = found["config"]
+        return name if name in _FAMILY.table else found
+    return found
 
 
 def deserialize(
@@ -346,6 +351,6 @@ def deserialize(
       >>> tf.keras.activations.deserialize("relu").__name__
       'relu'
     """
-    if isinstance(name, dict):
+    if isinstance(name, dict) and name.get("class_name") != "function":
         return registry.LAYERS.deserialize(name, custom_objects)
     return _FAMILY.deserialize(name, custom_objects)

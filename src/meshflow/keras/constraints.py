@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.keras import registry, settings
+from meshflow.keras import registry, serialization, settings
 from meshflow.ops import math
 from meshflow.ops.array import gather_nd
 
@@ -206,6 +206,7 @@ max_norm, non_neg, unit_norm, min_max_norm, radial_constraint = (
 )
 _FAMILY = registry.family(
     "constraint",
+    "keras.constraints",
     registry.name_table(
         MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, nonneg=NonNeg, maxnorm=MaxNorm
     ),
@@ -231,7 +232,7 @@ def serialize(constraint: Any, use_legacy_format: bool = False) -> dict[str, Any
       >>> tf.keras.constraints.serialize(tf.keras.constraints.MaxNorm(3))["config"]
       {'max_value': 3, 'axis': 0}
     """
-    return registry.serialize(constraint)
+    return serialization.serialize(constraint, use_legacy_format)
 
 
 def deserialize(

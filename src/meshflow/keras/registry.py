@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import difflib
+import functools
 import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
-
-from meshflow.keras.safe_mode import in_safe_mode
-from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 
 T = TypeVar("T")
 
@@ -162,11 +160,15 @@ class Family:
     Args:
       what: the kind of thing, for errors.
       table: classes and functions by name.
+      module: the public module of its classes.
     """
 
-    def __init__(self, what: str, table: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, what: str, table: dict[str, Any] | None = None, module: str | None = None
+    ) -> None:
         self.what = what
         self.table = dict(table or {})
+        self.module = module
 
     def add(self, *things: Any, **aliases: Any) -> None:
         """Lets configurations name further classes and functions.
@@ -234,13 +236,16 @@ class Family:
         if name == "function" and isinstance(config, str):
             # Functions in the form of later versions of Keras.
             return self.get(config, custom_objects)
-        for known in (identifier.get("registered_name"), name):
-            found = self.find(known, custom_objects)
-            if found is not None:
-                return (
-                    found if not isinstance(found, type) else _made(found, config, custom_objects)
-                )
-        raise self._unknown(name)
+        registered = identifier.get("registered_name")
+        found = (
+            get_registered_object(registered, custom_objects)
+            if isinstance(registered, str)
+            else None
+        )
+        found = found if found is not None else self.find(name, custom_objects)
+        if found is None:
+            raise self._unknown(name)
+        return found if not isinstance(found, type) else _made(found, config, custom_objects)
 
     def _unknown(self, name: str) -> ValueError:
         close = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
@@ -271,14 +276,15 @@ def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
         raise ValueError(f"The configuration of a {cls.__name__} is damaged: {error!r}.") from error
 
 
-def family(what: str, table: dict[str, Any] | None = None) -> Family:
+def family(what: str, module: str, table: dict[str, Any]) -> Family:
     """A new family, in which `deserialize_keras_object` looks too.
 
     Args:
       what: the kind of thing.
+      module: the public module of its classes.
       table: classes and functions by name.
     """
-    FAMILIES[what] = made = Family(what, table)
+    FAMILIES[what] = made = Family(what, table, module)
     return made
 
 
@@ -286,7 +292,7 @@ class _Layers(Family):
     """Layers, of which `clone_model` puts others in their places."""
 
     def __init__(self) -> None:
-        super().__init__("layer")
+        super().__init__("layer", module="keras.layers")
         self._instead: contextvars.ContextVar[Any] = contextvars.ContextVar("instead", default=None)
 
     @contextlib.contextmanager
@@ -357,7 +363,59 @@ FAMILIES: dict[str, Family] = {}
 # Filled by the modules of layers and models; here because layers and optimizers are made of layers and optimizers.
 LAYERS = _Layers()
 FAMILIES["layer"] = LAYERS
-OPTIMIZERS = FAMILIES["optimizer"] = _Optimizers("optimizer")
+OPTIMIZERS = FAMILIES["optimizer"] = _Optimizers("optimizer", module="keras.optimizers")
+
+# Public modules of classes that are not in that of their family. What begins with `keras.src` was never public; files
+# name it all the same.
+_ELSEWHERE = {
+    "Model": "keras",
+    "Sequential": "keras",
+    "Policy": "keras.mixed_precision",
+    "LossScaleOptimizer": "keras.mixed_precision",
+    "RandomFourierFeatures": "keras.layers.experimental",
+    "SyncBatchNormalization": "keras.layers.experimental",
+    "Functional": "keras.src.engine.functional",
+    **dict.fromkeys(
+        ("TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod", "InstanceProperty"),
+        "keras.src.layers.core.tf_op_layer",
+    ),
+}
+
+
+def public_module(cls: type) -> str | None:
+    """The module that a configuration names for a class; None for classes that are not of Keras.
+
+    Args:
+      cls: the class.
+
+    Example:
+      >>> import meshflow as tf
+      >>> from meshflow.keras.registry import public_module
+      >>> public_module(tf.keras.layers.Dense), public_module(tf.keras.optimizers.legacy.SGD), public_module(dict)
+      ('keras.layers', 'keras.optimizers.legacy', 'builtins')
+    """
+    if not cls.__module__.startswith("meshflow."):
+        return "builtins" if cls.__module__ == "builtins" else None
+    return _home(cls)
+
+
+@functools.cache
+def _home(cls: type) -> str | None:
+    if cls.__name__ in _ELSEWHERE:
+        return _ELSEWHERE[cls.__name__]
+    for known in FAMILIES.values():
+        names = [name for name, thing in known.table.items() if _is_same(thing, cls)]
+        if names and known.module:
+            old = known is OPTIMIZERS and all(name.startswith("legacy.") for name in names)
+            return f"{known.module}.legacy" if old else known.module
+    return None
+
+
+def _is_same(thing: Any, cls: type) -> bool:
+    return thing is cls or (
+        isinstance(thing, Later) and (thing.module, thing.name) == (cls.__module__, cls.__name__)
+    )
+
 
 # Whose names come first where nobody says what a name is of.
 _ORDER = (
@@ -374,67 +432,7 @@ _ORDER = (
 )
 
 
-def serialize(obj: Any) -> dict[str, Any] | str | None:
-    """A configuration, or the name of a function."""
-    if obj is None or isinstance(obj, (str, dict)):
-        return obj
-    if hasattr(obj, "get_config"):
-        cls = type(obj)
-        config = {"class_name": cls.__name__, "config": obj.get_config()}
-        name = get_registered_name(cls)
-        return config | ({"registered_name": name} if name != cls.__name__ else {})
-    return get_registered_name(obj)
-
-
-def serialize_keras_object(obj: Any) -> dict[str, Any] | str | None:
-    """The configuration of a layer, loss, optimizer or the like, or the name of a function.
-
-    Args:
-      obj: anything with `get_config`, or a function.
-
-    Returns:
-      `{'class_name': ..., 'config': ...}`, or a name.
-
-    Example:
-      >>> import meshflow as tf
-      >>> config = tf.keras.utils.serialize_keras_object(tf.keras.regularizers.L2(0.5))
-      >>> config["class_name"], config["config"]
-      ('L2', {'l2': 0.5})
-    """
-    return serialize(obj)
-
-
-def deserialize_keras_object(
-    identifier: Any,
-    module_objects: dict[str, Any] | None = None,
-    custom_objects: Any = None,
-    printable_module_name: str = "object",
-    safe_mode: bool = True,
-) -> Any:
-    """The object that `serialize_keras_object` described.
-
-    Args:
-      identifier: a configuration or a name.
-      module_objects: classes and functions by name; default everything in `tf.keras`.
-      custom_objects: further classes and functions by name.
-      printable_module_name: what the thing is called in errors.
-      safe_mode: whether a configuration is refused that brings code or names files.
-
-    Raises:
-      ValueError: for an unknown name, and for what `safe_mode` refuses.
-
-    Example:
-      >>> import meshflow as tf
-      >>> config = tf.keras.saving.serialize_keras_object(tf.keras.layers.Dense(3))
-      >>> tf.keras.saving.deserialize_keras_object(config).units
-      3
-    """
-    known = _everything() if module_objects is None else module_objects
-    with safe_mode_scope(safe_mode and in_safe_mode()):
-        return Family(printable_module_name, known).get(identifier, custom_objects)
-
-
-def _everything() -> dict[str, Any]:
+def everything() -> dict[str, Any]:
     """Classes and functions of all families by name."""
     table: dict[str, Any] = {}
     for what in reversed(_ORDER):

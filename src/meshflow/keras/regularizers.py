@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization, settings
 from meshflow.ops import math
 from meshflow.ops.array import eye
 
@@ -62,7 +62,7 @@ def _factor(value: Any, name: str) -> float:
         raise ValueError(
             f"Value: {value} is not a valid regularization penalty number for {name}, expected a finite int/float value"
         )
-    return float(value)
+    return settings.as_floatx(value)
 
 
 class L1L2(Regularizer):
@@ -201,7 +201,9 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
 
 
 _FAMILY = registry.family(
-    "regularizer", registry.name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2)
+    "regularizer",
+    "keras.regularizers",
+    registry.name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2),
 )
 
 
@@ -226,7 +228,7 @@ def serialize(regularizer: Any, use_legacy_format: bool = False) -> dict[str, An
       >>> tf.keras.regularizers.serialize(tf.keras.regularizers.L1(0.5))["config"]
       {'l1': 0.5}
     """
-    return registry.serialize(regularizer)
+    return serialization.serialize(regularizer, use_legacy_format)
 
 
 def deserialize(

@@ -7,8 +7,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch.releasing import free_memory
 from meshflow.core.runtime.context import context
+from meshflow.core.values.dtypes import as_dtype
 
 __all__ = [
     "backend",
@@ -46,6 +49,11 @@ def floatx() -> str:
       'float32'
     """
     return _settings["floatx"]
+
+
+def as_floatx(value: float) -> float:
+    """A number as the default float type holds it: what Keras 2 keeps of some settings."""
+    return float(np.asarray(value, as_dtype(_settings["floatx"]).as_numpy_dtype))
 
 
 def set_floatx(value: str) -> None:

@@ -18,7 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import host_generator
-from meshflow.keras import registry, settings
+from meshflow.keras import registry, serialization, settings
 
 __all__ = [
     "Constant",
@@ -499,6 +499,7 @@ he_uniform, he_normal, lecun_uniform, lecun_normal = HeUniform, HeNormal, LecunU
 
 _FAMILY = registry.family(
     "initializer",
+    "keras.initializers",
     registry.name_table(
         *(
             Zeros,
@@ -542,7 +543,7 @@ def serialize(initializer: Any, use_legacy_format: bool = False) -> dict[str, An
       >>> tf.keras.initializers.serialize(tf.keras.initializers.Constant(3))["config"]
       {'value': 3}
     """
-    return registry.serialize(initializer)
+    return serialization.serialize(initializer, use_legacy_format)
 
 
 def deserialize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph import op_layers as _op_layers
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -96,7 +96,7 @@ def serialize(layer: Any, use_legacy_format: bool = False) -> dict[str, Any] | s
 
     Args:
       layer: the layer.
-      use_legacy_format: accepted; both formats of Keras 2 are read.
+      use_legacy_format: whether it is the form until Keras 2.12, without modules.
 
     Returns:
       A dictionary that `deserialize` makes a layer of.
@@ -107,7 +107,7 @@ def serialize(layer: Any, use_legacy_format: bool = False) -> dict[str, Any] | s
       >>> config["class_name"], config["config"]["units"]
       ('Dense', 3)
     """
-    return registry.serialize(layer)
+    return serialization.serialize(layer, use_legacy_format)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Layer:
@@ -116,7 +116,7 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
     Args:
       config: what `serialize` gave.
       custom_objects: classes and functions by name.
-      use_legacy_format: accepted; both formats of Keras 2 are read.
+      use_legacy_format: whether it is the form until Keras 2.12, without modules.
 
     Raises:
       ValueError: for an unknown class.
@@ -127,4 +127,5 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
       >>> tf.keras.layers.deserialize(config).units
       3
     """
-    return registry.LAYERS.deserialize(config, custom_objects)
+    made = registry.LAYERS.deserialize(config, custom_objects)
+    return serialization.as_it_was(made, config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
@@ -102,7 +102,7 @@ class LeakyReLU(_Elementwise):
             raise ValueError(
                 "The alpha value of a Leaky ReLU layer cannot be None, expecting a float."
             )
-        self.alpha = float(alpha)
+        self.alpha = settings.as_floatx(alpha)
 
     def call(self, inputs: Any) -> Any:
         """The activation."""
@@ -138,7 +138,7 @@ class ELU(_Elementwise):
             raise ValueError(
                 "Alpha of an ELU layer cannot be None, expecting a float. Received: None"
             )
-        self.alpha = float(alpha)
+        self.alpha = settings.as_floatx(alpha)
 
     def call(self, inputs: Any) -> Any:
         """The activation."""
@@ -172,7 +172,7 @@ class ThresholdedReLU(_Elementwise):
         super().__init__(**kwargs)
         if theta is None or theta < 0:
             raise ValueError(f"Theta must be >= 0, got {theta}.")
-        self.theta = float(theta)
+        self.theta = settings.as_floatx(theta)
 
     def call(self, inputs: Any) -> Any:
         """The activation."""

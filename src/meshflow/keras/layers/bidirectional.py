@@ -7,7 +7,7 @@ from typing import Any
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.keywords import copy_layouts
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -232,7 +232,7 @@ class Bidirectional(Wrapper):
         """The configuration, with the layers'."""
         config = {**super().get_config(), "merge_mode": self.merge_mode}
         if self._backward_given:
-            backward: Any = registry.serialize(self.backward_layer)
+            backward: Any = serialization.serialize(self.backward_layer)
             backward["config"]["name"] = backward["config"]["name"].removeprefix("backward_")
             config["backward_layer"] = backward
         return config

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
-from meshflow.keras import registry
+from meshflow.keras import function_code, registry
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.saving import functions
 from meshflow.keras.safe_mode import HeldName
 
 __all__ = ["Lambda"]
@@ -75,7 +74,7 @@ class Lambda(Layer):
         elif function.__module__.startswith("meshflow."):
             data = HeldName(op_table.public_name(function), function)
         else:
-            data, kind = functions.to_data(function), "lambda"
+            data, kind = function_code.to_data(function), "lambda"
         return {
             **super().get_config(),
             "function": data,
@@ -106,7 +105,7 @@ class Lambda(Layer):
             data = [inner["code"], inner.get("defaults"), inner.get("closure")]
         if isinstance(data, (list, tuple)):
             names = dict(custom_objects or {})
-            config["function"] = functions.from_data(data, names, f"layer {config.get('name')}")
+            config["function"] = function_code.from_data(data, names, f"layer {config.get('name')}")
         else:
             config["function"] = _named_function(data, home, custom_objects)
         return cls(**config)

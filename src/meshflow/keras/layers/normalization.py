@@ -188,6 +188,7 @@ class BatchNormalization(_Scaled):
                 f"Input has undefined `axis` dimension. Received input with shape {tuple(shape)} and axis={self.axis}"
             )
         self.input_spec = InputSpec(ndim=rank, axes={a: shape[a] for a in self._axes})
+        self.axis = list(self._axes)
         size = tuple(shape[a] for a in self._axes)
         param_shape = (
             size
@@ -374,6 +375,7 @@ class LayerNormalization(_Scaled):
         self._axes = sorted(a % rank for a in axes)
         if len(set(self._axes)) != len(axes):
             raise ValueError(f"Duplicate axis: {self.axis}")
+        self.axis = list(self._axes)
         size = tuple(shape[a] for a in self._axes)
         self.gamma = self._add("gamma", size) if self.scale else None
         self.beta = self._add("beta", size) if self.center else None

@@ -10,7 +10,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import registry, settings
+from meshflow.keras import registry, serialization, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers import recurrent_cells as cells
@@ -340,7 +340,11 @@ class RNN(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the cell's."""
-        return {**super().get_config(), **self._run_config(), "cell": registry.serialize(self.cell)}
+        return {
+            **super().get_config(),
+            **self._run_config(),
+            "cell": serialization.serialize(self.cell),
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

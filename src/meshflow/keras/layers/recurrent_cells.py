@@ -12,7 +12,7 @@ import numpy as np
 
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.call_signature import call_signature
 from meshflow.ops import array
@@ -202,7 +202,7 @@ class StackedRNNCells(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration: the cells'."""
-        return {**super().get_config(), "cells": [registry.serialize(c) for c in self.cells]}
+        return {**super().get_config(), "cells": [serialization.serialize(c) for c in self.cells]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array, math
@@ -45,7 +45,7 @@ class Wrapper(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "layer": registry.serialize(self.layer)}
+        return {**super().get_config(), "layer": serialization.serialize(self.layer)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _f
 from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define
 from meshflow.keras.losses.functions import *
@@ -105,7 +105,7 @@ SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _f.sparse_categorical_crossentropy,
     "Cross entropy with class numbers.",
-    last=("axis",),
+    left_out=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
 SquaredHinge = define(
@@ -142,7 +142,7 @@ _ALIASES = {
     "bce": _f.binary_crossentropy,
     "huber_loss": _f.huber,
 }
-_FAMILY = registry.family("loss function", {**_CLASSES, **_FUNCTIONS, **_ALIASES})
+_FAMILY = registry.family("loss function", "keras.losses", {**_CLASSES, **_FUNCTIONS, **_ALIASES})
 
 __all__ = sorted(
     {
@@ -192,7 +192,7 @@ def serialize(loss: Any, use_legacy_format: bool = False) -> dict[str, Any] | st
       >>> tf.keras.losses.serialize(tf.keras.losses.huber)
       'huber'
     """
-    return registry.serialize(loss)
+    return serialization.serialize(loss, use_legacy_format)
 
 
 def deserialize(

@@ -206,12 +206,8 @@ class LossFunctionWrapper(Loss):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        own = (
-            {"fn": registry.get_registered_name(self.fn)}
-            if type(self) is LossFunctionWrapper
-            else {}
-        )
-        return {**super().get_config(), **own, **self._arguments}
+        fn = registry.get_registered_name(self.fn)
+        return {**super().get_config(), **self._arguments, "fn": fn}
 
 
 class _Defined(LossFunctionWrapper):
@@ -239,7 +235,7 @@ def define(
     fn: Callable[..., Any],
     doc: str,
     default_name: str | None = None,
-    last: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
     *,
     example: tuple[str, str],
 ) -> type[LossFunctionWrapper]:
@@ -250,7 +246,7 @@ def define(
       fn: the function; its further arguments become the class's.
       doc: one line on what the loss is.
       default_name: default of `name`; default the function's name.
-      last: arguments that come after `reduction` and `name`; the others precede them.
+      left_out: arguments of the function that the class does not take.
       example: a call of the class, and the number that it gives.
 
     Returns:
@@ -261,8 +257,12 @@ def define(
         "reduction": inspect.Parameter("reduction", kind, default=Reduction.AUTO),
         "name": inspect.Parameter("name", kind, default=default_name or fn.__name__),
     }
-    extra = {p.name: p for p in list(inspect.signature(fn).parameters.values())[2:]}
-    order = [*(n for n in extra if n not in last), *own, *last]
+    extra = {
+        p.name: p
+        for p in list(inspect.signature(fn).parameters.values())[2:]
+        if p.name not in left_out
+    }
+    order = [*extra, *own]
     signature = inspect.Signature([{**extra, **own}[n] for n in order])
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
 from meshflow.keras.metrics import accuracy as _accuracy
@@ -36,6 +36,7 @@ BinaryCrossentropy = define(
     "BinaryCrossentropy",
     _losses.binary_crossentropy,
     "Mean cross entropy with labels 0 and 1.",
+    left_out=("axis",),
     example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
 CategoricalCrossentropy = define(
@@ -162,6 +163,7 @@ _FUNCTIONS = {
 }
 _FAMILY = registry.family(
     "metric function",
+    "keras.metrics",
     {
         **{registry.snake_case(n): c for n, c in _CLASSES.items()},
         **_CLASSES,
@@ -233,7 +235,7 @@ def serialize(metric: Any, use_legacy_format: bool = False) -> dict[str, Any] | 
       >>> tf.keras.metrics.serialize(tf.keras.metrics.mse)
       'mean_squared_error'
     """
-    return registry.serialize(metric)
+    return serialization.serialize(metric, use_legacy_format)
 
 
 def deserialize(

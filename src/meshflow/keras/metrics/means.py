@@ -260,6 +260,7 @@ def define(
     doc: str,
     default_name: str | None = None,
     first: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
     *,
     example: tuple[str, str],
 ) -> type[MeanMetricWrapper]:
@@ -271,6 +272,7 @@ def define(
       doc: one line on what the metric is.
       default_name: default of `name`; default the function's name.
       first: arguments that come before `name` and `dtype`; the others follow them.
+      left_out: arguments of the function that the class does not take.
       example: a call of a new metric, and the number that it gives.
 
     Returns:
@@ -281,7 +283,11 @@ def define(
         "dtype": inspect.Parameter("dtype", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
     }
     own["name"] = own["name"].replace(default=default_name or fn.__name__)
-    extra = {p.name: p for p in list(inspect.signature(fn).parameters.values())[2:]}
+    extra = {
+        p.name: p
+        for p in list(inspect.signature(fn).parameters.values())[2:]
+        if p.name not in left_out
+    }
     order = [*first, *own, *(n for n in extra if n not in first)]
     signature = inspect.Signature([{**extra, **own}[n] for n in order])
 

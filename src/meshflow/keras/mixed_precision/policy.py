@@ -7,7 +7,7 @@ from typing import Any
 from meshflow.core.config import config_optimizer
 from meshflow.core.values import dtypes
 from meshflow.distribute.strategy import get_strategy
-from meshflow.keras import registry, settings
+from meshflow.keras import registry, serialization, settings
 from meshflow.keras.mixed_precision import float8
 
 _MIXED = {
@@ -271,4 +271,4 @@ def serialize(policy: Policy) -> Any:
     """What `get` makes the policy of: the name of a dtype, None for '_infer', or a configuration."""
     if type(policy) is Policy and policy.compute_dtype == policy.variable_dtype:
         return None if policy.compute_dtype is None else policy.name
-    return {"class_name": type(policy).__name__, "config": policy.get_config()}
+    return serialization.serialize(policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import experimental, legacy, schedules
 from meshflow.keras.optimizers.adafactor import Adafactor
 from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
@@ -95,7 +95,7 @@ def serialize(optimizer: Any, use_legacy_format: bool = False) -> dict[str, Any]
 
     Args:
       optimizer: the optimizer.
-      use_legacy_format: accepted for Keras' sake; there is one format.
+      use_legacy_format: whether it is the form until Keras 2.12, without modules.
 
     Returns:
       A dictionary with `class_name` and `config`.
@@ -106,8 +106,7 @@ def serialize(optimizer: Any, use_legacy_format: bool = False) -> dict[str, Any]
       >>> config["class_name"], config["config"]["learning_rate"]
       ('SGD', 0.5)
     """
-    del use_legacy_format
-    return registry.serialize(optimizer)
+    return serialization.serialize(optimizer, use_legacy_format)
 
 
 def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Optimizer:

@@ -13,7 +13,7 @@ from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.context import spanning
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
@@ -251,7 +251,7 @@ class AdaScale(WrappingOptimizer):
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the inner optimizer's."""
         return {
-            "inner_optimizer": registry.serialize(self._optimizer),
+            "inner_optimizer": serialization.serialize(self._optimizer),
             "scale": self._scale,
             "smoothing": self._smoothing,
         }

@@ -486,7 +486,10 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         if self.gradient_accumulation_steps:
             config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
         if self._configures_rate:
-            config["learning_rate"] = self._serialize_hyperparameter("learning_rate")
+            rate = self._serialize_hyperparameter("learning_rate")
+            # It is kept as a float32 since TensorFlow 2.11, and written as that number.
+            as_kept = self._since_2_11 and isinstance(rate, (int, float))
+            config["learning_rate"] = np.float32(rate) if as_kept else rate
         return config
 
     @classmethod

@@ -19,7 +19,7 @@ from meshflow.core.gradients.tape import GradientTape, no_tapes
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import loss_scale as scales
 from meshflow.keras.optimizers.loss_scale import ScaleState, all_finite
 from meshflow.keras.optimizers.wrapping import Children, WrappingOptimizer, check_inner
@@ -316,7 +316,7 @@ class LossScaleOptimizer(WrappingOptimizer):
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the inner optimizer's."""
         return {
-            "inner_optimizer": registry.serialize(self._optimizer),
+            "inner_optimizer": serialization.serialize(self._optimizer),
             "dynamic": self._dynamic,
             "initial_scale": self._initial,
             "dynamic_growth_steps": self._growth,

@@ -6,7 +6,7 @@ import math as _python_math
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.keras.optimizers.warmup_schedules import (
     LearningRateRangeTest,
@@ -295,6 +295,7 @@ class CosineDecayRestarts(LearningRateSchedule):
 
 _FAMILY = registry.family(
     "decay",
+    "keras.optimizers.schedules",
     registry.name_table(
         ExponentialDecay,
         InverseTimeDecay,
@@ -309,7 +310,9 @@ _FAMILY = registry.family(
 )
 
 
-def serialize(learning_rate_schedule: Any) -> dict[str, Any] | str | None:
+def serialize(
+    learning_rate_schedule: Any, use_legacy_format: bool = False
+) -> dict[str, Any] | str | None:
     """The configuration of a schedule.
 
     Example:
@@ -318,10 +321,12 @@ def serialize(learning_rate_schedule: Any) -> dict[str, Any] | str | None:
       >>> tf.keras.optimizers.schedules.serialize(rate)["class_name"]
       'ExponentialDecay'
     """
-    return registry.serialize(learning_rate_schedule)
+    return serialization.serialize(learning_rate_schedule, use_legacy_format)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> LearningRateSchedule:
+def deserialize(
+    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+) -> LearningRateSchedule:
     """The schedule with a configuration.
 
     Example:

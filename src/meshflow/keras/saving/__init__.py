@@ -5,14 +5,13 @@ from meshflow.keras.engine.saving.models import save_model
 from meshflow.keras.engine.saving.weights import load_weights, save_weights
 from meshflow.keras.registry import (
     custom_object_scope,
-    deserialize_keras_object,
     get_custom_objects,
     get_registered_name,
     get_registered_object,
     register_keras_serializable,
-    serialize_keras_object,
 )
 from meshflow.keras.saving.loading import load_model, model_from_config, model_from_json
+from meshflow.keras.serialization import deserialize_keras_object, serialize_keras_object
 
 __all__ = [
     "custom_object_scope",

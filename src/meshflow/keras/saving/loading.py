@@ -14,12 +14,12 @@ from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
 from meshflow.keras import registry
+from meshflow.keras.blame import within
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
 from meshflow.keras.engine.saving.archives import Archive, open_hdf5
 from meshflow.keras.engine.saving.configuration import (
     compile_from_config,
-    from_keras,
 )
 from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, with_its_functions
 from meshflow.keras.safe_mode import UnsafeConfigError
@@ -76,7 +76,8 @@ def load_model(
     folder = gfile.isdir(path) or is_checkpoint(path)
     if not folder and not gfile.exists(path):
         raise OSError(f"No file or directory found at {path}")
-    with registry.custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
+    scope = registry.custom_object_scope(custom_objects or {})
+    with within(path), scope, safe_mode_scope(safe_mode):
         if folder:
             return _load_folder(path, custom_objects, compile)
         with local_copy(path) as here:
@@ -194,10 +195,6 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Mod
         raise ValueError("A model's configuration is a dictionary with class_name and config.")
     with registry.custom_object_scope(custom_objects or {}):
         config = from_keras_3(config)
-        try:
-            config = {**config, "config": from_keras(config["config"])}
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
         return registry.LAYERS.deserialize(config, custom_objects)
 
 

@@ -11,7 +11,7 @@ from meshflow.checkpoint.checkpoint import restore_objects
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.files import gfile
 from meshflow.keras.engine.saving import building
-from meshflow.keras.engine.saving.configuration import compile_from_config, from_keras
+from meshflow.keras.engine.saving.configuration import compile_from_config
 from meshflow.keras.registry import LAYERS
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.saving.restored import RestoredModel
@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 
 def _made_again(path: str, meta: dict[str, Any], training: Any, custom_objects: Any) -> Any:
-    config = {"class_name": meta["class_name"], "config": from_keras(meta["config"])}
+    config = {"class_name": meta["class_name"], "config": meta["config"]}
     model = LAYERS.deserialize(config, custom_objects)
     building.build(model, None, meta.get("build_input_shape"))
     if training:

@@ -13,13 +13,12 @@ from meshflow.keras.engine.training.progress_bar import (
 )
 from meshflow.keras.registry import (
     custom_object_scope,
-    deserialize_keras_object,
     get_custom_objects,
     get_registered_name,
     get_registered_object,
     register_keras_serializable,
-    serialize_keras_object,
 )
+from meshflow.keras.serialization import deserialize_keras_object, serialize_keras_object
 from meshflow.keras.utils import experimental
 from meshflow.keras.utils.arrays import (
     Sequence,

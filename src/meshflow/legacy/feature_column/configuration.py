@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.keras import initializers, registry
+from meshflow.keras import initializers, registry, serialization
 from meshflow.keras.safe_mode import HeldName, refuse
 from meshflow.legacy.feature_column import categorical, crossing, dense, numeric, vocabulary
 from meshflow.legacy.feature_column.base import FeatureColumn
@@ -53,7 +53,7 @@ def _plain(value: Any, name: str = "") -> Any:
         return [_plain(item) for item in value]
     if not callable(value):
         return value
-    made = registry.serialize(value)
+    made = serialization.legacy(value)
     return HeldName(made, value) if isinstance(made, str) else made
 
 

@@ -74,7 +74,7 @@ class Graph:
         return order
 
     def _order_layers(self) -> list[Layer]:
-        """Layers from inputs to outputs by depth; ties in the order of the calls."""
+        """Layers from inputs to outputs by depth; ties in the order in which Keras comes to them from the outputs."""
         depth: dict[int, int] = {}
         users: dict[int, list[Node]] = {}
         for node in self.nodes:
@@ -93,6 +93,7 @@ class Graph:
         layers = unique(
             [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
         )
+        met = self._met_from_outputs()
         names: dict[str, Layer] = {}
         for layer in layers:
             if layer.name in names:
@@ -100,7 +101,22 @@ class Graph:
                     f'The name "{layer.name}" is used 2 times in the model. All layer names should be unique.'
                 )
             names[layer.name] = layer
-        return sorted(layers, key=lambda layer: -by_layer[id(layer)])
+        return sorted(layers, key=lambda layer: (-by_layer[id(layer)], met.get(id(layer), -1)))
+
+    def _met_from_outputs(self) -> dict[int, int]:
+        """The place of each layer, by its id, when calls are followed from the outputs backwards."""
+        met: dict[int, int] = {}
+        done: set[int] = set()
+        waiting = list(reversed(self.flat_outputs))
+        while waiting:
+            node = waiting.pop().node
+            if id(node) in done:
+                continue
+            done.add(id(node))
+            met.setdefault(id(node.layer), len(met))
+            if not self._is_given(node):
+                waiting.extend(reversed(node.keras_inputs))
+        return met
 
     def call_numbers(self) -> dict[int, int]:
         """Each call's number among its layer's calls that belong to the graph, by the call's id."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,15 +22,17 @@ from meshflow.core.runtime.annotations import scope
 from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import regularizers, settings
-from meshflow.keras.engine.layer import keywords
+from meshflow.keras.engine.layer import keywords, made_with
 from meshflow.keras.engine.layer.calls import LayerGraph
 from meshflow.keras.engine.layer.dimensions import renames
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
+    as_tuples,
     cast_floating,
     declared_shape,
     has_keras_tensor,
@@ -41,6 +43,7 @@ from meshflow.keras.engine.layer.helpers import (
 from meshflow.keras.engine.layer.layout_map import current_map
 from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses
 from meshflow.keras.engine.layer.recomputing import run_call
+from meshflow.keras.engine.layer.shape_inference import map_shapes
 from meshflow.keras.engine.layer.stateless_calls import StatelessCalls
 from meshflow.keras.engine.layer.weights import LayerWeights
 from meshflow.keras.engine.symbolic.call_signature import CallSignature, call_signature, call_state
@@ -86,6 +89,17 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     _weights_with_layouts: tuple[str, ...] | None = None
     # Whether the layer's name is part of the names of weights that are made while it is called.
     _opens_scope = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("build")
+        if inspect.isfunction(own):
+            cls.build = made_with.noting_shape(own)  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made_with.remember(made, args, kwargs)
+        return made
 
     def __init__(
         self,
@@ -390,12 +404,15 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
 
     # ---- configuration ---------------------------------------------------------------------
 
+    @made_with.default
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to make a layer like this one, without weights.
 
+        Of a subclass that does not define it, the arguments that its constructor was given.
+
         Raises:
-          NotImplementedError: for a subclass whose constructor has arguments that this method does
-            not return.
+          NotImplementedError: for such a subclass that was given other arguments than numbers, texts and structures
+            of these.
         """
         config: dict[str, Any] = {"name": self.name, "trainable": self._trainable}
         if hasattr(self, "_batch_input_shape"):
@@ -403,16 +420,39 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         config["dtype"] = policies.serialize(self._dtype_policy)
         if "_dims" in self.__dict__:
             config["dims"] = dict(self._dims)
-        if type(self).get_config is Layer.get_config:
-            parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
-            extra = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-            missing = [p for p in extra if p not in (*config, "dynamic")]
-            if missing:
-                raise NotImplementedError(
-                    f"Layer {type(self).__name__} has arguments {missing} in `__init__` and therefore must "
-                    "override `get_config`."
-                )
-        return config
+        if not made_with.is_default(type(self).get_config):
+            return config
+        given = made_with.arguments(self)
+        if given is None:
+            raise NotImplementedError(
+                f"Layer {type(self).__name__} was made with arguments that are no plain data, and therefore must "
+                "override `get_config`: it returns what `__init__` takes."
+            )
+        return made_with.accepted(self, config | given)
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """The shape of the inputs that the layer was built for, as `build_from_config` takes it; None before."""
+        shape = self._build_input_shape
+        return None if shape is None else {"input_shape": as_tuples(shape)}
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        """Builds the layer as another one was.
+
+        Args:
+          config: what `get_build_config` gave.
+
+        Example:
+          >>> import meshflow as tf
+          >>> layer = tf.keras.layers.Dense(2)
+          >>> layer.build_from_config({"input_shape": [None, 3]})
+          >>> layer.kernel.shape
+          TensorShape([3, 2])
+        """
+        shape = config["input_shape"]
+        if shape is not None and not self.built:
+            self._build_input_shape = map_shapes(TensorShape, shape)
+            self.build(self._build_input_shape)
+            self.built = True
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:

@@ -27,8 +27,8 @@ def unique_layer_name(cls: type) -> str:
 
 
 def snake_case(name: str) -> str:
-    """`BatchNormalization` -> `batch_normalization`, `Conv2D` -> `conv2d`."""
-    spaced = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    """`BatchNormalization` -> `batch_normalization`, `ConvLSTM2D` -> `conv_lstm2d`."""
+    spaced = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     result = re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()
     return result if not result.startswith("_") else "private" + result
 

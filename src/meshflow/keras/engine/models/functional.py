@@ -9,10 +9,12 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import is_tensor
-from meshflow.keras import registry, settings
+from meshflow.keras import registry, serialization, settings
+from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.operation import Operation
+from meshflow.keras.engine.saving.configuration import from_keras, to_keras
 from meshflow.keras.engine.saving.keras2_calls import CONSTANT, KEEP_LISTS
 from meshflow.keras.engine.saving.keras3_configuration import OPERATION
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -51,12 +53,12 @@ class Functional(Model):
 
     def get_config(self) -> dict[str, Any]:
         """The graph as plain data: layers, their calls, inputs and outputs."""
-        return graph_config(self._graph, self.name, self.trainable)
+        return to_keras(graph_config(self._graph, self.name, self.trainable))
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Rebuilds a model from `get_config()`, with new weights."""
-        inputs, outputs = graph_from_config(config, custom_objects)
+        inputs, outputs = graph_from_config(from_keras(config), custom_objects)
         model = cls(inputs=inputs, outputs=outputs, name=config.get("name"))
         if not config.get("trainable", True):
             model.trainable = False
@@ -73,15 +75,9 @@ def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
     layers = []
     for layer in graph.layers:
         calls = [n for n in layer._inbound_nodes if id(n) in included and not n.is_input]
-        layers.append(
-            {
-                "class_name": type(layer).__name__,
-                "config": layer.get_config(),
-                "name": layer.name,
-                "inbound_nodes": [_call_config(n, numbers) for n in calls],
-                **_registered_name(layer),
-            }
-        )
+        described = serialization.serialize(layer)
+        own = {"name": layer.name, "inbound_nodes": [_call_config(n, numbers) for n in calls]}
+        layers.append(described | own)
     return {
         "name": name,
         "trainable": trainable,
@@ -92,7 +88,8 @@ def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
 
 
 def _places(structure: Any, numbers: dict[int, int]) -> Any:
-    return _plain(nest.map_structure(lambda t: _Reference(_place(t, numbers)), structure))
+    places = _plain(nest.map_structure(lambda t: _Reference(_place(t, numbers)), structure))
+    return [places] if isinstance(structure, KerasTensor) else places
 
 
 class _Reference:
@@ -108,11 +105,6 @@ def _plain(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {key: _plain(value) for key, value in structure.items()}
     return [_plain(value) for value in structure]
-
-
-def _registered_name(layer: Any) -> dict[str, Any]:
-    name = registry.get_registered_name(type(layer))
-    return {"registered_name": name} if name != type(layer).__name__ else {}
 
 
 def _place(tensor: KerasTensor, numbers: dict[int, int]) -> list[Any]:
@@ -177,7 +169,8 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
     results: dict[tuple[str, int], list[KerasTensor]] = {}
     waiting: list[tuple[str, int, dict[str, Any]]] = []
     for entry in config["layers"]:
-        layer = registry.LAYERS.deserialize(entry, custom_objects)
+        with within(f"Layer {entry['name']!r} of model {config.get('name')!r}"):
+            layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
         # Of a layer that another model has, too, earlier calls are not this one's.
         nodes = [] if registry.LAYERS.is_shared(layer, entry) else layer._inbound_nodes
@@ -217,7 +210,8 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
             except KeyError:
                 left.append((name, number, call))
                 continue
-            outputs = layers[name](*args, **kwargs)
+            with within(f"Layer {name!r} of model {config.get('name')!r}"):
+                outputs = layers[name](*args, **kwargs)
             results[name, number] = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
         if len(left) == len(waiting):
             raise ValueError(

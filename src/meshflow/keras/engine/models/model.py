@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import logging
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
-from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.layer import made_with, shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.models.summary import count, print_summary
@@ -21,6 +21,8 @@ from meshflow.keras.engine.saving.methods import ModelSaving
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
 from meshflow.keras.engine.training.training import Trainer
 from meshflow.keras.metrics.means import Mean
+
+_log = logging.getLogger("meshflow")
 
 
 class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
@@ -51,11 +53,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
             return super().__new__(registry.LAYERS.table["Functional"])
-        made = super().__new__(cls)
-        if _is_plain(args) and _is_plain(kwargs):
-            # A subclass's configuration, unless it has another one.
-            object.__setattr__(made, "_made_with", (args, kwargs))
-        return made
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = ("inputs", "outputs", "name")
@@ -418,35 +416,45 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
             super().count_params()
         return count(self.weights)
 
+    @made_with.default
     def get_config(self) -> dict[str, Any]:
         """The configuration; of a subclass, the constructor's arguments as they were given.
 
-        Raises:
-          NotImplementedError: for a subclass with arguments that are no plain data.
+        Nothing for one with arguments that are no plain data, which a warning says.
         """
-        if type(self).__init__ is Model.__init__:
-            return {"name": self.name, "trainable": self.trainable}
-        config: dict[str, Any] = {}
-        made_with = getattr(self, "_made_with", None)
-        if made_with is not None:
-            args, kwargs = made_with
-            given = inspect.signature(type(self).__init__).bind(self, *args, **kwargs)
-            for name, value in list(given.arguments.items())[1:]:
-                kind = given.signature.parameters[name].kind
-                config.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
-                if kind is inspect.Parameter.VAR_POSITIONAL:
-                    made_with = None
-        if made_with is None:
-            raise NotImplementedError(
-                f"Model {type(self).__name__} is subclassed: define `get_config` (and `from_config`) to serialize it."
+        if not made_with.is_default(type(self).get_config):
+            return {}
+        if type(self).__init__ is Model.__init__ and self._current_graph() is not None:
+            return dict(registry.LAYERS.table["Functional"].get_config(self))
+        if not self._has_config:
+            _log.warning(
+                "%s was made with arguments that are no plain data: its configuration is empty until it defines "
+                "get_config.",
+                type(self).__name__,
             )
-        return config
+            return {}
+        return Layer.get_config(self)
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """The shapes of the inputs that the model was built for, as `build_from_config` takes them; None before."""
+        graph = self._current_graph()
+        if graph is None:
+            return super().get_build_config()
+        return {"input_shape": _tuples(graph.inputs)}
+
+    @property
+    def _has_config(self) -> bool:
+        """Whether `get_config` says how the model can be made again."""
+        method = type(self).get_config
+        return not made_with.is_default(method) or made_with.arguments(self) is not None
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Makes a model from `get_config()`, with new weights."""
-        if cls is Model and "layers" in config:
-            return registry.LAYERS.table["Functional"].from_config(config, custom_objects)
+        if cls.__init__ is Model.__init__ and "layers" in config:
+            graph: Any = registry.LAYERS.table["Functional"]
+            make = graph.from_config.__func__
+            return make(graph if cls is Model else cls, config, custom_objects)
         return cls(**config)
 
 
@@ -474,12 +482,3 @@ def _tuples(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {key: _tuples(value) for key, value in structure.items()}
     return [_tuples(value) for value in structure]
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a file can hold a value as it is."""
-    if isinstance(value, (list, tuple)):
-        return all(_is_plain(v) for v in value)
-    if isinstance(value, dict):
-        return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
-    return value is None or isinstance(value, (bool, int, float, str))

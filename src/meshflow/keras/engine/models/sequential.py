@@ -7,7 +7,8 @@ from typing import Any
 
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
+from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph, fit_input
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -141,6 +142,7 @@ class Sequential(Model):
                 )
             name = f"{self._stack[0].name}_input" if self._stack else None
             self._connect(TensorShape(input_shape).as_list(), None, name)
+            self._declared_input = True
         self._build_input_shape = TensorShape(
             as_tuples(self._input.shape) if self._input is not None else input_shape
         )
@@ -234,8 +236,8 @@ class Sequential(Model):
         configs = []
         if self._input is not None and self._declared_input:
             input_layer = self._input._keras_history.layer
-            configs.append(registry.serialize(input_layer))
-        configs += [registry.serialize(layer) for layer in self._stack]
+            configs.append(serialization.serialize(input_layer))
+        configs += [serialization.serialize(layer) for layer in self._stack]
         config: dict[str, Any] = {"name": self.name, "layers": configs}
         if self._input is not None and not self._declared_input:
             config["build_input_shape"] = as_tuples(self._input.shape)
@@ -248,8 +250,9 @@ class Sequential(Model):
         entries = config["layers"] if isinstance(config, dict) else config
         model = cls(name=name)
         known: dict[str, Layer] = {}
-        for entry in entries:
-            layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
+        for number, entry in enumerate(entries):
+            with within(f"Layer {number} of model {name!r}"):
+                layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
             # Names are unique, so that a second entry of a name is the same layer once more.
             model.add(known.setdefault(layer.name, layer))
         if isinstance(config, dict) and config.get("build_input_shape") and not model.built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import inspect
 import json
@@ -10,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.saving.keras2_calls import listed_call
 from meshflow.keras.engine.saving.keras3_configuration import for_all_versions, from_keras_3
 from meshflow.keras.optimizers import experimental, legacy
 from meshflow.version import KERAS_VERSION
 
 _NESTED = ("Functional", "Model", "Sequential")
+# Whether configurations of graphs keep our form of calls, which says more than Keras 2's.
+_own_calls: contextvars.ContextVar[bool] = contextvars.ContextVar("own_calls", default=False)
 
 
 def plain(value: Any) -> Any:
@@ -33,7 +36,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if hasattr(value, "get_config"):
-        return registry.serialize(value)
+        return serialization.serialize(value)
     if hasattr(value, "as_numpy_dtype"):
         return value.name
     if callable(value):
@@ -53,6 +56,27 @@ def to_json(value: Any, **kwargs: Any) -> str:
     return json.dumps(value, default=plain, **kwargs)
 
 
+def data_of(model: Any, own_calls: bool = False) -> Any:
+    """A model's configuration as JSON holds it, in the form of Keras 2 in all its versions.
+
+    Args:
+      model: the model.
+      own_calls: whether calls of layers are in our form.
+
+    Raises:
+      NotImplementedError: for a subclass that says not how it is made again.
+    """
+    if not getattr(model, "_has_config", True):
+        raise NotImplementedError(
+            f"Model {type(model).__name__} is subclassed: define `get_config` (and `from_config`) to save it."
+        )
+    token = _own_calls.set(own_calls)
+    try:
+        return serialization.without_modules(json.loads(to_json(model.get_config())))
+    finally:
+        _own_calls.reset(token)
+
+
 def model_config(model: Any) -> dict[str, Any]:
     """A model's class and configuration, in Keras 2's form wherever that can say it.
 
@@ -61,7 +85,7 @@ def model_config(model: Any) -> dict[str, Any]:
     """
     config = {
         "class_name": type(model).__name__,
-        "config": to_keras(for_all_versions(json.loads(to_json(model.get_config())))),
+        "config": for_all_versions(data_of(model)),
     }
     name = registry.get_registered_name(type(model))
     return config | ({"registered_name": name} if name != type(model).__name__ else {})
@@ -74,30 +98,25 @@ def model_to_json(model: Any, **kwargs: Any) -> str:
       model: the model.
       **kwargs: arguments of `json.dumps`.
     """
-    content = {**model_config(model), "keras_version": KERAS_VERSION, "backend": "jax"}
-    return to_json(content, **kwargs)
+    content = {"class_name": type(model).__name__, "config": model.get_config()}
+    return to_json({**content, "keras_version": KERAS_VERSION, "backend": "jax"}, **kwargs)
 
 
 # ---- graphs ------------------------------------------------------------------------------
 
 
-def to_keras(config: Any) -> Any:
-    """A Functional model's configuration in Keras 2's form.
+def to_keras(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a graph with its calls as lists of [layer, call, output, arguments], as Keras 2 has them.
 
-    Calls become lists of [layer, call, output, arguments]. The first call of a nested model is number
-    1 there, since it was called on its own inputs before. What that form cannot say stays as it is.
+    The first call of a nested model is number 1 there, since it was called on its own inputs before. What that form
+    cannot say stays as it is.
 
     Args:
-      config: the configuration; others are returned unchanged, but for nested models.
+      config: the configuration of a Functional model, in our form.
     """
-    if not isinstance(config, dict) or "layers" not in config:
+    if _own_calls.get():
         return config
     config = copy.deepcopy(config)
-    for entry in config["layers"]:
-        if isinstance(entry, dict) and "config" in entry:
-            entry["config"] = to_keras(entry["config"])
-    if "input_layers" not in config:
-        return config
     for entry in config["layers"]:
         calls = [listed_call(call, entry["class_name"]) for call in entry["inbound_nodes"]]
         if None not in calls:
@@ -106,25 +125,20 @@ def to_keras(config: Any) -> Any:
     return config
 
 
-def from_keras(config: Any) -> Any:
-    """The reverse of `to_keras`: nested models' calls are numbered from 0.
+def from_keras(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a graph in which nested models' calls are numbered from 0.
 
     Args:
-      config: a configuration, ours or Keras 2's.
+      config: that of a Functional model, ours or Keras 2's.
     """
-    if not isinstance(config, dict) or "layers" not in config:
-        return config
-    config = copy.deepcopy(config)
-    for entry in config["layers"]:
-        if isinstance(entry, dict) and "config" in entry:
-            entry["config"] = from_keras(entry["config"])
-    if "input_layers" not in config:
-        return config
     calls = {e["name"]: len(e["inbound_nodes"]) for e in config["layers"]}
     shifts: dict[str, int] = {}
     for name in _nested_with_inputs(config):
         last = max((place[1] for place in _places(config) if place[0] == name), default=0)
         shifts[name] = -max(0, last - (calls[name] - 1))
+    if not any(shifts.values()):
+        return config
+    config = copy.deepcopy(config)
     _shift(config, shifts)
     return config
 
@@ -173,6 +187,20 @@ def _shift(config: dict[str, Any], shifts: dict[str, int]) -> None:
 # ---- compile -----------------------------------------------------------------------------
 
 
+def compile_arguments(model: Any) -> dict[str, Any] | None:
+    """What `compile` was called with, as data.
+
+    Args:
+      model: the model.
+
+    Returns:
+      Arguments by name; None for a model that is not compiled.
+    """
+    if not model._is_compiled:
+        return None
+    return {key: serialization.serialize(v) for key, v in model._compile_arguments.items()}
+
+
 def training_config(model: Any) -> dict[str, Any] | None:
     """What `compile` was called with, in Keras 2's form.
 
@@ -186,9 +214,9 @@ def training_config(model: Any) -> dict[str, Any] | None:
         return None
     arguments = dict(model._compile_arguments)
     try:
-        del arguments["optimizer"]
-        arguments["optimizer_config"] = registry.serialize(model.optimizer)
-        return json.loads(to_json(arguments))
+        del arguments["optimizer"], arguments["jit_compile"]
+        arguments["optimizer_config"] = serialization.serialize(model.optimizer)
+        return dict(serialization.without_modules(json.loads(to_json(arguments))))
     except (NotImplementedError, TypeError):
         # An optimizer without a configuration is left out; the model still loads, uncompiled.
         return None

@@ -128,6 +128,9 @@ def _understood(config: Any, inside: bool) -> Any:
     if isinstance(name, str) and isinstance(found.get("config"), dict):
         own = found["config"]
         found["config"] = {k: v for k, v in own.items() if k not in _UNUSED.get(name, ())}
+        if name == "BatchNormalization" and isinstance(own.get("axis"), list):
+            # Keras 3 takes a number only.
+            (found["config"]["axis"],) = own["axis"] if len(own["axis"]) == 1 else [own["axis"]]
         if inside and "module" not in found and _is_ours(name) and "registered_name" not in found:
             return {"module": "keras.layers", "registered_name": None, **found}
     return found

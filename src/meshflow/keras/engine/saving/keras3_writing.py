@@ -6,12 +6,11 @@ does not know are left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from meshflow.keras import registry
-from meshflow.keras.engine.saving.configuration import to_json
+from meshflow.keras.engine.saving.configuration import data_of
 from meshflow.keras.engine.saving.keras3_configuration import OTHERWISE_IN_KERAS_3, for_all_versions
 from meshflow.keras.engine.saving.keras3_operations import operation
 
@@ -72,7 +71,7 @@ def model_config(model: Any) -> dict[str, Any]:
     Raises:
       ValueError: for a layer, or an op between layers, that Keras 3 does not have.
     """
-    config = for_all_versions(json.loads(to_json(model.get_config())))
+    config = for_all_versions(data_of(model, own_calls=True))
     entry = {"class_name": type(model).__name__, "config": config}
     name = registry.get_registered_name(type(model))
     if name != type(model).__name__:

@@ -23,6 +23,25 @@ class ModelSaving:
         """The architecture as JSON text; see `tf.keras.models.model_from_json`."""
         return configuration.model_to_json(self, **kwargs)
 
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """What `compile` was called with, as `compile_from_config` takes it; None for a model that was not compiled."""
+        return configuration.compile_arguments(self)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles the model as another one was.
+
+        Args:
+          config: what `get_compile_config` gave.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+          >>> model.compile_from_config({"optimizer": "sgd", "loss": "mse"})
+          >>> model.loss
+          'mse'
+        """
+        configuration.compile_from_config(self, config)
+
     def to_yaml(self, **kwargs: Any) -> str:
         """Is no more: YAML can name any function of Python.
 

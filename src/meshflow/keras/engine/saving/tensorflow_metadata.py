@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.saving.configuration import model_config, to_json, to_keras
+from meshflow.keras.engine.saving.configuration import data_of, model_config, to_json
 from meshflow.keras.mixed_precision import policy as policies
 
 __all__ = ["FILE", "written"]
@@ -104,9 +103,8 @@ def _metadata(layer: Any) -> dict[str, Any]:
 
 
 def _model_config(model: Any) -> dict[str, Any]:
-    config = json.loads(to_json(model.get_config()))
+    config = data_of(model)
     _say_inputs(config, model)
-    config = to_keras(config)
     _say_arguments(config, model)
     return config
 

@@ -145,6 +145,7 @@ class Compiling(TrainingSteps):
             "weighted_metrics": weighted_metrics,
             "run_eagerly": run_eagerly,
             "steps_per_execution": steps_per_execution,
+            "jit_compile": jit_compile,
         }
         self._run_eagerly = run_eagerly
         self._steps_per_execution = int(steps_per_execution or 1)
