@@ -1,3 +1,4 @@
+import copy
 import os
 
 import numpy as np
@@ -339,3 +340,26 @@ def test_damaged_strings_are_found(tmp_path):
         file.write_bytes(damaged)
         with pytest.raises(tf.errors.DataLossError, match=message):
             train.Checkpoint(v=tf.Variable(["", ""])).read(path)
+
+
+def test_what_is_put_into_lists_and_dictionaries_later_is_restored(tmp_path):
+    saved = tf.train.Checkpoint(
+        listed=[tf.Variable(1.0), tf.Variable(2.0)], named={"a": tf.Variable(3.0)}
+    )
+    path = saved.save(tmp_path / "ckpt")
+    later = tf.train.Checkpoint()
+    status = later.restore(path)
+    later.listed = []
+    first, second, named = tf.Variable(0.0), tf.Variable(0.0), tf.Variable(0.0)
+    later.listed.append(first)
+    assert float(first) == 1.0 and later.listed == [first]
+    later.listed += [second]
+    later.named = {}
+    later.named["a"] = named
+    assert (float(second), float(named)) == (2.0, 3.0)
+    status.assert_existing_objects_matched()
+    whole = tf.train.Checkpoint()
+    whole.restore(path)
+    whole.listed = [tf.Variable(0.0)]
+    assert float(whole.listed[0]) == 1.0
+    assert type(copy.deepcopy(later.listed)) is list

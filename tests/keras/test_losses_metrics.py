@@ -208,3 +208,10 @@ def test_logits_where_probabilities_are():
     probabilities = tf.keras.activations.sigmoid(tf.constant([[2.0]]))
     with pytest.warns(UserWarning, match="produced by a Sigmoid activation"):
         tf.keras.losses.binary_crossentropy([[1.0]], probabilities, from_logits=True)
+
+
+def test_configurations_have_what_keras_takes():
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert "axis" not in loss.get_config()
+    assert losses.SparseCategoricalCrossentropy(axis=1).get_config()["axis"] == 1
+    assert losses.CategoricalCrossentropy().get_config()["axis"] == -1

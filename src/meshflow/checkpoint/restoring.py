@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.checkpoint.containers import Stored, stored_objects
 from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, children, is_trackable, slots_of
 from meshflow.checkpoint.graph_message import KERAS_3_WEIGHTS, operations
+from meshflow.checkpoint.growing import growing
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
@@ -164,10 +165,21 @@ class Restoration:
                 _after_build(item, go_on)
             if isinstance(item, Awaited):
                 # A layer may also make parts in its first call.
-                item._wait_for_attributes(lambda value: go_on() if is_trackable(value) else None)
+                item._wait_for_attributes(lambda value: self._look_at(item, value, go_on))
             elif not unbuilt:
                 return
         self._hooked.add(id(item))
+
+    def _look_at(self, item: Any, value: Any, go_on: Callable[[], None]) -> None:
+        """Goes on restoring for an object's new attribute, and for what is put into it later."""
+        if type(value) in (list, dict):
+            names = [name for name, own in vars(item).items() if own is value]
+            for name in names:
+                object.__setattr__(item, name, growing(value, go_on))
+            if value and names:
+                go_on()
+        elif is_trackable(value):
+            go_on()
 
     # ---- what is left ----------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ __all__ = [
     "Pending",
     "Recording",
     "Unrecordable",
+    "saving",
     "waits",
     "waits_for_text",
 ]
@@ -179,6 +180,10 @@ class Recording:
     def takes(self, args: Any, kwargs: Any) -> bool:
         """Whether a call has a `Pending` among its arguments."""
         return any(map(_holds, args)) or (bool(kwargs) and any(map(_holds, kwargs.values())))
+
+    def takes_values(self, values: Any) -> bool:
+        """Whether a call for whose result's size some values decide can be kept."""
+        return False
 
     def takes_number(self, value: Any) -> bool:
         """Whether a call that makes strings of numbers has a `Pending` as its argument."""
@@ -346,6 +351,16 @@ def _merged(first: Any, second: Any) -> Any:
     sizes = zip(first.shape.as_list(), second.shape.as_list(), strict=True)
     # Nothing may be left of a stand-in where something is left of a real size.
     return TensorSpec([a if a == b and a else None for a, b in sizes], first.dtype)
+
+
+def saving(*values: Any) -> Recording | None:
+    """What keeps calls of the host while a function is saved, for values that only its calls will know; or None.
+
+    Args:
+      *values: what decides on the size of a result.
+    """
+    recording = context.recording
+    return recording if recording is not None and recording.takes_values(values) else None
 
 
 def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:

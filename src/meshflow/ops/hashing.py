@@ -192,6 +192,8 @@ def _buckets(input: TensorLike, num_buckets: int, function: Callable[[bytes], in
 
 
 @also_symbolic
+@waits_for_text(int64)
+@also_symbolic
 def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Numbers below `num_buckets` by MurmurHash; for new code use `to_hash_bucket_fast`.
 
@@ -232,6 +234,8 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = 
     return _buckets(input, num_buckets, farm_fingerprint)
 
 
+@also_symbolic
+@waits_for_text(int64)
 @also_symbolic
 def to_hash_bucket_strong(
     input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None

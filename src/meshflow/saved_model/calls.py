@@ -15,7 +15,7 @@ from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
 from meshflow.ops.deferred_host_values import Pending
 from meshflow.saved_model.functions import Choice
-from meshflow.saved_model.structures import Unsaved, packed
+from meshflow.saved_model.structures import Unsaved, packed, unpacked
 
 __all__ = [
     "argument_names",
@@ -142,6 +142,8 @@ def _python_of(function: Function) -> Callable[..., Any]:
 
 def parameters_of(python: Any) -> list[Any]:
     """Names and defaults of the parameters that may be given by position."""
+    if isinstance(python, Choice):
+        return [[name, *map(unpacked, default)] for name, *default in python.parameters]
     try:
         signature = inspect.signature(python)
     except (TypeError, ValueError):

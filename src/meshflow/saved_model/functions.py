@@ -20,6 +20,7 @@ from meshflow.saved_model.structures import unpacked
 
 __all__ = [
     "Alternative",
+    "ByRank",
     "Choice",
     "Program",
     "Signature",
@@ -138,6 +139,42 @@ class Alternative:
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Runs it."""
         return self.program.call(tensors)
+
+
+class ByRank:
+    """What a function does that was saved for each rank of its arguments.
+
+    Args:
+      alternatives: one for each rank.
+    """
+
+    def __init__(self, alternatives: Sequence[Alternative]) -> None:
+        self._alternatives = alternatives
+        self.on_host = any(a.program.on_host for a in alternatives)
+
+    @property
+    def out_specs(self) -> list[TensorSpec]:
+        """Specs of the results, of unknown shapes."""
+        return [TensorSpec(None, s.dtype) for s in self._alternatives[0].program.out_specs]
+
+    @property
+    def captures(self) -> list[Any]:
+        """Variables and constants that it uses."""
+        return list({id(c): c for a in self._alternatives for c in a.program.captures}.values())
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs the program for their ranks.
+
+        Raises:
+          ValueError: when there is none.
+        """
+        for alternative in self._alternatives:
+            specs = [s for s in nest.flatten(alternative.arguments) if isinstance(s, TensorSpec)]
+            if all(s.is_compatible_with(t) for s, t in zip(specs, tensors, strict=True)):
+                return alternative.call(tensors)
+        raise ValueError(
+            f"The saved function has no program for tensors of the shapes {[t.shape for t in tensors]}."
+        )
 
 
 class Choice:

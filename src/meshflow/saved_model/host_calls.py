@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,6 +22,9 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.io.parsing import parse_feature
 from meshflow.ops import array, hashing, strings
 from meshflow.ops import math as _math
+from meshflow.ops.array import gather_scatter, ordering
+from meshflow.ops.image import boxes
+from meshflow.saved_model.programs import size_of_values
 from meshflow.saved_model.text import after
 
 __all__ = ["HOST_CALLS", "HostCall", "Value", "item", "looked_up", "stepped"]
@@ -68,11 +72,17 @@ class HostCall:
         given = found.arguments
         return first, {k: given[k] if k in given else own[k].default for k in self.parameters}
 
-    def spec(self, first: Any, more: Mapping[str, Any]) -> TensorSpec:
-        """The result's spec, for arrays of integers in the place of strings."""
+    def spec(self, first: Any, more: Mapping[str, Any], own: Any = None) -> TensorSpec:
+        """The result's spec, for arrays of integers in the place of strings.
+
+        Args:
+          first: the first argument.
+          more: the other arguments by name.
+          own: the first argument's dtype, where it may be of numbers.
+        """
         found = self.like(first, **more) if self.like is not None else _joined_shape(first)
         kind = self.dtype(more) if callable(self.dtype) else self.dtype
-        return TensorSpec(found.shape, string if kind is None else as_dtype(kind))
+        return TensorSpec(found.shape, (own or string) if kind is None else as_dtype(kind))
 
 
 def _joined_shape(values: Any) -> Any:
@@ -119,6 +129,25 @@ def stepped(texts: Any, steps: Any, dtype: Any = "int64") -> Any:
     return Tensor(after(np.asarray(texts._value, object), steps))
 
 
+def _stepped_shape(first: Any, steps: Any, **_: Any) -> Any:
+    shape = first.shape
+    for name, *more in steps:
+        if name == "flat":
+            shape = shape[:-1]
+        elif name == "pad":
+            shape = (*shape, size_of_values() if more[0] is None else more[0])
+    return jax.ShapeDtypeStruct(shape, np.int32)
+
+
+def _found(*more: int) -> Callable[..., Any]:
+    """As many as values say, each of some sizes."""
+    return lambda first, **_: jax.ShapeDtypeStruct((size_of_values(), *more), np.int32)
+
+
+def _places(first: Any) -> Any:
+    return jax.ShapeDtypeStruct((size_of_values(), first.ndim), np.int64)
+
+
 def _scalar(*_: Any, **__: Any) -> Any:
     return jnp.zeros((), np.int32)
 
@@ -129,6 +158,10 @@ def _of_table(more: Mapping[str, Any]) -> Any:
 
 def _out_type(more: Mapping[str, Any]) -> Any:
     return more["out_type"]
+
+
+def _of_places(more: Mapping[str, Any]) -> Any:
+    return more["out_idx"]
 
 
 def _numbers(first: Any) -> Any:
@@ -157,6 +190,24 @@ HOST_CALLS: dict[str, HostCall] = {
     "regex_replace": HostCall(strings.regex_replace, ("pattern", "rewrite", "replace_global")),
     "regex_full_match": HostCall(strings.regex_full_match, ("pattern",), bool_),
     "to_hash_bucket_fast": HostCall(hashing.to_hash_bucket_fast, ("num_buckets",), int64),
+    "to_hash_bucket": HostCall(hashing.to_hash_bucket, ("num_buckets",), int64),
+    "to_hash_bucket_strong": HostCall(hashing.to_hash_bucket_strong, ("num_buckets", "key"), int64),
+    "tile": HostCall(array.tile, ("multiples",), like=_like(array.tile)),
+    "true_places": HostCall(gather_scatter.true_places, (), int64, _places),
+    "unique_values": HostCall(ordering.unique_values, (), like=_found()),
+    "unique_places": HostCall(ordering.unique_places, ("out_idx",), _of_places),
+    "unique_counts": HostCall(
+        ordering.unique_counts,
+        ("values", "out_idx"),
+        _of_places,
+        lambda first, values, out_idx: values,
+    ),
+    "non_max_suppression": HostCall(
+        boxes.non_max_suppression,
+        ("scores", "max_output_size", "iou_threshold", "score_threshold"),
+        int32,
+        _found(),
+    ),
     "to_number": HostCall(strings.to_number, ("out_type",), _out_type),
     "as_string": HostCall(
         strings.as_string,
@@ -183,7 +234,9 @@ HOST_CALLS: dict[str, HostCall] = {
         array.gather,
         ("indices", "axis", "batch_dims"),
         like=lambda first, indices, axis, batch_dims: (
-            array.gather(Tensor(first), Tensor(indices), axis=axis, batch_dims=batch_dims)._value
+            array.gather(
+                Tensor(first), Tensor(jnp.asarray(indices)), axis=axis, batch_dims=batch_dims
+            )._value
         ),
     ),
     "where": HostCall(
@@ -198,5 +251,5 @@ HOST_CALLS: dict[str, HostCall] = {
     "insert": HostCall(inserted, ("table", "values"), int64, _scalar),
     "remove": HostCall(removed, ("table",), int64, _scalar),
     "size": HostCall(sized, (), int64, _scalar),
-    "steps": HostCall(stepped, ("steps", "dtype"), lambda more: more["dtype"]),
+    "steps": HostCall(stepped, ("steps", "dtype"), lambda more: more["dtype"], _stepped_shape),
 }

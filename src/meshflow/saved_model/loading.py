@@ -17,6 +17,7 @@ from meshflow.saved_model import tables
 from meshflow.saved_model.assets import Asset, file_of
 from meshflow.saved_model.functions import (
     Alternative,
+    ByRank,
     Choice,
     Signature,
     StableProgram,
@@ -188,6 +189,9 @@ class _Reader:
         return restored_function(Choice(name, parameters, found))
 
     def _alternative(self, name: str, saved: dict[str, Any]) -> Alternative:
+        if "ranks" in saved:
+            ranks = [self._alternative(name, one) for one in saved["ranks"]]
+            return Alternative(unpacked(saved["arguments"]), ranks[0].structure, ByRank(ranks))
         structure = unpacked(saved["results"])
         whole: Any
         if "plan" in saved:

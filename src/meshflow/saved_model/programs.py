@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import itertools
@@ -21,6 +22,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.contraction_order import order_contractions
+from meshflow.saved_model.linear_algebra import portable_lowerings
 
 __all__ = [
     "NO_GRADIENT",
@@ -34,6 +36,7 @@ __all__ = [
     "program_for",
     "refuse_foreign_calls",
     "serialized",
+    "size_of_values",
     "traced_for_export",
 ]
 
@@ -41,6 +44,8 @@ __all__ = [
 NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
+# Gives a new size, that is perhaps 0, of the function that is being traced.
+_new_size: contextvars.ContextVar[Callable[[], Any]] = contextvars.ContextVar("new_size")
 # Native code that JAX writes calls of into programs: linear algebra, random bits, and what XLA takes away itself.
 _KNOWN_CALLS = re.compile(
     r"lapack_[a-z0-9_]+|(cu|hip)(solver|sparse|blas)_[a-z0-9_]+|(cu|hip)_(threefry2x32|lu_pivots_to_permutation)\w*"
@@ -94,9 +99,16 @@ class Program:
 
         return nest.map_structure(spec, self.traced.structure)
 
+    @functools.cached_property
+    def portable(self) -> Any:
+        """It as StableHLO without calls of JAX's own code, as far as that goes."""
+        if _UNKNOWN_THERE.search(self.exported.mlir_module()) is None:
+            return self.exported
+        return exported(self.traced, portable=True)
+
     def why_not(self) -> str | None:
         """What of it TensorFlow cannot run, or None."""
-        found = _UNKNOWN_THERE.search(self.exported.mlir_module())
+        found = _UNKNOWN_THERE.search(self.portable.mlir_module())
         return f"it calls {found[1]}, which is JAX's own code" if found else None
 
 
@@ -169,19 +181,28 @@ def _traced(function: Callable[..., Any], args: Any, kwargs: Any, shared: bool) 
         ]
         return TensorSpec(sizes, leaf.dtype, leaf.name)
 
+    found = (f"found{i} - 1" for i in itertools.count())
     known = nest.map_structure(sized, (args, kwargs))
     saved, context.exporting = context.exporting, True
+    token = _new_size.set(lambda: jax.export.symbolic_shape(next(found), scope=scope)[0])
     try:
         return trace(function, *known, isolated=True)
     finally:
         context.exporting = saved
+        _new_size.reset(token)
 
 
-def exported(traced: Traced) -> Any:
+def size_of_values() -> Any:
+    """A symbol for a size, perhaps 0, that values of the function that is being traced for export decide on."""
+    return _new_size.get()()
+
+
+def exported(traced: Traced, portable: bool = False) -> Any:
     """A traced function's program.
 
     Args:
       traced: the function; its captures are inputs after the arguments.
+      portable: as in `for_platforms`.
 
     Raises:
       UnimplementedError: when it calls Python while it runs.
@@ -195,30 +216,35 @@ def exported(traced: Traced) -> Any:
             "iterator), which cannot be saved."
         )
     closed = order_contractions(traced.closed)
-    return for_platforms(jex_core.jaxpr_as_fun(closed), [_spec(a) for a in closed.in_avals])
+    specs = [_spec(a) for a in closed.in_avals]
+    return for_platforms(jex_core.jaxpr_as_fun(closed), specs, portable)
 
 
 def _spec(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def for_platforms(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
+def for_platforms(
+    function: Callable[..., Any], specs: Sequence[Any], portable: bool = False
+) -> Any:
     """A function of arrays as StableHLO, for all kinds of devices where that is possible.
 
     Args:
       function: the function.
       specs: of its arguments.
+      portable: whether linear algebra is to call no code of JAX's own, which is slower.
 
     Returns:
       A `jax.export.Exported`.
     """
     run = jax.jit(function)
+    how = {"_override_lowering_rules": portable_lowerings()} if portable else {}
     with _without_places():
         try:
-            return jax.export.export(run, platforms=_PLATFORMS)(*specs)
+            return jax.export.export(run, platforms=_PLATFORMS, **how)(*specs)
         except NotImplementedError:
             # Some ops exist for one kind of device only.
-            return jax.export.export(run)(*specs)
+            return jax.export.export(run, **how)(*specs)
 
 
 @contextlib.contextmanager

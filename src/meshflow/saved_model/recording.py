@@ -36,7 +36,7 @@ from meshflow.saved_model.assets import AssetFile
 from meshflow.saved_model.host_calls import HOST_CALLS, Value
 from meshflow.saved_model.programs import Program, TextArgument, known_sizes, traced_for_export
 
-__all__ = ["HostStep", "Plan", "ProgramStep", "Recorded", "recorded"]
+__all__ = ["ByRank", "HostStep", "Plan", "ProgramStep", "Recorded", "recorded"]
 
 
 @dataclasses.dataclass
@@ -129,6 +129,36 @@ class Plan:
         return next(filter(None, (p.why_not() for p in programs)), None)
 
 
+@dataclasses.dataclass
+class ByRank:
+    """A function that takes tensors of unknown rank, as programs for each rank.
+
+    Attributes:
+      name: of the function.
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+      programs: what it does, by rank.
+    """
+
+    name: str
+    arguments: Any
+    programs: dict[int, Program | Plan]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Specs of the arguments that are tensors, in TensorFlow's order."""
+        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+
+    @property
+    def returned(self) -> Any:
+        """The nested result with `TensorSpec`s of unknown shape for tensors."""
+        first = next(iter(self.programs.values()))
+        return nest.map_structure(lambda s: TensorSpec(None, s.dtype), first.returned)
+
+    def why_not(self) -> str | None:
+        """What of it TensorFlow cannot run, or None."""
+        return next(filter(None, (p.why_not() for p in self.programs.values())), None)
+
+
 class _Cut:
     """What a program captures in the place of a value of the host."""
 
@@ -192,6 +222,10 @@ class _Recorder(Recording):
             isinstance(v, Table) and string in (v.key_dtype, v.value_dtype) for v in leaves
         )
         return texts and any(map(_is_traced, leaves))
+
+    def takes_values(self, values: Any) -> bool:
+        """Whether one of some values is known only when the function runs."""
+        return any(isinstance(v, Pending) or _is_traced(v) for v in nest.flatten(list(values)))
 
     def takes_number(self, value: Any) -> bool:
         """Whether a call that makes strings of numbers has some that are not known."""
@@ -265,7 +299,7 @@ class _Recorder(Recording):
             },
         )
         try:
-            spec = HOST_CALLS[name].spec(*shapes)
+            spec = HOST_CALLS[name].spec(*shapes, own=getattr(first, "dtype", None))
         except Unrecordable:
             raise
         except Exception as error:  # of any kind: arguments that do not fit
@@ -443,9 +477,17 @@ class _Divided:
     def level(self, output: int, levels: Mapping[int, int]) -> int:
         """After which of the host's levels an output can be computed."""
         used = [i == output for i in range(len(self._jaxpr.outvars))]
-        _, inputs = dce_jaxpr(self._jaxpr, used)
+        small, inputs = dce_jaxpr(self._jaxpr, used)
         needed = [_number(s) for s, u in zip(self._sources, inputs, strict=True) if u]
-        return max((levels[n] for n in needed if isinstance(n, int)), default=0)
+        values = [levels[n] for n in needed if isinstance(n, int)]
+        missing = _symbols(small) - _plain(v.aval for v in small.invars)
+        return max([*values, *(self._level_of_size(name, levels) for name in missing)], default=0)
+
+    def _level_of_size(self, name: str, levels: Mapping[int, int]) -> int:
+        """After which of the levels a size is known that only its name tells of."""
+        pairs = zip(self._sources, self._jaxpr.invars, strict=True)
+        numbers = [_number(source) for source, var in pairs if name in _plain([var.aval])]
+        return min((levels[n] for n in numbers if n in levels), default=0)
 
     def part(self, outputs: Sequence[int], writes: Sequence[Any], known: Sequence[int]) -> Any:
         """The part that computes some outputs, and the values that it takes.
@@ -468,9 +510,7 @@ class _Divided:
         values = [(_number(s), v) for s, v in pairs if isinstance(_number(s), int)]
         captures = [(s, v) for s, v in pairs if not isinstance(_number(s), int)]
         # Sizes are taken from what comes in.
-        missing = _symbols(e.aval for q in small.eqns for e in q.outvars) - _plain(
-            v.aval for _, v in pairs
-        )
+        missing = _symbols(small) - _plain(v.aval for _, v in pairs)
         for source, var in zip(self._sources, jaxpr.invars, strict=True):
             number = _number(source)
             if (
@@ -499,16 +539,19 @@ def _number(source: Any) -> Any:
     return source.number if isinstance(source, _Cut) else source
 
 
-def _symbols(avals: Any) -> set[str]:
-    """Names of the sizes that are symbols."""
-    sizes = [n for a in avals for n in getattr(a, "shape", ()) if is_symbolic_dim(n)]
-    return {name for n in sizes for name in n._get_vars()}
+def _symbols(jaxpr: Any) -> set[str]:
+    """Names of the sizes that are symbols in what is computed."""
+    sizes = [n for q in jaxpr.eqns for e in q.outvars for n in getattr(e.aval, "shape", ())]
+    # A size as a number is no array's.
+    sizes += [q.params.get("dim") for q in jaxpr.eqns]
+    return {name for n in sizes if is_symbolic_dim(n) for name in n._get_vars()}
 
 
 def _plain(avals: Any) -> set[str]:
     """Names of those that an array tells."""
-    sizes = {str(n) for a in avals for n in getattr(a, "shape", ()) if is_symbolic_dim(n)}
-    return {n for n in sizes if n.isidentifier()}
+    sizes = [n for a in avals for n in getattr(a, "shape", ()) if is_symbolic_dim(n)]
+    # A size that is perhaps 0 is one less than a name.
+    return {text for n in sizes for text in (str(n), str(n + 1)) if text.isidentifier()}
 
 
 def _steps(name: str, traced: Traced, recorder: _Recorder, found: Any, arguments: Any) -> Recorded:

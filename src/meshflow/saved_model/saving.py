@@ -52,7 +52,7 @@ from meshflow.saved_model.programs import (
     serialized,
     traced_for_export,
 )
-from meshflow.saved_model.recording import HostStep, Plan, Recorded, recorded
+from meshflow.saved_model.recording import ByRank, HostStep, Plan, Recorded, recorded
 from meshflow.saved_model.restored import Restored
 from meshflow.saved_model.structures import Unsaved, packed
 from meshflow.saved_model.tables import described
@@ -61,6 +61,8 @@ from meshflow.saved_model.text import TextCall
 __all__ = ["SERVING", "content", "save"]
 
 SERVING = "serving_default"
+# What others look for in models that TensorFlow loaded, such as layers made of them.
+_COLLECTIONS = ("variables", "trainable_variables", "non_trainable_variables")
 # Those that functions of tensors of unknown rank are saved for.
 _RANKS = (1, 2, 3, 4, 5, 0)
 _log = logging.getLogger("meshflow")
@@ -182,9 +184,9 @@ class _Writer:
         self._constants: dict[int, tuple[str, Any]] = {}
         # What is saved, for TensorFlow: functions with their owners, names and parameters; signatures by name.
         self._functions: list[tuple[int, str, list[Any], list[Program | Plan]]] = []
-        self._signatures: dict[str, Program | Plan] = {}
+        self._signatures: dict[str, Program | Plan | ByRank] = {}
         self._entries: dict[int, dict[str, Any]] = {}
-        self._made: dict[int, Program | Plan] = {}
+        self._made: dict[int, Any] = {}
         self._stored_programs: dict[bytes, str] = {}
         self.arrays: dict[str, tuple[str, Any]] = {}
         # Assets, by their names in the folder.
@@ -306,12 +308,15 @@ class _Writer:
         """The program of a signature; of one without ranks, a program for each rank that the function takes."""
         if all(s.shape.rank is not None for s in specs_of(args, kwargs)):
             return [self._program(name, call, args, kwargs)]
-        found, why = [], None
+        return list(self._by_rank(name, call, args, kwargs).values())
+
+    def _by_rank(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[int, Any]:
+        """The programs of a signature without ranks, by rank."""
+        found, why = {}, None
         for rank in _RANKS:
             try:
-                found.append(
-                    self._program(name, call, *nest.map_structure(with_rank(rank), (args, kwargs)))
-                )
+                specs = nest.map_structure(with_rank(rank), (args, kwargs))
+                found[rank] = self._program(name, call, *specs)
             except Unsaved:
                 raise
             except Exception as error:  # of any kind: the function may not be made for the rank
@@ -486,6 +491,13 @@ class _Writer:
             named = {str(i): number for i, number in enumerate(hidden)}
             nodes.append({"children": named, "kind": "object"})
             objects.append(None)
+        for name in _COLLECTIONS:
+            own = self._places_of(getattr(self._root, name, None))
+            if own is not None and name not in nodes[0]["children"]:
+                nodes[0]["children"] = {**nodes[0]["children"], name: len(nodes)}
+                parts = {str(i): number for i, number in enumerate(own)}
+                nodes.append({"children": parts, "kind": "list"})
+                objects.append(None)
         return nodes, objects
 
     # ---- signatures ------------------------------------------------------------------------
@@ -553,11 +565,21 @@ class _Writer:
         if isinstance(call, TextCall):
             named_call = _with_names(name, call, names, (args, kwargs))
         try:
+            if any(s.shape.rank is None for s in specs):
+                return self._signature_by_rank(name, named_call, named_specs)
             return self._program(name, named_call, (), named_specs)
         except Unsaved as error:
             raise ValueError(
                 f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
             ) from None
+
+    def _signature_by_rank(self, name: str, call: Any, specs: dict[str, Any]) -> dict[str, Any]:
+        """A signature of tensors of unknown rank: a program for each."""
+        found = self._by_rank(name, call, (), specs)
+        entry = {"arguments": packed(((), specs)), "ranks": list(found.values())}
+        programs = {rank: self._made[id(one)] for rank, one in found.items()}
+        self._made[id(entry)] = ByRank(name, ((), specs), programs)
+        return entry
 
 
 def _has_text(args: Any, kwargs: Any) -> bool:

@@ -1,8 +1,8 @@
 """What is done to strings before a program runs, as steps that files can hold.
 
 A step is a list: ["lower"], ["remove", characters], ["flat"] (the last dimension, of size 1, is left out), ["split"]
-at spaces, ["look", words, numbers, number of others], or ["pad", length or None]. Text is held as Latin-1. ["look"]
-may have the numbers' dtype besides, and a function of `TEXT_FUNCTIONS` is ["text", its name, arguments by name].
+at spaces, ["look", words, numbers, number of others], or ["pad", length or None, filler or nothing for 0]. Text is held
+as Latin-1. ["look"] may have the numbers' dtype besides, and a function of `TEXT_FUNCTIONS` is ["text", its name, arguments by name].
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
         elif name == "text":
             rows, dtype = _computed(rows, *more), TEXT_FUNCTIONS[more[0]][1]
         else:
-            return _padded(rows, more[0]).reshape(*shape, -1)
+            padded = _padded(rows, *more)
+            return padded.reshape(*shape, padded.shape[1])
     return np.array(rows, as_dtype(dtype).as_numpy_dtype).reshape(shape)
 
 
@@ -109,9 +110,9 @@ def _looked_up(rows: list[Any], words: list[str], numbers: list[int], others: in
     return [known.get(word, others) for word in rows]
 
 
-def _padded(rows: list[list[int]], length: int | None) -> np.ndarray:
+def _padded(rows: list[list[int]], length: int | None, filler: int = 0) -> np.ndarray:
     width = max(map(len, rows), default=0) if length is None else length
-    out = np.zeros((len(rows), width), np.int64)
+    out = np.full((len(rows), width), filler, np.int64)
     for place, row in enumerate(rows):
         out[place, : len(row)] = row[:width]
     return out

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
 
 import jax
 
-from meshflow.core.runtime import determinism, forks, lowering_contexts
+from meshflow.core.runtime import compiled_programs, determinism, forks, lowering_contexts
 from meshflow.core.runtime.devices import (
     backend_started,
     emulated_tpus,
@@ -32,7 +31,7 @@ def configure() -> None:
     """Configures JAX; touches no backend.
 
     * Compiled programs are kept in the user's cache folder, so that a script started a second
-      time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
+      time does not compile again (`compiled_programs.keep`).
     * Programs are lowered in MLIR contexts that they share.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
     * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
@@ -59,16 +58,7 @@ def configure() -> None:
     adam.register()
     table_rows.register()
     determinism.from_environment()
-    folder = os.environ.get("MESHFLOW_CACHE_DIR")
-    if folder is None:
-        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        folder = str(Path(root) / "meshflow" / "compiled")
-    # JAX defines its options at run time.
-    if folder and jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-        # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
-        jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+    compiled_programs.keep()
 
 
 def allow_64_bits() -> None:

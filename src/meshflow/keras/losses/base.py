@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.distribute.replicas.context import spanning
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.keras import registry, settings
@@ -166,6 +167,9 @@ def reduce_weighted(losses: Any, sample_weight: Any, reduction: str) -> Any:
         return losses
     if reduction == Reduction.SUM:
         return math.reduce_sum(losses)
+    if losses.shape.rank and any_symbolic(losses.shape):
+        # A function that is saved for any size.
+        return math.reduce_mean(losses)
     count = max(losses.shape.num_elements() or 0, 1)
     return math.reduce_sum(losses) / float(count)
 
@@ -212,6 +216,14 @@ class LossFunctionWrapper(Loss):
 
 class _Defined(LossFunctionWrapper):
     """Of the classes here, whose configurations later versions of Keras write with their function's name."""
+
+    # Arguments, with their defaults, that Keras' own classes do not have.
+    _further: Mapping[str, Any] = {}
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration, as Keras reads it where it can."""
+        config = super().get_config()
+        return {k: v for k, v in config.items() if k not in self._further or v != self._further[k]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -280,5 +292,10 @@ def define(
         f"{doc}{formula_text(fn)}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
         "  name: the loss's name.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
     )
-    body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
+    body = {
+        "__init__": __init__,
+        "__doc__": text,
+        "__module__": "meshflow.keras.losses",
+        "_further": {n: extra[n].default for n in last},
+    }
     return type(name, (_Defined,), body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from meshflow.core.variables.indexing import picked
 from meshflow.ops.array.joining import concat
 from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
 from meshflow.ops.array.shaping import reshape
+from meshflow.ops.deferred_host_values import saving, waits
 from meshflow.ops.signatures import TensorScatter
 
 __all__ = [
@@ -63,6 +66,7 @@ def _floats(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
+@waits()
 def gather(
     params: TensorLike,
     indices: TensorLike,
@@ -309,10 +313,7 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
     if (x is None) != (y is None):
         raise ValueError("x and y must both be non-None or both be None.")
     if x is None:
-        known = convert_to_tensor(condition)._concrete(
-            "the condition of tf.where without x and y (its result's shape depends on the values)"
-        )
-        return convert_to_tensor(np.argwhere(known).astype(np.int64))
+        return true_places(condition)
     if not hasattr(condition, "_keras_history"):
         condition = convert_to_tensor(condition)
         if not condition.dtype.is_bool:
@@ -321,6 +322,18 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
                 "with 0. [Op:SelectV2]"
             )
     return _select(condition, x, y)
+
+
+def true_places(condition: TensorLike) -> Tensor:
+    """The int64 coordinates of the true elements, [n, rank]; of strings and numbers, those not empty or 0."""
+    recording = saving(condition)
+    if recording is not None:
+        found: Tensor = recording.call(true_places, (condition,), {})
+        return found
+    known = convert_to_tensor(condition)._concrete(
+        "the condition of tf.where without x and y (its result's shape depends on the values)"
+    )
+    return convert_to_tensor(np.argwhere(known).astype(np.int64))
 
 
 def boolean_mask(
@@ -344,6 +357,8 @@ def boolean_mask(
       >>> print(tf.boolean_mask([1, 2, 3], [True, False, True]).numpy())
       [1 3]
     """
+    if saving(mask) is not None:
+        return _masked_later(tensor, mask, axis or 0)
     tensor = convert_to_tensor(tensor)
     known = (
         convert_to_tensor(mask)
@@ -354,6 +369,17 @@ def boolean_mask(
         raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
     return picked(tensor, known, axis)
+
+
+def _masked_later(tensor: Any, mask: Any, axis: int) -> Tensor:
+    """`boolean_mask` in a function that is saved, which finds the places when it runs."""
+    sizes, masked = tuple(tensor.shape), len(mask.shape)
+    axis %= len(sizes)
+    if masked > 1:
+        joined = functools.reduce(operator.mul, sizes[axis : axis + masked])
+        tensor = reshape(tensor, [*sizes[:axis], joined, *sizes[axis + masked :]])
+        mask = reshape(mask, [joined])
+    return gather(tensor, true_places(mask)[:, 0], axis=axis)
 
 
 def dynamic_partition(
@@ -376,6 +402,8 @@ def dynamic_partition(
       >>> print(even.numpy(), odd.numpy())
       [4 6] [3 5]
     """
+    if saving(partitions) is not None:
+        return [boolean_mask(data, _is_number(partitions, i)) for i in range(num_partitions)]
     numbers = convert_to_tensor(partitions)._concrete(
         "partitions (the results' shapes depend on them)"
     )
@@ -385,6 +413,11 @@ def dynamic_partition(
             f"dynamic_partition: partitions must be in [0, {num_partitions}), got {bad.flat[0]}."
         )
     return [boolean_mask(data, numbers == i) for i in range(num_partitions)]
+
+
+@op(same=(), differentiable=False, name="equal")
+def _is_number(numbers: TensorLike, number: int) -> Tensor:
+    return numbers == number
 
 
 def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:

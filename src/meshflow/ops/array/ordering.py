@@ -14,6 +14,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import saving
 
 __all__ = [
     "argsort",
@@ -170,6 +171,42 @@ def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
     return values[order], rank[inverse].astype(kind), counts[order].astype(kind)
 
 
+# What saved functions call one by one.
+
+
+def unique_values(x: TensorLike) -> Tensor:
+    """The different values of a vector."""
+    recording = saving(x)
+    if recording is not None:
+        found: Tensor = recording.call(unique_values, (x,), {})
+        return found
+    return convert_to_tensor(_unique(x, int32)[0])
+
+
+def unique_places(x: TensorLike, out_idx: Any = int32) -> Tensor:
+    """The number of each element's value among them."""
+    recording = saving(x)
+    if recording is not None:
+        found: Tensor = recording.call(unique_places, (x, out_idx), {})
+        return found
+    return convert_to_tensor(_unique(x, out_idx)[1])
+
+
+def unique_counts(x: TensorLike, values: TensorLike, out_idx: Any = int32) -> Tensor:
+    """How often each of them occurs.
+
+    Args:
+      x: a vector.
+      values: what `unique_values` gives for it, of as many elements.
+      out_idx: dtype of the result.
+    """
+    recording = saving(x)
+    if recording is not None:
+        found: Tensor = recording.call(unique_counts, (x, values, out_idx), {})
+        return found
+    return convert_to_tensor(_unique(x, out_idx)[2])
+
+
 def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
     """The different values of a vector, in the order they first appear.
 
@@ -188,6 +225,8 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
       >>> tf.unique([4, 1, 4]).y.numpy()
       array([4, 1], dtype=int32)
     """
+    if saving(x) is not None:
+        return Unique(unique_values(x), unique_places(x, out_idx))
     values, inverse, _ = _unique(x, out_idx)
     return Unique(convert_to_tensor(values), convert_to_tensor(inverse))
 
@@ -210,6 +249,11 @@ def unique_with_counts(
       >>> print(y.numpy(), idx.numpy(), count.numpy())
       [7 4] [0 0 1 0] [3 1]
     """
+    if saving(x) is not None:
+        values = unique_values(x)
+        return UniqueWithCounts(
+            values, unique_places(x, out_idx), unique_counts(x, values, out_idx)
+        )
     values, inverse, counts = _unique(x, out_idx)
     return UniqueWithCounts(
         convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts)

@@ -14,6 +14,7 @@ from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import saving
 from meshflow.ops.math import cast
 
 __all__ = [
@@ -238,9 +239,12 @@ def non_max_suppression(
       ...                              [0.5, 0.9, 0.7], 3).numpy()
       array([1, 2], dtype=int32)
     """
-    return non_max_suppression_with_scores(
-        boxes, scores, max_output_size, iou_threshold, score_threshold
-    )[0]
+    settings = (scores, max_output_size, iou_threshold, score_threshold)
+    recording = saving(boxes, scores)
+    if recording is not None:
+        found: Tensor = recording.call(non_max_suppression, (boxes, *settings), {})
+        return found
+    return non_max_suppression_with_scores(boxes, *settings)[0]
 
 
 def non_max_suppression_with_scores(

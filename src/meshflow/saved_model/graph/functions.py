@@ -8,13 +8,14 @@ tensors captured from the first function.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.export
 import numpy as np
 
+from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
@@ -38,11 +39,12 @@ from meshflow.saved_model.graph.nodes import (
 from meshflow.saved_model.graph.portable import without_composites
 from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
-from meshflow.saved_model.recording import HostStep, Plan
+from meshflow.saved_model.recording import ByRank, HostStep, Plan
 
 __all__ = [
     "Written",
     "add_call",
+    "add_choice",
     "add_gradient",
     "add_plan",
     "add_program",
@@ -87,7 +89,7 @@ def add_program(
       place: gives the number of the object that a capture is.
       gradient: type under which the gradient is registered, or None for a function without one.
     """
-    traced, exported = program.traced, program.exported
+    traced, exported = program.traced, program.portable
     function = library.function.add()
     function.signature.name = name
     function.signature.is_stateful = True
@@ -373,7 +375,84 @@ def _backward(closed: Any, avals: Any, inexact: list[int], outs: list[int]) -> A
         return jax.vjp(of_inexact, *(given[i] for i in inexact))[1](cotangents)
 
     specs = [_shaped(a) for a in (*avals, *(closed.out_avals[i] for i in outs))]
-    return for_platforms(gradients, specs)
+    return for_platforms(gradients, specs, portable=True)
+
+
+def add_choice(
+    library: Any,
+    name: str,
+    program: ByRank,
+    ranked: Mapping[int, Written],
+    branch: Callable[[], str],
+) -> Written:
+    """Adds a function that calls another one for each rank of its first argument of unknown rank.
+
+    Args:
+      library: a `FunctionDefLibrary`.
+      name: the function's name.
+      program: what it does.
+      ranked: the functions for the ranks that there are.
+      branch: gives names of further functions.
+    """
+    function = library.function.add()
+    function.signature.name = name
+    function.signature.is_stateful = True
+    specs = program.specs
+    arguments = [_add_argument(function, f"argument_{i}", s) for i, s in enumerate(specs)]
+    bound: dict[int, str] = {}
+    for written in ranked.values():
+        own = written.definition.signature.input_arg[len(specs) :]
+        for number, like in zip(written.bound, own, strict=True):
+            if number not in bound:
+                bound[number] = f"resource_{len(bound)}"
+                argument = function.signature.input_arg.add(name=bound[number], type=like.type)
+                argument.handle_data.extend(like.handle_data)
+    outs = [_Out(None, s.dtype) for s in nest.flatten(program.returned)]
+    branches = []
+    for rank in range(max(ranked) + 1):
+        # TensorFlow tells of a rank that there is no program for by the one of another rank.
+        inner = ranked.get(rank) or ranked[max(ranked)]
+        branches.append(_add_branch(library, branch(), function.signature, inner, bound, outs))
+    place = next(i for i, s in enumerate(specs) if s.shape.rank is None)
+    kind = Type(datatype(specs[place].dtype))
+    add_node(function.node_def, "rank", "Rank", [arguments[place]], T=kind)
+    add_node(
+        function.node_def,
+        "choice",
+        "Case",
+        ["rank:output:0", *arguments, *bound.values()],
+        Tin=types([a.type for a in function.signature.input_arg]),
+        Tout=types([datatype(out.dtype) for out in outs]),
+        branches=functions(branches),
+        output_shapes=shapes([None] * len(outs)),
+    )
+    function.signature.control_output.append("choice")
+    function.control_ret["choice"] = "choice"
+    _add_results(function, [f"choice:output:{i}" for i in range(len(outs))], outs)
+    _put_input_shapes(function, [s.shape if s.shape.rank is not None else None for s in specs])
+    return Written(function, list(bound), outs)
+
+
+def _add_branch(
+    library: Any,
+    name: str,
+    signature: Any,
+    inner: Written,
+    bound: Mapping[int, str],
+    outs: Sequence[Any],
+) -> str:
+    """Adds a function that takes all that the choice takes, and calls the one for a rank."""
+    function = library.function.add()
+    function.signature.name = name
+    function.signature.is_stateful = True
+    function.signature.input_arg.extend(signature.input_arg)
+    count = len(signature.input_arg) - len(bound)
+    given = [f"argument_{i}" for i in range(count)] + [bound[n] for n in inner.bound]
+    call = add_call(function.node_def, "call", inner.definition, given, inner.outs)
+    function.signature.control_output.append(call)
+    function.control_ret[call] = call
+    _add_results(function, [f"{call}:output:{i}" for i in range(len(outs))], outs)
+    return name
 
 
 def is_trainable(program: Program) -> bool:

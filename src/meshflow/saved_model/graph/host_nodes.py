@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.values.dtypes import DType, as_dtype, int64, string
+from meshflow.core.values.dtypes import DType, as_dtype, float32, int32, int64, string
 from meshflow.lookup.static import StaticVocabularyTable
 from meshflow.saved_model.assets import Asset
 from meshflow.saved_model.graph.nodes import STRING, Type, datatype, put_shape
@@ -343,6 +343,59 @@ def _stepped(nodes: HostNodes, first: Any, steps: Any, dtype: Any) -> str:
     return add_steps(nodes._function, f"steps_{nodes._count}", nodes.ref(first), steps)
 
 
+def _strong(nodes: HostNodes, first: Any, num_buckets: int, key: Any) -> str:
+    numbers = [int(k) for k in key]
+    return nodes.op(
+        "StringToHashBucketStrong",
+        [nodes.ref(first)],
+        num_buckets=int(num_buckets),
+        key=lambda a: a.list.i.extend(numbers),
+    )
+
+
+def _hashed(nodes: HostNodes, first: Any, num_buckets: int) -> str:
+    return nodes.op("StringToHashBucket", [nodes.ref(first)], num_buckets=int(num_buckets))
+
+
+def _tile(nodes: HostNodes, first: Any, multiples: Any) -> str:
+    inputs = [nodes.ref(first), nodes.cast(multiples, np.int32)]
+    return nodes.op("Tile", inputs, T=Type(STRING), Tmultiples=Type(_INT32))
+
+
+def _true_places(nodes: HostNodes, first: Any) -> str:
+    return nodes.op("Where", [nodes.ref(first)], "index", T=Type(datatype(nodes.kind(first))))
+
+
+def _unique(output: str, op: str = "Unique") -> Callable[..., str]:
+    def add(nodes: HostNodes, first: Any, out_idx: Any = int32, values: Any = None) -> str:
+        kinds = {
+            "T": Type(datatype(nodes.kind(first))),
+            "out_idx": Type(datatype(as_dtype(out_idx))),
+        }
+        return nodes.op(op, [nodes.ref(first)], output, **kinds)
+
+    return add
+
+
+def _non_max_suppression(
+    nodes: HostNodes,
+    first: Any,
+    scores: Any,
+    max_output_size: Any,
+    iou_threshold: Any,
+    score_threshold: Any,
+) -> str:
+    own = nodes.kind(first).as_numpy_dtype
+    inputs = [
+        nodes.ref(first),
+        nodes.cast(scores, own),
+        nodes.cast(max_output_size, np.int32),
+        *(nodes.cast(v, np.float32) for v in (iou_threshold, score_threshold)),
+    ]
+    kinds = {"T": Type(datatype(nodes.kind(first))), "T_threshold": Type(datatype(float32))}
+    return nodes.op("NonMaxSuppressionV3", inputs, "selected_indices", **kinds)
+
+
 _ADDED: dict[str, Callable[..., str]] = {
     "lower": _plain("StringLower"),
     "upper": _plain("StringUpper"),
@@ -352,6 +405,14 @@ _ADDED: dict[str, Callable[..., str]] = {
     "regex_replace": _plain("StaticRegexReplace"),
     "regex_full_match": _plain("StaticRegexFullMatch"),
     "to_hash_bucket_fast": _plain("StringToHashBucketFast"),
+    "to_hash_bucket": _hashed,
+    "to_hash_bucket_strong": _strong,
+    "tile": _tile,
+    "true_places": _true_places,
+    "unique_values": _unique("y"),
+    "unique_places": _unique("idx"),
+    "unique_counts": _unique("count", "UniqueWithCounts"),
+    "non_max_suppression": _non_max_suppression,
     "to_number": _to_number,
     "as_string": _as_string,
     "join": _join,

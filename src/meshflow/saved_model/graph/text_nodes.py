@@ -53,7 +53,7 @@ def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
         elif name == "look":
             value = _look_up(nodes, value, *more)
         else:
-            value = _pad(nodes, value, rows, more[0])
+            value = _pad(nodes, value, rows, *more)
     return value
 
 
@@ -127,7 +127,9 @@ def _look_up(
     )
 
 
-def _pad(nodes: Nodes, value: str, rows: tuple[str, str], length: int | None) -> str:
+def _pad(
+    nodes: Nodes, value: str, rows: tuple[str, str], length: int | None, filler: int = 0
+) -> str:
     indices, shape = rows
     masks = {"ellipsis_mask": 0, "new_axis_mask": 0}
     ids = nodes.add(
@@ -155,7 +157,7 @@ def _pad(nodes: Nodes, value: str, rows: tuple[str, str], length: int | None) ->
     wanted = nodes.constant(np.array([-1, -1 if length is None else length], np.int64))
     return nodes.add(
         "RaggedTensorToTensor",
-        [wanted, value, nodes.constant(np.int64(0)), count, ids],
+        [wanted, value, nodes.constant(np.int64(filler)), count, ids],
         "result",
         T=Type(_INT64),
         Tindex=Type(_INT64),

@@ -25,7 +25,7 @@ from meshflow.saved_model.graph.nodes import (
 from meshflow.saved_model.graph.structured import argument_spec, put
 from meshflow.saved_model.graph.tables import add_table
 from meshflow.saved_model.programs import NO_GRADIENT
-from meshflow.saved_model.recording import HostStep, Plan
+from meshflow.saved_model.recording import ByRank, HostStep, Plan
 from meshflow.saved_model.structures import Unsaved
 
 __all__ = ["GraphWriter"]
@@ -228,8 +228,10 @@ class GraphWriter:
     def _is_function(self, number: int) -> bool:
         return number < len(self._kinds) and self._kinds[number] == "function"
 
-    def _add_program(self, program: Program | Plan, trainable: bool) -> Written:
+    def _add_program(self, program: Program | Plan | ByRank, trainable: bool) -> Written:
         """Adds a program with its gradient if it has one, as a concrete function."""
+        if isinstance(program, ByRank):
+            return self._add_choice(program)
         if isinstance(program, Plan):
             return self._add_plan(program, trainable)
         if trainable and functions.is_trainable(program):
@@ -238,6 +240,21 @@ class GraphWriter:
             except NO_GRADIENT as error:
                 _log.info("tf.saved_model.save: %s has no gradient: %s", program.name, error)
         return self._add_concrete(program, False)
+
+    def _add_choice(self, program: ByRank) -> Written:
+        """Adds a function of tensors of unknown rank, as a concrete function."""
+        library, before = self._graph.library, len(self._graph.library.function)
+        try:
+            ranked = {rank: self._add_program(p, False) for rank, p in program.programs.items()}
+            name = self._name(program.name)
+            written = functions.add_choice(
+                library, name, program, ranked, lambda: self._name(f"{program.name}_rank")
+            )
+            self._describe(written, program.arguments, program.returned)
+        except Exception:
+            del library.function[before:]
+            raise
+        return written
 
     def _add_plan(self, plan: Plan, trainable: bool) -> Written:
         """Adds a function of strings and tables, as a concrete function."""
@@ -292,7 +309,7 @@ class GraphWriter:
 
     # ---- signatures ------------------------------------------------------------------------
 
-    def add_signature(self, name: str, program: Program | Plan) -> None:
+    def add_signature(self, name: str, program: Program | Plan | ByRank) -> None:
         """Adds a signature: tensors by name to tensors by name.
 
         Args:
@@ -308,7 +325,7 @@ class GraphWriter:
         self._describe(written, program.arguments, program.returned)
         self._add_signature(name, program, written)
 
-    def _add_signature(self, name: str, program: Program | Plan, written: Written) -> None:
+    def _add_signature(self, name: str, program: Program | Plan | ByRank, written: Written) -> None:
         names = sorted(program.arguments[1])
         number = self._new_object(self._signatures, name)
         bare = self._objects.nodes[number].bare_concrete_function
@@ -385,7 +402,7 @@ class GraphWriter:
         return self.model.SerializeToString(deterministic=True)
 
 
-def _writable(name: str, program: Program | Plan) -> bool:
+def _writable(name: str, program: Program | Plan | ByRank) -> bool:
     """Whether TensorFlow can run a program; says so where it cannot."""
     why = program.why_not()
     if why is not None:

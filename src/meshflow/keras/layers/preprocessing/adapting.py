@@ -15,6 +15,7 @@ from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.safe_mode import refuse
+from meshflow.ops.deferred_host_values import Pending, saving
 
 __all__ = ["PreprocessingLayer"]
 
@@ -61,6 +62,10 @@ class PreprocessingLayer(Layer):
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the layer; lists and Python values become one tensor."""
+        if saving(inputs) is not None and isinstance(inputs, Pending):
+            # Strings of a function that is saved.
+            self._build_for(inputs.shape)
+            return self.call(inputs, *args, **kwargs)
         if self._takes_list:
             return super().__call__(_each(inputs), *args, **kwargs)
         return super().__call__(as_tensor(inputs), *args, **kwargs)

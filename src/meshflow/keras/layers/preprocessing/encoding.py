@@ -125,14 +125,20 @@ def _tally(numbers: TensorLike, weights: TensorLike, depth: int) -> Tensor:
 
 
 def _tallied(xp: Any, numbers: Any, weights: Any, depth: int) -> Any:
-    rows = int(np.prod(numbers.shape[:-1], dtype=np.int64))
     inside = (numbers >= 0) & (numbers < depth)
-    start = (xp.arange(rows) * depth).reshape(*numbers.shape[:-1], 1)
-    places = (start + xp.where(inside, numbers, 0)).reshape(-1).astype("int64")
-    amounts = xp.where(inside, xp.broadcast_to(weights, numbers.shape), 0.0).reshape(-1)
-    found: Any
+    places = xp.where(inside, numbers, 0)
+    amounts = xp.where(inside, xp.broadcast_to(weights, numbers.shape), 0.0)
+    lead = numbers.shape[:-1]
     if xp is jnp:
-        found = jnp.zeros(rows * depth, "float32").at[places].add(amounts.astype("float32"))
-    else:
-        found = np.bincount(places, amounts, rows * depth).astype("float32")
-    return found.reshape(*numbers.shape[:-1], depth)
+        # Sizes may be symbols, whose products are none.
+        axes = range(numbers.ndim)
+        rows = [
+            jnp.expand_dims(jnp.arange(n), [a for a in axes if a != i]) for i, n in enumerate(lead)
+        ]
+        return (
+            jnp.zeros((*lead, depth), "float32").at[(*rows, places)].add(amounts.astype("float32"))
+        )
+    rows = int(np.prod(lead, dtype=np.int64))
+    start = (np.arange(rows) * depth).reshape(*lead, 1)
+    found = np.bincount((start + places).reshape(-1), amounts.reshape(-1), rows * depth)
+    return found.astype("float32").reshape(*lead, depth)

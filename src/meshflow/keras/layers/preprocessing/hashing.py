@@ -19,7 +19,8 @@ from meshflow.keras.layers.preprocessing.encoding import (
     mode_of,
     refuse_sparse,
 )
-from meshflow.ops import hashing
+from meshflow.ops import array, hashing, math, strings
+from meshflow.ops.deferred_host_values import saving
 
 __all__ = ["HashedCrossing", "Hashing"]
 
@@ -107,6 +108,8 @@ class Hashing(_HashLayer):
 
     def call(self, inputs: Any) -> Any:
         """The hashes, encoded."""
+        if saving(inputs) is not None:
+            return self._recorded(inputs)
         values = host_values(inputs, "values to hash")
         if values.dtype.kind not in "Oiu":
             raise InvalidArgumentError(
@@ -116,18 +119,31 @@ class Hashing(_HashLayer):
         if values.dtype != object:
             words = np.empty(values.shape, object)
             words.reshape(-1)[:] = [b"%d" % v for v in values.reshape(-1).tolist()]
-        left = 0 if self.mask_value is None or self.num_bins < 2 else 1
-        bins = self.num_bins - left
-        if self.salt is None:
-            found = hashing.to_hash_bucket_fast(Tensor(words), bins)
-        else:
-            found = hashing.to_hash_bucket_strong(Tensor(words), bins, self.salt)
-        numbers = np.asarray(found._value) + left
+        numbers = np.asarray(self._hashed(Tensor(words))._value)
         if self.mask_value is not None:
             mask: Any = self.mask_value
             mask = mask.encode() if isinstance(mask, str) else mask
             numbers = np.where(values == mask, 0, numbers)
         return encoded(Tensor(numbers), self.output_mode, self.num_bins, self.output_dtype())
+
+    def _hashed(self, words: Any) -> Tensor:
+        """Numbers of strings."""
+        left = 0 if self.mask_value is None or self.num_bins < 2 else 1
+        bins = self.num_bins - left
+        if self.salt is None:
+            found = hashing.to_hash_bucket_fast(words, bins)
+        else:
+            found = hashing.to_hash_bucket_strong(words, bins, self.salt)
+        return found + left
+
+    def _recorded(self, inputs: Any) -> Any:
+        """What the function that is being saved will give."""
+        words = inputs if inputs.dtype is string else strings.as_string(inputs)
+        numbers = self._hashed(words)
+        if self.mask_value is not None:
+            masked = math.equal(inputs, self.mask_value)
+            numbers = array.where(masked, array.zeros_like(numbers), numbers)
+        return encoded(numbers, self.output_mode, self.num_bins, self.output_dtype())
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The input's shape, or that of the vectors."""

@@ -15,6 +15,8 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.layers.preprocessing.adapting import host_values
 from meshflow.keras.layers.preprocessing.lookup import IndexLookup
 from meshflow.ops import array, hashing, math
+from meshflow.ops.deferred_host_values import Unrecordable, saving
+from meshflow.saved_model.host_calls import stepped
 
 __all__ = ["IntegerLookup", "StringLookup"]
 
@@ -111,9 +113,14 @@ class StringLookup(IndexLookup):
         return [hashing.farm_fingerprint(t) % self.num_oov_indices for t in tokens]
 
     def _inverted(self, inputs: Any) -> Tensor:
-        numbers = host_values(inputs, "numbers of strings (XLA has no strings)")
         words = [t.encode(self.encoding) for t in self.get_vocabulary()]
         unknown = str(self.oov_token).encode(self.encoding)
+        if saving(inputs) is not None:
+            numbers = math.cast(inputs, "int64")
+            known = math.logical_and(numbers >= 0, numbers < len(words))
+            places = array.where(known, numbers, len(words))
+            return array.gather(constant([*words, unknown]), places)
+        numbers = host_values(inputs, "numbers of strings (XLA has no strings)")
         found = np.empty(numbers.shape, object)
         found.reshape(-1)[:] = [
             words[n] if 0 <= n < len(words) else unknown for n in numbers.reshape(-1).tolist()
@@ -133,8 +140,28 @@ class StringLookup(IndexLookup):
             raise NotImplementedError(
                 f"layer {self.name} (StringLookup) is saved with output_mode='int' and num_oov_indices=1 only"
             )
+        return [self.look_step()]
+
+    def look_step(self, unknown: int | None = None) -> list[Any]:
+        """The step that gives each string its number.
+
+        Args:
+          unknown: that of unknown strings; default the first of them.
+        """
         words = [key.decode("latin-1") for key in self._numbers]
-        return [["look", words, list(self._numbers.values()), self._masks]]
+        other = self._masks if unknown is None else unknown
+        return ["look", words, list(self._numbers.values()), other]
+
+    def _find(self, inputs: Any) -> Tensor:
+        if saving(inputs) is None:
+            return super()._find(inputs)
+        if self.num_oov_indices == 1:
+            return stepped(inputs, [self.look_step()])
+        if not self.num_oov_indices:
+            raise Unrecordable(f"layer {self.name} with num_oov_indices=0, which refuses strings")
+        known = stepped(inputs, [self.look_step(_UNKNOWN)])
+        others = hashing.to_hash_bucket_fast(inputs, self.num_oov_indices) + self._masks
+        return array.where(math.equal(known, _UNKNOWN), others, known)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

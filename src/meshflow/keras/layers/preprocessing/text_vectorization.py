@@ -16,6 +16,8 @@ from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_val
 from meshflow.keras.layers.preprocessing.encoding import mode_of
 from meshflow.keras.layers.preprocessing.lookups import StringLookup
 from meshflow.keras.safe_mode import HeldName
+from meshflow.ops.deferred_host_values import Unrecordable, saving
+from meshflow.saved_model.host_calls import stepped
 
 __all__ = ["TextVectorization"]
 
@@ -188,19 +190,24 @@ class TextVectorization(EncodingLayer):
           NotImplementedError: where they cannot hold it.
         """
         standard = self.standardize or ""
-        plain = isinstance(standard, str) and self.split == "whitespace" and self._widths is None
-        if not plain or self.output_mode != "int" or self._lookup.num_oov_indices != 1:
+        if not isinstance(standard, str) or self.output_mode != "int":
             raise NotImplementedError(
-                f"layer {self.name} (TextVectorization) is saved with its own standards, split at whitespace and "
-                "output_mode='int' only"
+                f"layer {self.name} (TextVectorization) has steps for its own standards and output_mode='int' only"
+            )
+        return self._steps(standard, rank)
+
+    def _steps(self, standard: str, rank: int) -> list[list[Any]]:
+        if self.split != "whitespace" or self._widths is not None:
+            raise NotImplementedError(
+                f"layer {self.name} (TextVectorization) is saved with split at whitespace and without ngrams only"
             )
         steps: list[list[Any]] = [["flat"]] if rank > 1 else []
         if standard.startswith("lower"):
             steps.append(["lower"])
         if standard.endswith("strip_punctuation"):
             steps.append(["remove", _PUNCTUATION.decode()])
-        look = self._lookup.exported_steps(rank)
-        return [*steps, ["split"], *look, ["pad", self.output_sequence_length]]
+        pad = ["pad", self.output_sequence_length, self._filler]
+        return [*steps, ["split"], self._lookup.look_step(), pad]
 
     # ---- calling ---------------------------------------------------------------------------
 
@@ -242,6 +249,8 @@ class TextVectorization(EncodingLayer):
     def call(self, inputs: Any) -> Any:
         """Numbers or vectors for texts of shape [], [batch] or [batch, 1]."""
         self._lookup._check_ready()
+        if saving(inputs) is not None:
+            return self._recorded(inputs)
         rows, shape = self._rows(inputs)
         numbers = self._padded([self._lookup.find_row(row) for row in rows])
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
@@ -250,13 +259,27 @@ class TextVectorization(EncodingLayer):
             numbers = numbers[0]
         return self._lookup.encode(Tensor(numbers))
 
+    def _recorded(self, texts: Any) -> Any:
+        """What the function that is being saved will give."""
+        standard = self.standardize or ""
+        if not isinstance(standard, str):
+            texts, standard = standard(texts), ""
+        try:
+            steps = self._steps(standard, len(texts.shape))
+        except NotImplementedError as error:
+            raise Unrecordable(str(error)) from error
+        return self._lookup.encode(stepped(texts, steps))
+
+    @property
+    def _filler(self) -> int:
+        """What is after the last word. Vectors leave out what is no word."""
+        return 0 if self.output_mode == "int" else -1
+
     def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
         width = self.output_sequence_length
         if width is None:
             width = max((len(row) for row in rows), default=0)
-        # Vectors leave out what is no word.
-        filler = 0 if self.output_mode == "int" else -1
-        padded = np.full((len(rows), width), filler, np.int64)
+        padded = np.full((len(rows), width), self._filler, np.int64)
         for place, row in enumerate(rows):
             padded[place, : len(row)] = row[:width]
         return padded

@@ -185,6 +185,17 @@ def _dense(values: Any, splits: list[Any], wanted: list[int], default: Any) -> A
     return out
 
 
+def _ragged_counts(node: Node, splits: Any, values: Any, size: Any, weights: Any) -> Any:
+    """How often each number occurs in each of several rows of different lengths."""
+    splits, values, weights = (np.asarray(v) for v in (splits, values, weights))
+    rows = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
+    out = np.zeros((len(splits) - 1, int(np.asarray(size))), node.dtype("T"))
+    inside = values < out.shape[1]
+    amounts = weights[inside] if weights.size else 1
+    np.add.at(out, (rows[inside], values[inside]), amounts)
+    return (out > 0).astype(out.dtype) if node["binary_output"] else out
+
+
 def _new_table(node: Node) -> Table:
     return Table(node.dtype("key_dtype"), node.dtype("value_dtype"))
 
@@ -253,6 +264,7 @@ TEXT: dict[str, Callable[..., Any]] = {
     "EncodeBase64": _each(lambda v: base64.urlsafe_b64encode(v).rstrip(b"="), object),
     "DecodeBase64": _each(lambda v: base64.urlsafe_b64decode(v + b"=" * (-len(v) % 4)), object),
     "RaggedTensorToTensor": _ragged_to_tensor,
+    "RaggedBincount": _ragged_counts,
     "HashTableV2": _new_table,
     "MutableHashTableV2": _new_table,
     "MutableHashTableOfTensorsV2": _new_table,

@@ -1,0 +1,75 @@
+"""The folder of compiled programs: where it is, and that it does not grow without end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from pathlib import Path
+
+import jax
+
+__all__ = ["bound", "keep"]
+
+_LIMIT = 1 << 30
+
+
+def keep() -> None:
+    """Has JAX keep compiled programs in the user's cache folder.
+
+    `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off. When a process that added programs ends, those that were
+    not used for longest are removed until `MESHFLOW_CACHE_BYTES` are left (default: 1 GiB; 0 removes none).
+    """
+    folder = os.environ.get("MESHFLOW_CACHE_DIR")
+    if folder is None:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = str(Path(root) / "meshflow" / "compiled")
+    # JAX defines its options at run time.
+    if not folder or jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
+        return
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
+    jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+    limit = os.environ.get("MESHFLOW_CACHE_BYTES", "")
+    most = int(limit) if limit.isdecimal() else _LIMIT
+    if most:
+        atexit.register(_bound_if_changed, folder, _changed(folder), most)
+
+
+def _changed(folder: str) -> float | None:
+    """When entries came or went; None where there is no such folder."""
+    try:
+        return os.stat(folder).st_mtime
+    except OSError:
+        return None
+
+
+def _bound_if_changed(folder: str, before: float | None, most: int) -> None:
+    if _changed(folder) != before:
+        bound(folder, most)
+
+
+def bound(folder: str, most: int) -> None:
+    """Removes programs that were not used for longest, until what is left has at most so many bytes.
+
+    Args:
+      folder: where they are. Other files in it stay.
+      most: how many bytes may stay.
+    """
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            # Other processes remove them too.
+            with contextlib.suppress(OSError):
+                if entry.name.endswith("-cache"):
+                    about = entry.stat()
+                    used = max(about.st_atime, about.st_mtime)
+                    found.append((used, about.st_size, entry.path))
+    left = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if left <= most:
+            return
+        with contextlib.suppress(OSError):
+            os.remove(path)
+        left -= size

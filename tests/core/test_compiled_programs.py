@@ -1,0 +1,51 @@
+"""The folder of compiled programs is bounded."""
+
+import atexit
+import os
+
+import jax
+
+from meshflow.core.runtime import compiled_programs
+
+
+def put(folder, name, size, used):
+    path = folder / name
+    path.write_bytes(b"x" * size)
+    os.utime(path, (used, used))
+
+
+def test_those_not_used_for_longest_go(tmp_path):
+    for i, name in enumerate(("c-cache", "a-cache", "b-cache")):
+        put(tmp_path, name, 100, 1000 + i)
+    put(tmp_path, "notes.txt", 1000, 0)
+    # Written first, used last.
+    os.utime(tmp_path / "c-cache", (5000, 1000))
+    compiled_programs.bound(str(tmp_path), 250)
+    assert {p.name for p in tmp_path.iterdir()} == {"c-cache", "b-cache", "notes.txt"}
+    compiled_programs.bound(str(tmp_path), 250)
+    assert len(list(tmp_path.iterdir())) == 3
+    compiled_programs.bound(str(tmp_path / "none"), 1)
+
+
+def test_a_process_that_added_programs_bounds_them_when_it_ends(tmp_path, monkeypatch):
+    registered = []
+    monkeypatch.setattr(atexit, "register", lambda *call: registered.append(call))
+    monkeypatch.setenv("MESHFLOW_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MESHFLOW_CACHE_BYTES", "150")
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compiled_programs.keep()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    ((at_end, *arguments),) = registered
+    for i in range(3):
+        put(tmp_path, f"{i}-cache", 100, 1000 + i)
+    # As a folder says it when it changes.
+    os.utime(tmp_path, (9000, 9000))
+    at_end(*arguments)
+    assert [p.name for p in tmp_path.iterdir()] == ["2-cache"]
+    put(tmp_path, "3-cache", 100, 2000)
+    at_end(arguments[0], tmp_path.stat().st_mtime, arguments[2])
+    assert len(list(tmp_path.iterdir())) == 2
