@@ -169,7 +169,7 @@ class ClusterCoordinator:
         Raises:
           TypeError: for what is neither.
         """
-        if not callable(dataset_fn) and not hasattr(dataset_fn, "element_spec"):
+        if not callable(dataset_fn) and not hasattr(dataset_fn, "__iter__"):
             raise TypeError(
                 "ClusterCoordinator.create_per_worker_dataset takes a function that returns a dataset, or a dataset, got "
                 f"{dataset_fn!r}."
@@ -301,19 +301,19 @@ class _Serving:
         if self._strategy.options.max_staleness is not None:
             # Not what was pulled for this worker when it finished its last one.
             after = list(self._cluster.clocks)
-        attempt = next(closure.attempts)
+        attempt, own = next(closure.attempts), self._strategy.makes_own(closure.function)
         while True:
             call = Call(
                 closure.number, closure.function, closure.args, closure.kwargs, after,
                 self._queue.floor(), self._strategy.states, attempt=attempt,
-                makes_own=closure.function in self._strategy.own_makers,
+                makes_own=own,
             )  # fmt: skip
             try:
                 return self._cluster.run(self.number, call)
             except StateNeededError as need:
                 self._strategy.make_state(need.optimizer, need.variables)
             except VariablesNeededError as need:
-                self._strategy.make_variables(call, need.known)
+                own = not self._strategy.make_variables(call, need.known)
 
 
 def _end(coordinator: weakref.ref[ClusterCoordinator]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -177,8 +178,7 @@ class ParameterServerStrategy(Strategy):
         self._variables: weakref.WeakValueDictionary[int, HostedVariable] = (
             weakref.WeakValueDictionary()
         )
-        # Functions that make variables for themselves alone.
-        self.own_makers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._own_makers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._coordinator: Any = None
 
@@ -257,18 +257,31 @@ class ParameterServerStrategy(Strategy):
         variable._distribute_strategy = self  # type: ignore[attr-defined]
         return variable
 
-    def make_variables(self, call: Call, known: int) -> None:
+    def makes_own(self, function: Any) -> bool:
+        """Whether a function is known to make variables for itself alone.
+
+        Args:
+          function: the function.
+        """
+        with contextlib.suppress(TypeError):
+            return function in self._own_makers
+        return False
+
+    def make_variables(self, call: Call, known: int) -> bool:
         """Makes the variables of a closure, once for all workers: TensorFlow makes them where a function is scheduled first.
 
         Args:
           call: the closure.
-          known: how many variables there were when its function was sent. When there are more now, or will be, it is to
-            be run again with those. Otherwise nothing keeps what it makes: workers have their own.
+          known: how many variables there were when its function was sent.
+
+        Returns:
+          Whether there are more now, with which it is to be run again. Otherwise nothing keeps what it makes: workers
+          have their own.
         """
         with self.making:
             before = self.count
             if before != known:
-                return
+                return True
             while True:
                 try:
                     Rehearsal(self).try_out(call)
@@ -278,8 +291,11 @@ class ParameterServerStrategy(Strategy):
             made = range(before + 1, self.count + 1)
             if made:
                 gc.collect()
-            if not any(key in self._variables for key in made):
-                self.own_makers.add(call.function)
+            if any(key in self._variables for key in made):
+                return True
+            with contextlib.suppress(TypeError):
+                self._own_makers.add(call.function)
+            return False
 
     # ---- optimizers ------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
@@ -30,6 +32,7 @@ from meshflow.distribute.parameter_server.hosting import (
     HostedVariable,
     Outbox,
     Outboxes,
+    check_shared,
     gradient_boxes,
 )
 from meshflow.distribute.parameter_server.messages import (
@@ -205,6 +208,9 @@ class Worker:
         # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._behind = False
+        # How many programs of a function were looked at for variables of the coordinator's own.
+        self._looked_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._apart = apart
         # Closures that go on with what they have trained.
         self._stepping: weakref.WeakKeyDictionary[Any, Steps] = weakref.WeakKeyDictionary()
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
@@ -257,11 +263,25 @@ class Worker:
                     with running.making_own():
                         args, kwargs = self._own_arguments(call)
                     value = self._result(call.function, args, kwargs)
+                self._check_variables(call)
                 return value, running, running.pushes(call, clocks)
             except OwnStepsError as error:
                 steps = error.steps
                 with contextlib.suppress(TypeError):
                     self._stepping[call.function] = steps
+
+    def _check_variables(self, call: Call) -> None:
+        """Refuses a variable of the coordinator's own, which it would share with the workers of its process alone."""
+        function = call.function
+        if self._apart or call.makes_own or not isinstance(function, Function):
+            return
+        if self._looked_at.get(function, 0) == len(function._cache):
+            return
+        programs = list(function._cache.values())
+        self._looked_at[function] = len(programs)
+        for program in programs:
+            for capture in program.traced.captures:
+                check_shared(capture)
 
     def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a function returns, on the host."""
@@ -630,6 +650,8 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _on_host(leaf: Any) -> Any:
+    if isinstance(leaf, (IndexedSlices, SparseTensor)):
+        return leaf
     if hasattr(leaf, "_as_tensor"):
         leaf = leaf._as_tensor()
     if isinstance(leaf, Tensor):
