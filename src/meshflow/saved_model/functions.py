@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import function
+from meshflow.core.runtime.context import as_stored
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -74,7 +75,7 @@ class StableProgram:
     ) -> None:
         self.captures = captures
         self._name, self._structure, self._count = name, structure, count
-        self._exported, self._writes = exported, writes
+        self._exported, self._writes = exported, [_Written(v) for v in writes]
         self._sized: dict[Any, Traced] = {}
 
     @property
@@ -88,13 +89,29 @@ class StableProgram:
         key = tuple(tuple(t.shape.as_list()) for t in tensors)
         traced = self._sized.get(key)
         if traced is None:
-            captures = [c._value for c in self.captures]
+            with as_stored():
+                read = [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+            captures = [tensor._value for tensor in read]
             closed = program_for(self._exported(), [t._value for t in tensors], captures)
             traced = Traced(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )
             self._sized[key] = traced
         return traced.call(tensors)
+
+
+class _Written:
+    """A variable that a program writes: shards, and what servers host, take a value by being assigned one.
+
+    Args:
+      variable: the variable.
+    """
+
+    def __init__(self, variable: Any) -> None:
+        self._variable = variable
+
+    def _write(self, value: Tensor) -> None:
+        self._variable.assign(value)
 
 
 class Alternative:

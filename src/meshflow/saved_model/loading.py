@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
 from meshflow.core.runtime.errors import DataLossError, NotFoundError
 from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
 from meshflow.files.paths import text
@@ -143,7 +145,17 @@ class _Reader:
         self._content = folder.manifest["saved_model"]
         self._constants: dict[str, Tensor] = {}
         self._programs: dict[bytes, Callable[[], Any]] = {}
-        self._items: list[Any] = [self._make(node) for node in self._content["nodes"]]
+        nodes = self._content["nodes"]
+        shards = {p for n in nodes if n["kind"] == "shards" for p in n["children"].values()}
+        self._items: list[Any] = []
+        for place, node in enumerate(nodes):
+            # What was cut when it was saved is in the same shards again: programs take them one by one.
+            with kept_whole() if place in shards else nullcontext():
+                self._items.append(self._make(node))
+        for place, node in enumerate(nodes):
+            if node["kind"] == "shards":
+                held = [self._items[i] for i in node["children"].values()]
+                self._items[place] = ShardedVariable(held, node["name"])
 
     def _make(self, node: dict[str, Any]) -> Any:
         kind = node["kind"]
@@ -158,7 +170,7 @@ class _Reader:
             return {}
         if kind == "list":
             return []
-        if kind == "function":
+        if kind in ("function", "shards"):
             return None
         return Restored(name=node.get("name") if str(node.get("name")).isidentifier() else None)
 
@@ -166,9 +178,8 @@ class _Reader:
         for node, item in zip(self._content["nodes"], self._items, strict=True):
             for name, place in node["children"].items():
                 child = self._items[place]
-                if child is None:
-                    continue
-                put_child(item, name, child)
+                if child is not None and node["kind"] != "shards":
+                    put_child(item, name, child)
         for saved in self._content["functions"]:
             owner, name = self._items[saved["owner"]], saved["name"]
             restored = self._function(name, saved["parameters"], saved["alternatives"])

@@ -26,6 +26,7 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
 from meshflow.lookup.table import Table
@@ -208,18 +209,24 @@ class _Writer:
         }
 
     def _add_resources(self, children: dict[str, int], item: Any) -> None:
-        """Adds an object's tables and files, which have no values that checkpoints hold."""
+        """Adds what checkpoints do not hold: an object's tables and files, and the shards of a table of numbers."""
         for name, child in getattr(item, "__dict__", {}).items():
             if (
                 isinstance(child, (Asset, Table))
                 and name not in children
                 and not name.startswith("_")
             ):
-                if id(child) not in self._places:
-                    self._places[id(child)] = len(self._graph.objects)
-                    self._graph.objects.append(child)
-                    self._graph.nodes.append({"path": name, "children": {}, "values": {}})
-                children[name] = self._places[id(child)]
+                self._add_child(children, name, child, name)
+        if isinstance(item, ShardedVariable):
+            for i, shard in enumerate(item.variables):
+                self._add_child(children, str(i), shard)
+
+    def _add_child(self, children: dict[str, int], name: str, child: Any, path: str = "") -> None:
+        if id(child) not in self._places:
+            self._places[id(child)] = len(self._graph.objects)
+            self._graph.objects.append(child)
+            self._graph.nodes.append({"path": path, "children": {}, "values": {}})
+        children[name] = self._places[id(child)]
 
     def _places_of(self, variables: Any) -> list[int] | None:
         """The object's own variables in their order; it may hold others, such as an optimizer's."""
@@ -235,6 +242,8 @@ class _Writer:
                 self.arrays[key] = (item.name, stored(item))
             about = {"name": item._shared_name, "trainable": item.trainable}
             return {"kind": "variable", "file": key, **about}
+        if isinstance(item, ShardedVariable):
+            return {"kind": "shards", "name": item.name}
         if isinstance(item, Function) or hasattr(item, "get_concrete_function"):
             return {"kind": "function"}
         if isinstance(item, Table):

@@ -16,6 +16,7 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
+from meshflow.core.config.unavailable import raise_for
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.task import ServerDef
 from meshflow.io import protos
@@ -50,6 +51,7 @@ _MESSAGES = (
 def __getattr__(name: str) -> Any:
     if name in _MESSAGES:
         return getattr(protos, name)
+    raise_for(name, "tf.compat.v1.train")
     raise AttributeError(f"module 'tf.train' has no attribute {name!r}")
 
 

@@ -235,16 +235,58 @@ def test_results_that_are_not_there_yet_say_so():
     value = coordinator.schedule(lambda: 1)
     with pytest.raises(ValueError, match="call fetch"):
         tf.add(value, 1)
-    with pytest.raises(ValueError, match="call fetch"):
-        value + 1
+    for use in (
+        lambda v: v + 1,
+        lambda v: 1 - v,
+        lambda v: v[0],
+        list,
+        len,
+        float,
+        lambda v: v < 2,
+    ):
+        with pytest.raises(ValueError, match="call fetch"):
+            use(value)
     with pytest.raises(ValueError, match="is a RemoteValue"):
         coordinator.schedule(lambda x: x, args=(value,))
+    with pytest.raises(ValueError, match="is a RemoteValue"):
+        coordinator.schedule(lambda x: x, kwargs={"x": {"deep": [value]}})
     with pytest.raises(TypeError, match="only accepts"):
         coordinator.schedule(3)
+    with pytest.raises(TypeError, match="`args` must be a tuple"):
+        coordinator.schedule(lambda x: x, args=tf.constant([1, 2]))
+    with pytest.raises(TypeError, match="or a dataset, got 5"):
+        coordinator.create_per_worker_dataset(5)
     assert "not ready" in repr(value)
     hold.set()
     assert coordinator.fetch(value) == 1
     coordinator.join()
+
+
+def test_composite_tensors_come_and_go():
+    coordinator = coordinated(strategy_of())
+    rows = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([5, 3]))
+
+    @tf.function
+    def doubled(rows):
+        return tf.IndexedSlices(rows.values * 2.0, rows.indices, rows.dense_shape), b"text"
+
+    result = coordinator.schedule(doubled, args=(rows,))
+    found, text = result.fetch()
+    assert isinstance(found, tf.IndexedSlices) and text == b"text"
+    np.testing.assert_array_equal(tf.convert_to_tensor(found)[4], [2.0, 2.0, 2.0])
+    assert result.get()[1].dtype == tf.string
+    sparse = tf.sparse.from_dense([[0, 1], [2, 0]])
+    back = coordinator.schedule(lambda s: (s, tf.sparse.to_dense(s)), args=(sparse,)).fetch()
+    np.testing.assert_array_equal(tf.sparse.to_dense(back[0]), back[1])
+
+
+def test_variables_of_the_coordinator_alone_are_named():
+    coordinator = coordinated(strategy_of())
+    v = tf.Variable(1.0, name="stranger")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="stranger:0, which was not made"):
+        coordinator.schedule(tf.function(lambda: v + 1.0)).fetch()
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        coordinator.join()
 
 
 # ---- once ----------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Tables in shards on parameter servers: lookups, training by rows, checkpoints; a wide-and-deep model."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,41 @@ def test_checkpoints_fit_other_numbers_of_shards(strategy, shards, tmp_path):
             return np.concatenate([m.optimizer.get_slot(p, "accumulator").numpy() for p in parts])
 
         np.testing.assert_array_equal(slot(model, ours), slot(loaded, theirs))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_saved_models_with_tables_are_loaded_in_and_out_of_scopes(strategy, cut, tmp_path):
+    module, path = tf.Module(), str(tmp_path)
+    values = np.arange(40, dtype=np.float32).reshape(10, 4)
+    with strategy.scope() if cut else contextlib.nullcontext():
+        module.table = tf.Variable(values)
+    assert hasattr(module.table, "variables") == cut
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def look_up(rows):
+        return tf.nn.embedding_lookup(module.table, rows)
+
+    @tf.function(input_signature=[])
+    def grow():
+        for part in getattr(module.table, "variables", [module.table]):
+            part.assign_add(tf.ones_like(part))
+
+    module.look_up, module.grow = look_up, grow
+    tf.saved_model.save(module, path)
+    rows = tf.constant([9, 0], tf.int64)
+    for scope in (contextlib.nullcontext(), strategy.scope()):
+        with scope:
+            loaded = tf.saved_model.load(path)
+        np.testing.assert_array_equal(loaded.table.numpy(), values)
+        np.testing.assert_array_equal(loaded.look_up(rows), values[[9, 0]])
+        # The function and the attribute have the same variables.
+        loaded.table.assign(values + 1.0)
+        np.testing.assert_array_equal(loaded.look_up(rows), values[[9, 0]] + 1.0)
+        loaded.grow()
+        np.testing.assert_array_equal(loaded.table.numpy(), values + 2.0)
+    assert all(v.device.startswith("/job:ps/") for v in loaded.table.variables)
+    # What a function of a file writes in closures is written on the servers.
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    coordinator.schedule(tf.function(lambda: loaded.grow()))
+    coordinator.join()
+    np.testing.assert_array_equal(loaded.table.numpy(), values + 3.0)

@@ -15,6 +15,11 @@ NAMES: dict[str, str] = {
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
+    "replica_device_setter": (
+        "it places the variables of version 1's graphs. Variables made in the scope of a "
+        "tf.distribute.ParameterServerStrategy go to the parameter servers in turn, or where "
+        "tf.device('/job:ps/task:0') says."
+    ),
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
 

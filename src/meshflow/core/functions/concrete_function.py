@@ -161,6 +161,7 @@ class ConcreteFunction(Signed):
       name: the function's name.
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
       structured_outputs: the result structure with `TensorSpec`s for tensors.
+      retraced: makes what traces the function again where it is called, for who cannot use this trace; or None.
 
     Example:
       >>> import meshflow as tf
@@ -179,6 +180,7 @@ class ConcreteFunction(Signed):
         self.found_by: list[Any] = []
         # Whether it only calls a program that a file holds.
         self.is_stored = False
+        self.retraced: Callable[[], Any] | None = None
         self._parameters = parameters
         self.structured_input_signature = named_specs(signature, parameters)
         written = {id(v) for v in traced.writes}

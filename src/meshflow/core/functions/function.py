@@ -329,8 +329,8 @@ class Function:
                 "tf.function only supports singleton tf.Variables created on the first call; "
                 f"{self._name} creates one in a later call. Create it outside the function."
             )
-        self._created_variables = True
         result = self._run_python(args, kwargs)
+        self._created_variables = True
         return nest.map_structure(_as_result, result)
 
     def experimental_get_tracing_count(self) -> int:
@@ -354,7 +354,19 @@ class Function:
             if args or kwargs:
                 self._arguments.fit(args, kwargs)
             args, kwargs = self.input_signature, {}
-        return self.concrete_for(args, kwargs)
+        concrete = self.concrete_for(args, kwargs)
+        if isinstance(concrete, ConcreteFunction):
+            specs = nest.map_structure(spec_of, (args, kwargs))
+            concrete.retraced = functools.partial(_retraced, self._again(), *specs)
+        return concrete
+
+    def _again(self) -> Callable[[], Function]:
+        """Makes the same function once more, and refers neither to this one nor to the object it is a method of."""
+        if self._instance is None:
+            make, given = self.__reduce__()
+            return functools.partial(make, *given)
+        instance, name = self._instance, self._name
+        return lambda: getattr(instance(), name)
 
     def concrete_for(self, args: Any, kwargs: Any) -> ConcreteFunction:
         """`get_concrete_function` for just these arguments, also with an input signature."""
@@ -396,6 +408,10 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<meshflow.function {self._name}>"
+
+
+def _retraced(make: Callable[[], Function], args: Any, kwargs: Any) -> ShapePolymorphicFunction:
+    return ShapePolymorphicFunction(make(), args, kwargs)
 
 
 def warn_eager_fallback(name: str, error: ValueNeededError) -> None:

@@ -121,6 +121,11 @@ class ShardedVariable(_Operators):
         return list(self._shards)
 
     @property
+    def is_sharded_variable(self) -> bool:
+        """True: how programs tell it from variables in one piece."""
+        return True
+
+    @property
     def name(self) -> str:
         """The table's name."""
         return self._name

@@ -11,9 +11,7 @@ from typing import Any
 
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.core.variables.random import STATE_NAME
-from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parameter_server.hosting import HostedVariable
+from meshflow.distribute.parameter_server.hosting import HostedVariable, check_shared
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.strategy import Strategy
 from meshflow.environment import extras
@@ -78,11 +76,8 @@ def dumps(
 def _name_of(obj: Any, strategy: Any) -> Any:
     if isinstance(obj, HostedVariable):
         return "variable", obj.key, described(obj)
-    if isinstance(obj, Variable) and obj._name != STATE_NAME and strategy is not None:
-        raise FailedPreconditionError(
-            f"A closure refers to the variable {obj.name}, which was not made in the scope of the "
-            "ParameterServerStrategy: workers would each have their own. Make it in `strategy.scope()`."
-        )
+    if strategy is not None:
+        check_shared(obj)
     if isinstance(obj, PerWorkerIterator):
         return "iterator", obj._key
     if isinstance(obj, Strategy):

@@ -9,15 +9,22 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, UnavailableError
+from meshflow.core.runtime.identity import IdentityWeakDict
 from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.closure_queue import Closure, ClosureQueue, Gate
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
 from meshflow.distribute.parameter_server.reports import Figures, Report
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
-from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError
+from meshflow.distribute.parameter_server.worker import (
+    Call,
+    Outcome,
+    StateNeededError,
+    VariablesNeededError,
+)
 
 __all__ = ["ClusterCoordinator", "current_worker_index"]
 
@@ -67,6 +74,8 @@ class ClusterCoordinator:
         self._report = Report(
             self.statistics, lambda: cluster.stopped, options.report_every, options.log_dir
         )
+        # What stands for concrete functions: in closures variables are others.
+        self._retraced = IdentityWeakDict()
         self._serving: list[_Serving] = []
         self._starting = threading.Lock()
         atexit.register(_end, weakref.ref(self))
@@ -91,7 +100,7 @@ class ClusterCoordinator:
           A `RemoteValue`.
 
         Raises:
-          TypeError: when `fn` cannot be called.
+          TypeError: when `fn` cannot be called, or `args` are no tuple.
           ValueError: when an argument is a `RemoteValue`.
           Exception: what an earlier closure raised; all that waited were cancelled.
         """
@@ -100,11 +109,22 @@ class ClusterCoordinator:
                 "`tf.distribute.coordinator.ClusterCoordinator.schedule` only accepts a `tf.function` or another "
                 f"function, got {fn!r}."
             )
+        if not isinstance(args, (list, tuple, type(None))) or not isinstance(
+            kwargs, (dict, type(None))
+        ):
+            raise TypeError(
+                "ClusterCoordinator.schedule: `args` must be a tuple or list and `kwargs` a dictionary, got "
+                f"{type(args).__name__} and {type(kwargs).__name__}."
+            )
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         if any(isinstance(leaf, RemoteValue) for leaf in nest.flatten((args, kwargs))):
             raise InvalidValueError(
                 "ClusterCoordinator.schedule: an argument is a RemoteValue; fetch() it, or have one function do both."
             )
+        if isinstance(fn, ConcreteFunction) and fn.retraced is not None:
+            if self._retraced.get(fn) is None:
+                self._retraced[fn] = fn.retraced()
+            fn = self._retraced.get(fn)
         self._start()
         after = list(self._strategy.cluster.clocks)
         return self._queue.put(lambda number: Closure(number, fn, args, kwargs, after)).result
@@ -145,7 +165,15 @@ class ClusterCoordinator:
 
         Returns:
           Whose `iter()` is an argument for closures. A worker that replaces a dead one begins a new iterator.
+
+        Raises:
+          TypeError: for what is neither.
         """
+        if not callable(dataset_fn) and not hasattr(dataset_fn, "__iter__"):
+            raise TypeError(
+                "ClusterCoordinator.create_per_worker_dataset takes a function that returns a dataset, or a dataset, got "
+                f"{dataset_fn!r}."
+            )
         return PerWorkerDataset(dataset_fn)
 
     # ---- workers ---------------------------------------------------------------------------
@@ -273,16 +301,19 @@ class _Serving:
         if self._strategy.options.max_staleness is not None:
             # Not what was pulled for this worker when it finished its last one.
             after = list(self._cluster.clocks)
-        attempt = next(closure.attempts)
+        attempt, own = next(closure.attempts), self._strategy.makes_own(closure.function)
         while True:
             call = Call(
                 closure.number, closure.function, closure.args, closure.kwargs, after,
                 self._queue.floor(), self._strategy.states, attempt=attempt,
+                makes_own=own,
             )  # fmt: skip
             try:
                 return self._cluster.run(self.number, call)
             except StateNeededError as need:
                 self._strategy.make_state(need.optimizer, need.variables)
+            except VariablesNeededError as need:
+                own = not self._strategy.make_variables(call, need.known)
 
 
 def _end(coordinator: weakref.ref[ClusterCoordinator]) -> None:

@@ -22,10 +22,12 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import as_stored, context
+from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 __all__ = ["HostedVariable", "Outbox", "Outboxes"]
@@ -317,6 +319,23 @@ class GradientBoxes:
             for box, part in zip(boxes, _parts(gradient), strict=True):
                 box._write(part)
         self.count.assign_add(1)
+
+
+def check_shared(value: Any) -> None:
+    """Refuses a variable that no server has, for closures that refer to it.
+
+    Args:
+      value: anything.
+
+    Raises:
+      FailedPreconditionError: naming the variable.
+    """
+    shared = (HostedVariable, Outbox)
+    if isinstance(value, Variable) and not isinstance(value, shared) and value._name != STATE_NAME:
+        raise FailedPreconditionError(
+            f"A closure refers to the variable {value.name}, which was not made in the scope of the "
+            "ParameterServerStrategy: workers would each have their own. Make it in `strategy.scope()`."
+        )
 
 
 def _parts(gradient: Any) -> list[Tensor]:

@@ -39,9 +39,11 @@ class RemoteValue:
 
     def get(self) -> Any:
         """The result as tensors; waits for it. Raises what `fetch` raises."""
-        return nest.map_structure(
-            lambda leaf: convert_to_tensor(leaf) if is_array_like(leaf) else leaf, self.fetch()
-        )
+
+        def as_tensor(leaf: Any) -> Any:
+            return convert_to_tensor(leaf) if is_array_like(leaf) or type(leaf) is bytes else leaf
+
+        return nest.map_structure(as_tensor, self.fetch())
 
     def _set(self, value: Any) -> None:
         self._value = value
@@ -60,9 +62,10 @@ class RemoteValue:
         )
 
     # What tensors are asked for.
-    __array__ = __float__ = __int__ = __bool__ = __add__ = __mul__ = __sub__ = _as_tensor = (
-        numpy
-    ) = _too_early
+    __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _too_early
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _too_early
+    __truediv__ = __rtruediv__ = __matmul__ = __pow__ = __neg__ = _too_early
+    __lt__ = __le__ = __gt__ = __ge__ = _as_tensor = numpy = _too_early
 
     def __repr__(self) -> str:
         state = "not ready" if not self._ready.is_set() else "failed" if self._error else "ready"
@@ -132,6 +135,11 @@ class PerWorkerIterator(PerWorkerValues):
             dataset = self._make() if callable(self._make) else self._make
             found = worker.resources[self._key] = iter(dataset)
         return found
+
+    @property
+    def element_spec(self) -> Any:
+        """The type of the elements; see `PerWorkerDataset.element_spec`."""
+        return PerWorkerDataset(self._make).element_spec
 
     def __iter__(self) -> Iterator[Any]:
         raise InvalidValueError(

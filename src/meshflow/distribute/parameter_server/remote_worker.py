@@ -12,7 +12,12 @@ from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.closures import dumps
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator, ended
 from meshflow.distribute.parameter_server.wire import Caller, loaded_error
-from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError
+from meshflow.distribute.parameter_server.worker import (
+    Call,
+    Outcome,
+    StateNeededError,
+    VariablesNeededError,
+)
 
 __all__ = ["FUNCTIONS", "Book", "Functions", "RemoteWorker", "Request"]
 
@@ -37,6 +42,7 @@ class Request:
       ended: see `Call`.
       heard: how many have ended with these.
       attempt: see `Call`.
+      makes_own: see `Call`.
     """
 
     number: int
@@ -51,6 +57,7 @@ class Request:
     ended: Sequence[int] = ()
     heard: int = 0
     attempt: int = 0
+    makes_own: bool = False
 
 
 class RemoteWorker:
@@ -70,6 +77,7 @@ class RemoteWorker:
 
         Raises:
           StateNeededError: with the optimizer and the variables of this process.
+          VariablesNeededError: when it makes a variable.
           Lost: when the worker is gone.
           Exception: the closure's own, with its traceback there as the cause.
         """
@@ -83,6 +91,10 @@ class RemoteWorker:
             optimizer, keys = value
             self._book.forget(call.function, request.function)
             raise StateNeededError(*self._strategy.found(optimizer, keys))
+        if kind == "variables":
+            known = self._book.known(call.function, request.function)
+            self._book.forget(call.function, request.function)
+            raise VariablesNeededError(known)
         raise loaded_error(value)
 
 
@@ -95,8 +107,8 @@ class Functions:
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        # The functions themselves, so that their ids stay theirs.
-        self._known: dict[int, tuple[Any, int, bytes]] = {}
+        # The functions themselves, so that their ids stay theirs, and how many variables there were.
+        self._known: dict[int, tuple[Any, int, bytes, int]] = {}
         self._count = 0
         self._lock = threading.RLock()
 
@@ -106,15 +118,28 @@ class Functions:
         Args:
           function: the function.
         """
-        with self._lock:
+        # What is built just now, in another thread, would be sent in parts.
+        with self._strategy.making, self._lock:
             found = self._known.get(id(function))
             if found is None:
+                known = self._strategy.count
                 data = dumps(function, self._strategy, getattr(function, "__name__", "the closure"))
                 self._count += 1
-                found = self._known[id(function)] = (function, self._count, data)
+                found = self._known[id(function)] = (function, self._count, data, known)
                 while len(self._known) > FUNCTIONS:
                     self._known.pop(next(iter(self._known)))
-            return found[1:]
+            return found[1:3]
+
+    def known(self, function: Any, number: int) -> int:
+        """How many variables there were when a function was pickled; -1 where there is a later pickle, or none.
+
+        Args:
+          function: the function.
+          number: its number.
+        """
+        with self._lock:
+            found = self._known.get(id(function))
+            return found[3] if found is not None and found[1] == number else -1
 
     def forget(self, function: Any, number: int) -> None:
         """Has a function be pickled again, when it is next scheduled.
@@ -154,8 +179,9 @@ class Book:
         arrays: list[pickle.PickleBuffer] = []
         data = dumps((call.args, call.kwargs), strategy, "the arguments", arrays)
         request = Request(
-            call.number, number, data, arrays, call.after, call.floor, attempt=call.attempt
-        )
+            call.number, number, data, arrays, call.after, call.floor, attempt=call.attempt,
+            makes_own=call.makes_own,
+        )  # fmt: skip
         with self._lock:
             if number not in self._sent[-FUNCTIONS // 2 :]:
                 request.functions[number] = function
@@ -171,8 +197,12 @@ class Book:
         return request
 
     def forget(self, function: Any, number: int) -> None:
-        """Has a function that lacks an optimizer's slots be sent again, with them; see `Functions.forget`."""
+        """Has a function that lacks slots or variables be sent again, with them; see `Functions.forget`."""
         self._functions.forget(function, number)
+
+    def known(self, function: Any, number: int) -> int:
+        """How many variables there were when a function was pickled; see `Functions.known`."""
+        return self._functions.known(function, number)
 
     def arrived(self, request: Request) -> None:
         """Notes that the process has what a request brought: before, another request may overtake it."""

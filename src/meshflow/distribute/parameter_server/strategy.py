@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import os
 import threading
@@ -24,10 +26,16 @@ from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
 from meshflow.distribute.parameter_server.ray_processes import RayProcesses
+from meshflow.distribute.parameter_server.rehearsal import Rehearsal
 from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.serving import JoinedProcesses, all_here
 from meshflow.distribute.parameter_server.sharding import sharded_variable
-from meshflow.distribute.parameter_server.worker import outside
+from meshflow.distribute.parameter_server.worker import (
+    Call,
+    StateNeededError,
+    VariablesNeededError,
+    outside,
+)
 from meshflow.distribute.strategy import Strategy, _check_roles
 
 __all__ = ["ParameterServerStrategy"]
@@ -159,14 +167,18 @@ class ParameterServerStrategy(Strategy):
             raise InvalidValueError(
                 f"ParameterServerStrategy: engine must be 'ray', 'processes' or 'threads', got {engine!r}."
             )
-        self._keys, self._optimizer_keys = itertools.count(1), itertools.count(1)
+        # How many variables there have been; the last one's key.
+        self.count = 0
+        self._optimizer_keys = itertools.count(1)
         self._bytes = [0] * len(self.cluster.servers)
-        self._making = threading.RLock()
+        # Held while variables and slots are made, and while what refers to them is pickled.
+        self.making = threading.RLock()
         # By optimizer, the variables that servers have slots of.
         self.states: dict[int, set[int]] = {}
         self._variables: weakref.WeakValueDictionary[int, HostedVariable] = (
             weakref.WeakValueDictionary()
         )
+        self._own_makers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._coordinator: Any = None
 
@@ -183,7 +195,7 @@ class ParameterServerStrategy(Strategy):
         made.options = options
         made._start([jax.local_devices()[0]])
         made._resolver = made._variable_partitioner = None
-        made.cluster = NoCluster(workers, servers)
+        made.cluster, made.count = NoCluster(workers, servers), 0
         return made
 
     @property
@@ -195,11 +207,16 @@ class ParameterServerStrategy(Strategy):
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
-        if kwargs.get("name") == STATE_NAME or isinstance(self.cluster, NoCluster):
+        if kwargs.get("name") == STATE_NAME:
             # Of one worker.
             return next_creator(**kwargs)
-        if context.closure is not None:
-            # What one worker's closure makes, such as a layer's weights, others find.
+        closure, remote = context.closure, isinstance(self.cluster, NoCluster)
+        if remote if closure is None else closure.makes_own:
+            return next_creator(**kwargs)
+        if closure is not None:
+            # What one worker's closure makes, such as a layer's weights, others find; what nothing keeps they need not.
+            if remote or not (closure.rehearses or context.trace):
+                raise VariablesNeededError(self.count)
             with init_scope():
                 return outside(self._create_variable, next_creator, **kwargs)
         if self._variable_partitioner is not None and wanted_servers() is None:
@@ -224,7 +241,7 @@ class ParameterServerStrategy(Strategy):
                 f"Variable {variable.name} of dtype {variable.dtype.name} and shape {variable.shape}: parameter "
                 "servers host variables of numbers with a fixed shape. Make it outside of the scope."
             )
-        with self._making:
+        with self.making:
             size = int(np.prod(variable._shape, dtype=np.int64)) * variable.dtype.size
             servers = wanted_servers() or (self._bytes.index(min(self._bytes)),)
             if max(servers) >= len(self._bytes):
@@ -234,11 +251,51 @@ class ParameterServerStrategy(Strategy):
                 )
             for number in servers:
                 self._bytes[number] += max(size, 1)
-            key = next(self._keys)
+            key = self.count = self.count + 1
             self.cluster.host(variable, key, servers)
             self._variables[key] = variable
         variable._distribute_strategy = self  # type: ignore[attr-defined]
         return variable
+
+    def makes_own(self, function: Any) -> bool:
+        """Whether a function is known to make variables for itself alone.
+
+        Args:
+          function: the function.
+        """
+        with contextlib.suppress(TypeError):
+            return function in self._own_makers
+        return False
+
+    def make_variables(self, call: Call, known: int) -> bool:
+        """Makes the variables of a closure, once for all workers: TensorFlow makes them where a function is scheduled first.
+
+        Args:
+          call: the closure.
+          known: how many variables there were when its function was sent.
+
+        Returns:
+          Whether there are more now, with which it is to be run again. Otherwise nothing keeps what it makes: workers
+          have their own.
+        """
+        with self.making:
+            before = self.count
+            if before != known:
+                return True
+            while True:
+                try:
+                    Rehearsal(self).try_out(call)
+                    break
+                except StateNeededError as need:
+                    self.make_state(need.optimizer, need.variables)
+            made = range(before + 1, self.count + 1)
+            if made:
+                gc.collect()
+            if any(key in self._variables for key in made):
+                return True
+            with contextlib.suppress(TypeError):
+                self._own_makers.add(call.function)
+            return False
 
     # ---- optimizers ------------------------------------------------------------------------
 
@@ -249,7 +306,7 @@ class ParameterServerStrategy(Strategy):
           optimizer: the optimizer.
           variables: variables that a closure trains.
         """
-        with self._making, self.scope():
+        with self.making, self.scope():
             key = self.key_of(optimizer)
             known = self.states.get(key, set())
             if all(v.key in known for v in variables):
@@ -289,7 +346,7 @@ class ParameterServerStrategy(Strategy):
         Args:
           optimizer: the optimizer.
         """
-        with self._making:
+        with self.making:
             key: int | None = optimizer.__dict__.get("_hosted_key")
             if key is None:
                 key = optimizer._hosted_key = next(self._optimizer_keys)

@@ -18,6 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
@@ -30,6 +32,7 @@ from meshflow.distribute.parameter_server.hosting import (
     HostedVariable,
     Outbox,
     Outboxes,
+    check_shared,
     gradient_boxes,
 )
 from meshflow.distribute.parameter_server.messages import (
@@ -41,14 +44,22 @@ from meshflow.distribute.parameter_server.messages import (
     Step,
     Wish,
 )
-from meshflow.distribute.replicas.context import entered
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
 # Stands for a variable that servers will train.
 _TRAINED = -1
 
-__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Steps", "Worker", "outside"]
+__all__ = [
+    "Call",
+    "Outcome",
+    "Running",
+    "StateNeededError",
+    "Steps",
+    "VariablesNeededError",
+    "Worker",
+    "outside",
+]
 
 
 class StateNeededError(BaseException):
@@ -64,6 +75,20 @@ class StateNeededError(BaseException):
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
         super().__init__("an optimizer has no slots yet")
         self.optimizer, self.variables = optimizer, list(variables)
+
+
+class VariablesNeededError(BaseException):
+    """A closure makes a variable: the coordinator makes those that workers share, and the closure is run again.
+
+    No `Exception`, so that the closure's own handlers let it pass.
+
+    Args:
+      known: how many variables there were when the closure's function was sent.
+    """
+
+    def __init__(self, known: int = 0) -> None:
+        super().__init__("a closure makes a variable")
+        self.known = known
 
 
 class Steps(enum.IntEnum):
@@ -102,6 +127,7 @@ class Call:
       states: by optimizer, the variables that it has slots of.
       ended: iterators that are needed no more.
       attempt: how often the closure was given to a worker before.
+      makes_own: whether variables that it makes are the worker's own.
     """
 
     number: int
@@ -113,6 +139,7 @@ class Call:
     states: Mapping[int, set[int]] = field(default_factory=dict)
     ended: Sequence[int] = ()
     attempt: int = 0
+    makes_own: bool = False
 
 
 @dataclass
@@ -143,7 +170,12 @@ class Worker:
       strategy: the strategy that closures find as the current one.
       crowded: whether other workers compute on the same cores, of which there is no more than one for each.
       apart: whether servers are in other processes, and are asked at the same time.
+
+    Attributes:
+      rehearses: whether closures are only run for the variables that they make.
     """
+
+    rehearses = False
 
     def __init__(
         self,
@@ -176,6 +208,9 @@ class Worker:
         # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._behind = False
+        # How many programs of a function were looked at for variables of the coordinator's own.
+        self._looked_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._apart = apart
         # Closures that go on with what they have trained.
         self._stepping: weakref.WeakKeyDictionary[Any, Steps] = weakref.WeakKeyDictionary()
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
@@ -189,6 +224,7 @@ class Worker:
 
         Raises:
           StateNeededError: when an optimizer has no slots; nothing was pushed.
+          VariablesNeededError: when it makes a variable that workers may share; nothing was pushed.
           Exception: the closure's own; nothing was pushed.
         """
         with self._computing, Trace("closure", step_num=call.number, _r=1):
@@ -223,14 +259,33 @@ class Worker:
         while True:
             running = Running(self, call, steps)
             try:
-                with entered(self._strategy), _entered(running):
-                    args, kwargs = self._own_arguments(call)
-                    value = _mapped(_on_host, call.function(*args, **kwargs))
+                with self._strategy.scope(), _entered(running):
+                    with running.making_own():
+                        args, kwargs = self._own_arguments(call)
+                    value = self._result(call.function, args, kwargs)
+                self._check_variables(call)
                 return value, running, running.pushes(call, clocks)
             except OwnStepsError as error:
                 steps = error.steps
                 with contextlib.suppress(TypeError):
                     self._stepping[call.function] = steps
+
+    def _check_variables(self, call: Call) -> None:
+        """Refuses a variable of the coordinator's own, which it would share with the workers of its process alone."""
+        function = call.function
+        if self._apart or call.makes_own or not isinstance(function, Function):
+            return
+        if self._looked_at.get(function, 0) == len(function._cache):
+            return
+        programs = list(function._cache.values())
+        self._looked_at[function] = len(programs)
+        for program in programs:
+            for capture in program.traced.captures:
+                check_shared(capture)
+
+    def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What a function returns, on the host."""
+        return _mapped(_on_host, function(*args, **kwargs))
 
     def _must_pull(self, call: Call) -> bool:
         """Whether a closure's values have to be pulled before it."""
@@ -377,6 +432,8 @@ class Running:
 
     Attributes:
       values: what it has read and written so far, as it sees it.
+      makes_own: whether variables made now are the worker's own.
+      rehearses: whether it is run for the variables that it makes.
       outboxes: what servers are to do, by outbox.
     """
 
@@ -385,6 +442,7 @@ class Running:
         self.worker, self.steps = worker.number, steps
         # While it takes a step of which servers hear otherwise.
         self.silent = False
+        self.makes_own, self.rehearses = call.makes_own, worker.rehearses
         # By function that is traced, or this: the variables that servers will train, and how many steps optimizers took.
         self._trained: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
         self.values: dict[int, Any] = {}
@@ -460,6 +518,15 @@ class Running:
         if isinstance(steps, HostedVariable) and not optimizer.gradient_accumulation_steps:
             trained[steps.key] = trained.get(steps.key, 0) + 1
         gradient_boxes(optimizer._hosted_key, pairs).put([g for g, _ in pairs])
+
+    @contextlib.contextmanager
+    def making_own(self) -> Iterator[None]:
+        """What is made inside, such as a dataset, is the worker's own with all its variables."""
+        saved, self.makes_own = self.makes_own, True
+        try:
+            yield
+        finally:
+            self.makes_own = saved
 
     @property
     def servers_step(self) -> bool:
@@ -583,6 +650,8 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _on_host(leaf: Any) -> Any:
+    if isinstance(leaf, (IndexedSlices, SparseTensor)):
+        return leaf
     if hasattr(leaf, "_as_tensor"):
         leaf = leaf._as_tensor()
     if isinstance(leaf, Tensor):

@@ -15,7 +15,12 @@ from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.remote_worker import FUNCTIONS, Request
 from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
 from meshflow.distribute.parameter_server.wire import dump_error
-from meshflow.distribute.parameter_server.worker import Call, StateNeededError, Worker
+from meshflow.distribute.parameter_server.worker import (
+    Call,
+    StateNeededError,
+    VariablesNeededError,
+    Worker,
+)
 
 __all__ = ["WorkerService"]
 
@@ -59,6 +64,8 @@ class WorkerService:
             return "done", self._worker.run(self._call(request))
         except StateNeededError as need:
             return "state", (need.optimizer._hosted_key, [v.key for v in need.variables])
+        except VariablesNeededError:
+            return "variables", None
         except BaseException as error:
             return "error", dump_error(error, dumps)
 
@@ -85,7 +92,7 @@ class WorkerService:
             self._iterators.pop(key, None)
         return Call(
             request.number, function, args, kwargs, request.after, request.floor, self._states,
-            request.ended, request.attempt,
+            request.ended, request.attempt, request.makes_own,
         )  # fmt: skip
 
     def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:
