@@ -69,6 +69,8 @@ def command(output: Path) -> list[str]:
     headers = Path(jaxlib.origin).parent / "include"
     return [
         *(compiler, "-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-w"),
+        # Roots of several numbers at a time: nobody asks for their errors.
+        "-fno-math-errno",
         *(f"-isystem{onednn}", f"-isystem{headers}"),
         *(*map(str, SOURCES), "-o", str(output)),
         # In a wheel oneDNN lies beside.

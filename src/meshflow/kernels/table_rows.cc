@@ -5,78 +5,24 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <vector>
 
-#include "cpus.h"
 #include "guard.h"
-#include "worker.h"
-#include "xla/ffi/api/ffi.h"
+#include "table_rows.h"
 
 namespace {
 
 namespace ffi = xla::ffi;
+using meshflow::add_row;
+using meshflow::fetch;
 using meshflow::for_every_cpu;
 using meshflow::handled;
-using meshflow::Worker;
-
-constexpr int64_t kTeam = 1 << 22;   // bytes that are worth a team of threads
-constexpr int64_t kAhead = 8;        // rows that are fetched before they are needed
-constexpr int64_t kFetched = 1 << 9;  // bytes of each of them
-
-struct Wrong : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
-};
-
-// Row numbers of either width.
-struct Numbers {
-  const int32_t* narrow = nullptr;
-  const int64_t* wide = nullptr;
-  int64_t count;
-
-  explicit Numbers(const ffi::AnyBuffer& buffer) : count(buffer.element_count()) {
-    if (buffer.element_type() == ffi::DataType::S32)
-      narrow = static_cast<const int32_t*>(buffer.untyped_data());
-    else if (buffer.element_type() == ffi::DataType::S64)
-      wide = static_cast<const int64_t*>(buffer.untyped_data());
-    else
-      throw Wrong("row numbers are neither int32 nor int64");
-  }
-  INLINE int64_t operator[](int64_t i) const { return narrow != nullptr ? narrow[i] : wide[i]; }
-};
-
-// An array of `count` rows of `width` bytes.
-struct Rows {
-  char* data;
-  int64_t count, width;
-  INLINE char* operator[](int64_t i) const { return data + i * width; }
-};
-
-// An array as rows, of which there are so many.
-Rows rows_of(const ffi::AnyBuffer& buffer, int64_t count) {
-  const int64_t bytes = buffer.size_bytes();
-  if (count < 1 ? bytes != 0 : bytes % count != 0) throw Wrong("an array has other sizes than it should");
-  return {static_cast<char*>(buffer.untyped_data()), count, count < 1 ? 0 : bytes / count};
-}
-
-int64_t length(const ffi::AnyBuffer& buffer) {
-  if (buffer.dimensions().size() == 0) throw Wrong("a table is a scalar");
-  return buffer.dimensions()[0];
-}
-
-INLINE void fetch(const Rows& table, const Numbers& numbers, int64_t i, int64_t end, bool writes) {
-  if (i + kAhead >= end) return;
-  const int64_t number = numbers[i + kAhead];
-  if (number < 0 || number >= table.count) return;
-  const char* row = table[number];
-  for (int64_t at = 0; at < std::min(table.width, kFetched); at += 64)
-    writes ? __builtin_prefetch(row + at, 1) : __builtin_prefetch(row + at, 0);
-}
-
-INLINE void add_row(const char* from, char* to, int64_t bytes) {
-  const float* x = reinterpret_cast<const float*>(from);
-  float* y = reinterpret_cast<float*>(to);
-  for (int64_t i = 0; i < bytes / 4; ++i) y[i] += x[i];
-}
+using meshflow::length;
+using meshflow::Numbers;
+using meshflow::Places;
+using meshflow::Rows;
+using meshflow::rows_of;
+using meshflow::run;
+using meshflow::Wrong;
 
 // Rows of a table; those of numbers that it has not are the nearest ones, or with `fills` not numbers.
 INLINE void gather_loop(const Rows& table, const Numbers& numbers, const Rows& out, bool fills, int64_t begin,
@@ -106,33 +52,6 @@ INLINE void scatter_loop(const Rows& table, const Numbers& numbers, const Rows& 
   }
 }
 
-// Numbers that were met, each with the place of its first row.
-class Places {
- public:
-  explicit Places(int64_t count) {
-    while ((int64_t{1} << bits_) < 2 * count) ++bits_;
-    slots_.assign(size_t{1} << bits_, {0, -1});
-  }
-
-  // Where a number was met first: at `place` if it is new.
-  INLINE int64_t first(int64_t number, int64_t place) {
-    // The upper bits of a product with the golden ratio are spread well.
-    uint64_t at = (static_cast<uint64_t>(number) * 0x9e3779b97f4a7c15u) >> (64 - bits_);
-    for (const uint64_t mask = slots_.size() - 1;; at = (at + 1) & mask) {
-      Slot& slot = slots_[at];
-      if (slot.place < 0) slot = {number, place};
-      if (slot.number == number) return slot.place;
-    }
-  }
-
- private:
-  struct Slot {
-    int64_t number, place;
-  };
-  int bits_ = 1;
-  std::vector<Slot> slots_;
-};
-
 // The rows of each number, summed in their order where it was met first; elsewhere zeros, and numbers past the table's end.
 template <typename Number>
 INLINE void sum_loop(const Numbers& numbers, const Rows& rows, const Rows& sums, Number* different, int64_t last) {
@@ -149,15 +68,6 @@ INLINE void sum_loop(const Numbers& numbers, const Rows& rows, const Rows& sums,
       add_row(rows[i], sums[place], rows.width);
     }
   }
-}
-
-template <auto loop, typename... Parts>
-void run(int64_t bytes, int64_t size, int64_t block, Parts... parts) {
-  if (bytes < kTeam) return loop(parts..., 0, size);
-  Worker::get().run([&] {
-#pragma omp parallel for schedule(static)
-    for (int64_t begin = 0; begin < size; begin += block) loop(parts..., begin, std::min(size, begin + block));
-  });
 }
 
 INLINE void scatter_columns(const Rows& table, const Numbers& numbers, const Rows& rows, bool adds, int64_t begin,

@@ -1,10 +1,11 @@
-"""How rows of a table are read, written and summed by their numbers on the CPU: whole rows at a time, where XLA goes
-element by element."""
+"""How rows of a table are read, written, summed and updated by their numbers on the CPU: whole rows at a time, where XLA
+goes element by element."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import library, lowerings
 from meshflow.kernels.composite_primitives import register as register_composite
+from meshflow.kernels.elementwise import Program
 
 # Bytes of a row, and of all rows, below which XLA's code is as fast as the call.
 LEAST_ROW, LEAST_SIZE = 1 << 6, 1 << 14
@@ -23,6 +25,11 @@ _Mode = jax.lax.GatherScatterMode
 # Operands: rows and their numbers. Parameter `count`. Results: different numbers and the sum of the rows of each.
 summed_p = jex_core.Primitive("summed_rows")
 summed_p.multiple_results = True
+
+# Operands: row numbers, gradients, arrays and scalars. Parameter `rule`, a program of rows of the arrays and of the gradient.
+# Results: the arrays.
+updated_p = jex_core.Primitive("updated_rows")
+updated_p.multiple_results = True
 
 
 def _worth_a_call(rows: Any, handler: str) -> bool:
@@ -132,6 +139,54 @@ def summed(rows: Any, indices: Any, count: int) -> list[Any]:
     return summed_p.bind(rows, indices, count=count)
 
 
+def taken(array: Any, numbers: Any) -> Any:
+    """Rows by numbers of `summed`."""
+    return array.at[numbers].get(mode="clip")
+
+
+def replaced(array: Any, numbers: Any, rows: Any) -> Any:
+    """An array with other rows at numbers of `summed`."""
+    return array.at[numbers].set(rows.astype(array.dtype), mode="drop", unique_indices=True)
+
+
+def _updated(indices: Any, gradient: Any, *rest: Any, rule: Program) -> list[Any]:
+    arrays, scalars = rest[: rule.arrays - 1], rest[rule.arrays - 1 :]
+    numbers, total = summed(gradient, indices, arrays[0].shape[0])
+    rows = rule([*(taken(a, numbers) for a in arrays), total], scalars)
+    return [replaced(a, numbers, r) for a, r in zip(arrays, rows, strict=True)]
+
+
+def _abstract_update(indices: Any, gradient: Any, *rest: Any, rule: Program) -> list[Any]:
+    return [a.strip_weak_type() for a in rest[: rule.arrays - 1]]
+
+
+def _choose_update(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
+    indices, gradient = operands[:2]
+    rule = parameters["rule"]
+    known = indices.ndim == 1 and np.dtype(indices.dtype).name in ("int32", "int64")
+    if not (known and _worth_a_call(gradient, library.UPDATE_ROWS)):
+        return None
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
+    places = {2 + n: n for n in range(len(shapes))}
+    call = jax.ffi.ffi_call(library.UPDATE_ROWS, shapes, input_output_aliases=places)
+    return functools.partial(call, program=rule.packed())
+
+
+def updated(
+    rule: Program, arrays: Sequence[Any], scalars: Sequence[Any], gradient: Any, indices: Any
+) -> list[Any]:
+    """Arrays whose rows of some numbers were updated, the others left alone.
+
+    Args:
+      rule: makes of rows of the arrays, and of their gradient, the rows that take their place.
+      arrays: float32 arrays [count, ...].
+      scalars: what the rule uses besides.
+      gradient: rows of the gradient, [n, ...].
+      indices: their numbers, n integers of at least 32 bits, perhaps with repeats; those past the last row are left out.
+    """
+    return updated_p.bind(indices, gradient, *arrays, *scalars, rule=rule)
+
+
 def register() -> None:
     """Gives rows of tables this code."""
     lowerings.override(jax.lax.gather_p, _choose_gather, any_types=True)
@@ -142,3 +197,4 @@ def register() -> None:
         jax.lax.scatter_add_p, functools.partial(_choose_scatter, adds=True), any_types=True
     )
     register_composite(summed_p, _summed, _abstract, _choose_sum)
+    register_composite(updated_p, _updated, _abstract_update, _choose_update)

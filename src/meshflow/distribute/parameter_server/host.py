@@ -7,6 +7,7 @@ coordinator ends.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -135,6 +136,9 @@ def run(role: Role, secret: str) -> None:
         _let_profile(role)
         # What a program gives is needed at once, and other threads' programs run meanwhile: nobody else is to run this one.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
+        # What was imported stays: collections, which hold all threads up, need not look at it each time.
+        gc.collect()
+        gc.freeze()
         serve(role, secret)
     except Lost as error:
         print(f"{role.kind} {role.number}: the coordinator is gone: {error}", file=sys.stderr)

@@ -30,6 +30,7 @@ from meshflow.distribute.parameter_server.messages import (
     Wish,
     rounded_up,
 )
+from meshflow.kernels import library
 
 __all__ = ["LARGE", "Held", "ParameterServer"]
 
@@ -110,6 +111,8 @@ class ParameterServer:
     """
 
     def __init__(self, number: int = 0) -> None:
+        # Before the first table is made: behind one of small pages each row takes a look at the page table.
+        library.load()
         self.number = number
         self.clock = 0
         self._variables: dict[int, Held] = {}

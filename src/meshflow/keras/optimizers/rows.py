@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from meshflow.kernels import table_rows
+from meshflow.kernels import elementwise, table_rows
+from meshflow.kernels.table_rows import replaced, taken
 
 
 def summed(grad: Any, indices: Any, count: int) -> tuple[Any, Any]:
@@ -24,19 +26,12 @@ def summed(grad: Any, indices: Any, count: int) -> tuple[Any, Any]:
     Returns:
       n different row numbers, and the sum of the rows of each, in the order in which they were given.
     """
-    numbers = jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32))
-    different, total = table_rows.summed(grad, numbers, count)
+    different, total = table_rows.summed(grad, _numbers(indices), count)
     return different, total
 
 
-def taken(array: Any, numbers: Any) -> Any:
-    """Rows by numbers of `summed`."""
-    return array.at[numbers].get(mode="clip")
-
-
-def replaced(array: Any, numbers: Any, rows: Any) -> Any:
-    """An array with other rows at numbers of `summed`."""
-    return array.at[numbers].set(rows.astype(array.dtype), mode="drop", unique_indices=True)
+def _numbers(indices: Any) -> Any:
+    return jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32))
 
 
 def updated_rows(
@@ -50,6 +45,11 @@ def updated_rows(
       grad: rows of the gradient.
       indices: their numbers, perhaps with repeats.
     """
+    flat = [jax.ShapeDtypeStruct(grad.shape, a.dtype) for a in (*arrays, grad)]
+    found = elementwise.read(lambda *rows: rule(rows[:-1], rows[-1]), flat)
+    if found is not None:
+        program, scalars = found
+        return table_rows.updated(program, arrays, scalars, grad, _numbers(indices))
     numbers, total = summed(grad, indices, arrays[0].shape[0])
     rows = rule([taken(a, numbers) for a in arrays], total)
     return [replaced(a, numbers, r) for a, r in zip(arrays, rows, strict=True)]

@@ -1,0 +1,96 @@
+// Programs of elementwise functions of float32 arrays (elementwise.py), computed block by block in registers of memory.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "cpus.h"
+#include "worker.h"
+
+namespace meshflow {
+
+// The order of elementwise.py. Where processors have no fused products the sum is rounded twice.
+enum Operation { kAdd, kSubtract, kMultiply, kDivide, kMax, kMin, kNegate, kAbsolute, kRoot, kMultiplyAdd, kMultiplySubtract, kSubtractProduct };
+
+// As `Program.packed` gives it. Arrays have the first registers, scalars the next ones.
+struct Program {
+  struct Step {
+    int64_t code, result, operands[3];
+  };
+  int64_t registers, arrays, scalars;
+  std::vector<int64_t> results;
+  std::vector<Step> steps;
+
+  Program(const int64_t* data, size_t size) {
+    Reader reader(data, size);
+    registers = reader.next(), arrays = reader.next(), scalars = reader.next();
+    const int64_t made = reader.next(), count = reader.next();
+    auto place = [&] {
+      const int64_t found = reader.next();
+      if (found < 0 || found >= registers) throw std::invalid_argument("a program has no such register");
+      return found;
+    };
+    if (arrays < 0 || scalars < 0 || registers < arrays + scalars) throw std::invalid_argument("a program is not one");
+    for (int64_t i = 0; i < made; ++i) results.push_back(place());
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t code = reader.next();
+      steps.push_back({code, place(), {place(), place(), place()}});
+    }
+  }
+};
+
+// Memory for blocks of `size` numbers.
+class Registers {
+ public:
+  Registers(int64_t count, int64_t size) : size_((size + 15) / 16 * 16) {
+    memory_.reset(static_cast<float*>(std::aligned_alloc(64, std::max<int64_t>(1, count) * size_ * sizeof(float))));
+    if (memory_ == nullptr) throw std::bad_alloc();
+  }
+  INLINE float* operator[](int64_t number) const { return memory_.get() + number * size_; }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  int64_t size_;
+  std::unique_ptr<float, Free> memory_;
+};
+
+// Does a step on `count` numbers of each register.
+INLINE void compute(const Program::Step& step, const Registers& registers, int64_t count) {
+  const float *x = registers[step.operands[0]], *y = registers[step.operands[1]], *z = registers[step.operands[2]];
+  float* out = registers[step.result];
+  switch (step.code) {
+// A result may be put where an operand was.
+#define STEP(code, expression)                  \
+  case code:                                    \
+    _Pragma("GCC ivdep")                        \
+    for (int64_t i = 0; i < count; ++i) {       \
+      const float a = x[i], b = y[i], c = z[i]; \
+      out[i] = expression;                      \
+    }                                           \
+    return;
+    STEP(kAdd, a + b)
+    STEP(kSubtract, a - b)
+    STEP(kMultiply, a * b)
+    STEP(kDivide, a / b)
+    // What is not a number stays so.
+    STEP(kMax, a > b || a != a ? a : b)
+    STEP(kMin, a < b || a != a ? a : b)
+    STEP(kNegate, -a)
+    STEP(kAbsolute, __builtin_fabsf(a))
+    STEP(kRoot, __builtin_sqrtf(a))
+    STEP(kMultiplyAdd, a * b + c)
+    STEP(kMultiplySubtract, a * b - c)
+    STEP(kSubtractProduct, c - a * b)
+#undef STEP
+  }
+}
+
+}  // namespace meshflow

@@ -1,0 +1,181 @@
+"""Updates of rows by the kernel are those of the optimizers' own rules, as XLA computes them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow import kernels
+from meshflow.keras.optimizers import rows
+from meshflow.kernels import elementwise, library, table_rows
+from meshflow.kernels.library import Library
+
+status = kernels.status()
+pytestmark = pytest.mark.skipif(
+    not isinstance(status, Library) or not status.has_handler(library.UPDATE_ROWS),
+    reason="the CPU kernels are not built here",
+)
+
+LEGACY = tf.keras.optimizers.legacy
+OPTIMIZERS = {
+    "momentum": LEGACY.SGD(0.1, momentum=0.9),
+    "nesterov": LEGACY.SGD(0.1, momentum=0.9, nesterov=True),
+    "adagrad": LEGACY.Adagrad(0.1),
+    "adagrad 2.11": tf.keras.optimizers.Adagrad(0.1),
+    "adamax": LEGACY.Adamax(0.1),
+    "adadelta": LEGACY.Adadelta(0.1),
+    "rmsprop": LEGACY.RMSprop(0.1, momentum=0.9),
+    "centered": LEGACY.RMSprop(0.1, momentum=0.9, centered=True),
+}
+# XLA multiplies by the inverse where these divide by a root.
+ROUNDED = ("adagrad 2.11", "adadelta", "rmsprop", "centered")
+
+
+@pytest.fixture(autouse=True)
+def _every_size(monkeypatch):
+    monkeypatch.setattr(table_rows, "LEAST_ROW", 0)
+    monkeypatch.setattr(table_rows, "LEAST_SIZE", 0)
+
+
+def both(monkeypatch, run, *operands):
+    """What the kernel makes, which must be there, and what XLA makes."""
+    lowered = jax.jit(run).lower(*operands)
+    assert "meshflow_update_rows" in lowered.as_text()
+    found = lowered.compile()(*operands)
+    monkeypatch.setattr(table_rows, "LEAST_ROW", 1 << 40)
+    plain = jax.jit(lambda *o: run(*o)).lower(*operands)
+    assert "meshflow_" not in plain.as_text()
+    return found, plain.compile()(*operands)
+
+
+def problem(shape, count, arrays, index="int64"):
+    """Arrays, gradients, and numbers of which some come again and some are no row's."""
+    random = np.random.default_rng(0)
+    made = [jnp.asarray(random.uniform(0.1, 1, shape), "float32") for _ in range(arrays)]
+    gradient = jnp.asarray(random.normal(size=(count, *shape[1:])), "float32")
+    numbers = random.integers(0, shape[0] + 3, count)
+    return made, gradient, jnp.asarray(numbers, index)
+
+
+def updated(rule):
+    return lambda arrays, gradient, numbers: rows.updated_rows(rule, arrays, gradient, numbers)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shape, count", [((200, 64), 90), ((60, 3, 211), 25)])
+def test_optimizers(monkeypatch, name, shape, count):
+    optimizer = OPTIMIZERS[name]
+    made = tf.Variable(tf.zeros([4, 4]))
+    state = optimizer._prepare([made])[made.device, made.dtype.base_dtype]
+    names, scalars = list(state), [v.numpy() for v in state.values()]
+    slots = len(optimizer._slot_names_of(made))
+
+    def run(arrays, gradient, numbers, scalars):
+        values = dict(zip(names, scalars, strict=True)), *optimizer._rule_settings()
+        rule = lambda a, g: optimizer.rule(a[0], g, a[1:], *values)
+        return rows.updated_rows(rule, arrays, gradient, numbers)
+
+    arrays, gradient, numbers = problem(shape, count, 1 + slots)
+    if name == "centered":
+        # A mean square is not less than the mean's.
+        arrays[1] = arrays[1] + 1.0
+    found, plain = both(monkeypatch, run, arrays, gradient, numbers, scalars)
+    for one, other in zip(found, plain, strict=True):
+        error = 1e-6 if name in ROUNDED else 0
+        np.testing.assert_allclose(one, other, error, error)
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize(
+    "shape, count", [((7, 5), 40), ((9, 1), 4), ((3, 2, 700), 3), ((50, 64), 1)]
+)
+def test_every_operation(monkeypatch, shape, count, index):
+    def rule(arrays, gradient):
+        a, b = arrays
+        c = jnp.maximum(jnp.abs(gradient), 0.3) / b - a * 2
+        d = jnp.minimum(-c, jnp.sqrt(b)) + a * b
+        return [3.0 - c * d, c * a - d]
+
+    operands = problem(shape, count, 2, index)
+    with jax.debug_nans(False):
+        operands[0][0] = operands[0][0].at[0].set(jnp.nan)
+        found, plain = both(monkeypatch, updated(rule), *operands)
+    for one, other in zip(found, plain, strict=True):
+        np.testing.assert_allclose(one, other, 1e-6, 1e-6)
+
+
+def test_sums_of_what_comes_again():
+    arrays, gradient, numbers = problem((6, 40), 30, 1)
+    run = jax.jit(updated(lambda a, g: [a[0] - g]))
+    exact = np.array(arrays[0])
+    total = np.zeros_like(exact)
+    for number, row in zip(np.asarray(numbers), np.asarray(gradient), strict=True):
+        if number < 6:
+            total[number] += row
+    np.testing.assert_array_equal(run(arrays, gradient, numbers)[0], exact - total)
+
+
+def test_numbers_below_zero_count_from_the_end():
+    table, gradient = jnp.zeros([4, 16], "float32"), jnp.ones([3, 16], "float32")
+    run = jax.jit(updated(lambda a, g: [a[0] + g]))
+    found = run([table], gradient, jnp.array([-1, 3, -9]))[0]
+    assert found[:, 0].tolist() == [0, 0, 0, 2]
+
+
+def test_large_ones_are_divided_among_threads(monkeypatch):
+    operands = problem((3000, 513), 2500, 2)
+    rule = lambda a, g: [a[0] - g / jnp.sqrt(a[1]), a[1] + g * g]
+    found, plain = both(monkeypatch, updated(rule), *operands)
+    for one, other in zip(found, plain, strict=True):
+        np.testing.assert_allclose(one, other, 1e-6, 1e-6)
+
+
+def test_what_a_rule_does_not_change_stays():
+    (table, slot), gradient, numbers = problem((5, 32), 4, 2)
+    run = jax.jit(updated(lambda a, g: [a[0] * 0 + 7.0, a[1]]))
+    found, same = run([table, slot], gradient, jnp.clip(numbers, 0, 3))
+    np.testing.assert_array_equal(same, slot)
+    assert set(np.unique(np.asarray(found)[np.unique(np.clip(numbers, 0, 3))])) == {7.0}
+    np.testing.assert_array_equal(found[4], table[4])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_other_types_are_left_to_xla(dtype):
+    table, gradient = jnp.zeros([4, 64], dtype), jnp.ones([2, 64], dtype)
+    run = jax.jit(updated(lambda a, g: [a[0] + g]))
+    lowered = run.lower([table], gradient, jnp.array([1, 1]))
+    assert "meshflow_update_rows" not in lowered.as_text()
+    assert lowered.compile()([table], gradient, jnp.array([1, 1]))[0][1, 0] == 2
+
+
+def test_programs_are_read_of_elementwise_functions_only():
+    shape = jax.ShapeDtypeStruct((8, 4), "float32")
+    read = lambda function: elementwise.read(function, [shape, shape])
+    assert read(lambda a, b: [jnp.power(a, b)]) is None
+    assert read(lambda a, b: [a + b.sum()]) is None
+    assert read(lambda a, b: [a + jnp.ones((8, 4), "float32")]) is not None
+    program, scalars = read(lambda a, b: [jnp.clip(a * 2.0 + b, -1.0, 1.0), b])
+    assert [s.operation for s in program.steps] == ["mul", "add", "max", "min"]
+    assert sorted(float(s) for s in scalars) == [-1, 1, 2]
+    assert program.results == (5, 1)
+
+
+def test_registers_are_used_again():
+    shape = jax.ShapeDtypeStruct((8, 4), "float32")
+
+    def deep(a):
+        for _ in range(50):
+            a = jnp.sqrt(a) + 1.0
+        return [a]
+
+    program, _ = elementwise.read(deep, [shape])
+    assert len(program.steps) == 100
+    assert program.packed()[0] <= 4
+
+
+def test_derivatives():
+    table, gradient = jnp.ones([4, 16], "float32"), jnp.ones([3, 16], "float32")
+    run = updated(lambda a, g: [a[0] * 3.0 - g])
+    slope = jax.grad(lambda t: run([t], gradient, jnp.array([0, 2, 2]))[0].sum())(table)
+    assert slope[:, 0].tolist() == [3, 1, 3, 1]
