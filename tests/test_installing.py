@@ -134,8 +134,8 @@ def index(tmp_path_factory):
 def built(tmp_path_factory, index):
     """The folder that `make wheel` fills."""
     folder = tmp_path_factory.mktemp("dist")
-    # Most of the time is the compiler's: it improves the code in `make test-all` alone.
-    flags = helpers.rounds({"CXXFLAGS": "-O0"}, {})
+    # Most of the time is the compiler's and zip's: code and wheel are made small and fast in `make test-all` alone.
+    flags = helpers.rounds({"CXXFLAGS": "-O0", "AUDITWHEEL_ZIP_COMPRESSION_LEVEL": "1"}, {})
     run("bash", ROOT / "scripts" / "wheel.sh", sys.executable, folder, folder=ROOT, **flags)
     return folder
 

@@ -4,7 +4,7 @@
 * Where no test asks for bits or speed, XLA writes plain code, in a fifth of the time.
 * Compiled programs are freed between tests once a worker has grown.
 * At the end stand the seconds of each area, by the clock and of processors, and the peak memory of
-  each worker.
+  each worker with the tests that raised it most.
 """
 
 import collections
@@ -25,7 +25,9 @@ KEPT = ROOT / ".test_cache"
 DURATIONS = KEPT / "seconds.json"
 # Bytes of programs kept from run to run, and of a worker's memory before programs are freed.
 KEPT_LIMIT = 2 << 30
-GROWN = 1 << 30
+GROWN = 3 << 28
+# Objects made, and younger collections, between collections: workers that grow collect in any case.
+THRESHOLDS = (10_000, 20, 20)
 
 
 def share_compiled_programs():
@@ -55,8 +57,8 @@ USUAL = {
     "xla_cpu_use_fusion_emitters": True,
 }
 PLAIN_FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in PLAIN.items())
-# Areas that ask for bits and for what XLA makes of programs; single tests say so by a marker.
-OPTIMIZED = {"dtensor", "kernels", "passes"}
+# Areas that ask for bits and for what XLA makes of programs; files and single tests say so by a marker.
+OPTIMIZED = {"dtensor"}
 
 
 def write_plain_code():
@@ -136,11 +138,14 @@ class Freeing:
 
     def __init__(self):
         self.limit = GROWN
+        self.times = 0
 
     def pytest_collection_finish(self):
-        """Has the garbage collector leave alone what modules and tests are, which is there to the end."""
+        """Has the garbage collector leave alone what modules and tests are, and look for less, less often."""
         gc.collect()
         gc.freeze()
+        # Tracing makes so many objects that stay that looking through them was a tenth of all work.
+        gc.set_threshold(*THRESHOLDS)
 
     def pytest_runtest_teardown(self, nextitem):
         if nextitem is None or resident() < self.limit:
@@ -150,8 +155,9 @@ class Freeing:
         free_memory()
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self.times += 1
         # What tests share may be large: freeing it again and again would not help.
-        self.limit = max(GROWN, resident() + GROWN // 8)
+        self.limit = max(GROWN, resident() + GROWN // 6)
 
 
 def resident():
@@ -198,7 +204,8 @@ def processor_seconds():
 class Report:
     """Adds up seconds by area and by file, and asks workers for their peak memory."""
 
-    def __init__(self, config):
+    def __init__(self, config, growth):
+        self.growth = growth
         # A part of a file's tests says nothing of the file.
         self.whole = not (config.option.keyword or config.option.markexpr)
         self.whole &= not any("::" in argument for argument in config.args)
@@ -213,7 +220,7 @@ class Report:
         self.processors[area(report.nodeid)] += getattr(report, "processor_seconds", 0.0)
 
     def pytest_testnodedown(self, node):
-        self.peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak", 0)
+        self.peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak", "unknown")
 
     def pytest_terminal_summary(self, terminalreporter):
         if not self.areas:
@@ -222,8 +229,8 @@ class Report:
             named = [f"{name} {spent:.0f}" for name, spent in seconds.most_common()]
             total = f"{sum(seconds.values()):.0f}"
             terminalreporter.write_line(f"seconds{kind} by area: {total}: {', '.join(named)}")
-        for name, peak in sorted((self.peaks or {"this process": peak_memory()}).items()):
-            terminalreporter.write_line(f"peak memory of {name}: {peak / (1 << 30):.2f} GB")
+        for name, peak in sorted((self.peaks or {"this process": self.growth.told()}).items()):
+            terminalreporter.write_line(f"peak memory of {name}: {peak}")
 
     def pytest_sessionfinish(self, exitstatus):
         """Remembers how long files take, for `make quick`."""
@@ -247,20 +254,45 @@ def peak_memory():
     )
 
 
+class Growth:
+    """Which tests a process's peak memory comes from, and how often it was freed."""
+
+    def __init__(self, freeing):
+        self.freeing = freeing
+        self.before = 0
+        self.grown = collections.Counter()
+
+    def pytest_runtest_logstart(self):
+        self.before = peak_memory()
+
+    def pytest_runtest_logfinish(self, nodeid):
+        self.grown[nodeid] += peak_memory() - self.before
+
+    def told(self):
+        """The peak, and the tests that raised it most."""
+        most = [f"{nodeid} {size >> 20} MB" for nodeid, size in self.grown.most_common(3) if size]
+        freed = f"freed {self.freeing.times} times"
+        return f"{peak_memory() / (1 << 30):.2f} GB, {freed}, raised by {', '.join(most) or 'none'}"
+
+
 class Worker:
     """Tells the process that started this worker its peak memory."""
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, growth):
+        self.config, self.growth = config, growth
 
     def pytest_sessionfinish(self):
-        self.config.workeroutput["peak"] = peak_memory()
+        self.config.workeroutput["peak"] = self.growth.told()
 
 
 def register(config):
     """Adds what a worker does, or the process that its workers report to."""
+    freeing = Freeing()
+    growth = Growth(freeing)
     worker = hasattr(config, "workeroutput")
-    config.pluginmanager.register(Worker(config) if worker else Report(config), "meshflow-report")
-    config.pluginmanager.register(Freeing(), "meshflow-freeing")
+    report = Worker(config, growth) if worker else Report(config, growth)
+    config.pluginmanager.register(report, "meshflow-report")
+    config.pluginmanager.register(freeing, "meshflow-freeing")
+    config.pluginmanager.register(growth, "meshflow-growth")
     config.pluginmanager.register(Compiling(), "meshflow-compiling")
     config.pluginmanager.register(Spending(), "meshflow-spending")

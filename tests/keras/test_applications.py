@@ -39,7 +39,7 @@ LARGE = ("InceptionResNetV2", "NASNetLarge", "ResNetRS270", "RegNetX320", "RegNe
     ],
 )
 def test_architecture(name, monkeypatch):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     # Names and shapes are compared only, and drawing millions of numbers takes longest.
     monkeypatch.setattr(tf.keras.initializers.VarianceScaling, "values", zeros)
     make = getattr(applications, name)

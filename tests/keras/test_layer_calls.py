@@ -49,7 +49,7 @@ def test_dynamic_layers_make_the_model_run_eagerly():
 
 
 def test_names_of_op_layers():
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     layers.Add(name="tf.__operators__.add")
     x = tf.keras.Input([2])
     outputs = [x + x, x**2, x[:, 0], tf.concat([x, x], 1), x == 1.0]

@@ -9,6 +9,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.core.dispatch import operation
+from meshflow.core.dispatch.dispatch import apply
 from meshflow.kernels import descriptors, library
 
 x = np.arange(32, dtype=np.float32).reshape(8, 4)
@@ -84,6 +85,22 @@ def test_cleared_sessions_keep_no_compiled_ops_and_models_go_on():
     assert [each() for each in ended] == [None] * 3
     np.testing.assert_array_equal(model(x), before)
     assert op.compiled((1,))(2) == 3
+
+
+def test_ops_of_second_gradients_end_with_their_last_reference():
+    op = operation.Op("cube", lambda operands, _: operands[0] ** 3)
+    a = tf.constant(2.0)
+    with tf.GradientTape() as outer:
+        outer.watch(a)
+        with tf.GradientTape() as inner:
+            inner.watch(a)
+            cube = apply(op, (a,))
+        slope = inner.gradient(cube, a)
+    assert outer.gradient(slope, a) == 12.0
+    ended = weakref.ref(op)
+    del op, inner, outer, cube, slope
+    gc.collect()
+    assert ended() is None
 
 
 def test_kernels_of_ever_new_shapes_are_bounded():

@@ -121,7 +121,7 @@ class Lazy(tf.keras.Model):
 
 
 def test_layers_made_while_a_step_is_traced_are_numbered_anew():
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     layers.Dense(1), layers.Dense(1)
     model = Lazy()
     model.compile("sgd", "mse")
@@ -138,7 +138,7 @@ def test_layers_made_in_a_symbolic_call_are_numbered_anew():
         def call(self, inputs):
             return self.dense(inputs)
 
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     layers.Dense(1)
     inputs = tf.keras.Input((3,))
     blocks = [Block(), Block()]

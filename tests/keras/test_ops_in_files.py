@@ -28,7 +28,7 @@ CASES = {
 
 
 def made(function):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     inputs = [tf.keras.Input([3], name=name) for name in "ab"]
     return tf.keras.Model(inputs, function(*inputs))
 

@@ -14,7 +14,7 @@ X = np.random.default_rng(0).normal(size=(2, 6, 4)).astype("float32")
 
 
 def made(function, path):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     x = tf.keras.Input([6, 4], name="x")
     model = tf.keras.Model(x, function(x), name="m")
     model.save(path, keras_version=3)

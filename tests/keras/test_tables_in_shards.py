@@ -23,7 +23,7 @@ def in_shards(count):
 
 
 def make(count, optimizer="adam"):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     layers = [
         tf.keras.Input([3], dtype="int32"),

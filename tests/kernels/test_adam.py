@@ -34,6 +34,7 @@ def without_the_handler(monkeypatch):
 
 
 @pytest.mark.isa
+@pytest.mark.optimized
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (16,), (3, 3, 5, 7), (64, 65), ((1 << 20) + 3,)])
 def test_updates_have_the_bits_of_xlas_code(shape):
     operands = arrays(shape or (1,))
@@ -90,6 +91,7 @@ def weights_after(steps):
     return text, [w.numpy() for w in [*variables, *optimizer.variables()]]
 
 
+@pytest.mark.optimized
 def test_an_optimizers_steps(monkeypatch):
     text, own = weights_after(3)
     assert text.count("@meshflow_adam(") == 3

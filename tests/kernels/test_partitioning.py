@@ -81,6 +81,7 @@ def test_division_changes_no_result(name):
             np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5, err_msg=f"{what} {left} {right}")
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("channels", [8, 64])
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_split_images_give_the_same_bits(size, channels, dtype):
 
 
 @pytest.mark.isa
+@pytest.mark.optimized
 @pytest.mark.parametrize("channels", [3, 16])
 @pytest.mark.parametrize("padding", [(4, 4), (3, 3), (0, 4)], ids=str)
 def test_split_images_give_the_same_bits_under_wide_padding(padding, channels):
@@ -120,6 +122,7 @@ def test_split_images_give_the_same_bits_under_wide_padding(padding, channels):
 
 
 @pytest.mark.isa
+@pytest.mark.optimized
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size, stride", [(3, 2), (4, 2), (5, 3)])
 def test_split_images_give_the_same_bits_when_spread_out(size, stride, dtype):
@@ -138,6 +141,7 @@ def test_split_images_give_the_same_bits_when_spread_out(size, stride, dtype):
         assert found.tobytes() == expected.tobytes(), spec
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("size", [12, 16, 20])
 def test_stacked_convolutions_give_the_same_bits_where_sizes_do_not_divide(size):
     """Strides and missing padding lead to parts of odd sizes, and to sizes that 4 does not divide."""

@@ -95,6 +95,7 @@ def convolution(x, w):
     return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers)
 
 
+@pytest.mark.optimized
 def test_parts_run_where_the_whole_would(rng):
     """A whole above each threshold is cut into parts below it, and keeps its bits."""
     mesh = Mesh(np.array(jax.devices()[:4]), ("a",))

@@ -19,6 +19,7 @@ def test_the_gradient_of_a_bias_has_the_digits_of_its_dtype(shape, dtype):
     np.testing.assert_allclose(np.asarray(got, np.float64), wanted, rtol=2**-8)
 
 
+@pytest.mark.optimized
 def test_what_is_summed_is_computed_once():
     if library.load() is None:
         pytest.skip("the sum is XLA's own")

@@ -10,10 +10,14 @@ from meshflow import kernels
 from meshflow.kernels import library, table_rows
 from meshflow.kernels.library import Library
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library) or not kernels.status().has_handler(library.SUM_ROWS),
-    reason="the CPU kernels are not built here",
-)
+pytestmark = [
+    pytest.mark.optimized,
+    pytest.mark.skipif(
+        not isinstance(kernels.status(), Library)
+        or not kernels.status().has_handler(library.SUM_ROWS),
+        reason="the CPU kernels are not built here",
+    ),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from meshflow.passes import constant_hoisting
 from meshflow.passes.constant_hoisting import hoist_constants
 from meshflow.passes.epilogue_fusion import fuse_epilogues
 
+pytestmark = pytest.mark.optimized
+
 
 def draw(shape, seed=0, dtype=jnp.float32):
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * 0.2, dtype)

@@ -94,7 +94,7 @@ def values(tf, np):
 
 def evaluate(expression, tf, np):
     """The results of an expression as arrays, or the exception."""
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     try:
         result = eval(expression, values(tf, np))
     except Exception as error:

@@ -35,7 +35,7 @@ def made(**more):
     """A strategy, and a model of it."""
     options = {"zero": 3, "zero_over": "data", "micro_batches": 2, "recompute": "layer", **more}
     strategy = tf.distribute.MeshStrategy(mesh, "batch:node+data", **options)
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(1)
     with strategy.scope():
         layers = [tf.keras.layers.Dense(32, "relu"), tf.keras.layers.Dense(8)]

@@ -29,7 +29,7 @@ def test_codes_and_what_they_lose(kind, bound, rng):
 
 
 def trained(scope, x, y, optimizer="adam", epochs=5):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     with scope:
         wide = tf.keras.layers.Dense(128, "relu")

@@ -125,7 +125,7 @@ def test_without_limit(name, ragged, rng, monkeypatch):
 
 def trained(scope, x, **kwargs):
     """A model of experts after `fit`, and its history; the last batch does not divide."""
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     with scope:
         inputs = tf.keras.Input((4, 8))

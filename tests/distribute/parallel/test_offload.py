@@ -21,7 +21,7 @@ from meshflow.placement.file_store import FileArray
 
 
 def trained(scope, x, steps=1):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     with scope:
         wide = tf.keras.layers.Dense(16, "relu")
@@ -106,7 +106,7 @@ def blocks():
 
 
 def curve(strategy, x, y):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = blocks()

@@ -72,7 +72,7 @@ def rich():
 
 
 def compiled(make, strategy=None, **options):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(1)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with contextlib.nullcontext() if strategy is None else strategy.scope():

@@ -56,7 +56,7 @@ def test_other_layers_and_forms_of_rules():
     assert found["conv2d_transpose/kernel"] == [U, U, over, U]
     assert found["lstm/lstm_cell/kernel"] == [U, "model"]
     assert found["lstm/lstm_cell/bias"] == ["model"]
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     assert found != specs(make, "gates:model")
 
 

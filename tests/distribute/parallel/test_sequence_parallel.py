@@ -176,7 +176,7 @@ def test_long_sequences_run_in_blocks(rng, monkeypatch):
 
 
 def trained(scope, x):
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     layers = tf.keras.layers
     with scope:

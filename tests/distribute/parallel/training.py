@@ -37,7 +37,7 @@ def mlp():
 
 def trained(make, strategy=None, batch=None, steps=6, fit=None, **compiled):
     """A model trained by `fit`, and the curves of what it reports."""
-    tf.keras.backend.clear_session()
+    tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(1)
     x, y, *weights = batch or data()
     compiled = {"optimizer": lambda: tf.keras.optimizers.Adam(1e-2), "loss": "mse", **compiled}

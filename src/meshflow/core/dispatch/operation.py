@@ -10,9 +10,11 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+
+T = TypeVar("T")
 
 # Compiled forms that an op keeps of each kind; static arguments that never end must not fill memory.
 FORMS = 1024
@@ -82,7 +84,7 @@ class Op:
         """`bound(static)`, compiled once per static arguments."""
         function = self._compiled.get(static)
         if function is None:
-            function = _kept(self._compiled, static, jax.jit(self.bound(static)))
+            function = kept(self._compiled, static, jax.jit(self.bound(static)))
         return function
 
     def donating(self, static: tuple[Any, ...], operands: tuple[int, ...]) -> Callable[..., Any]:
@@ -90,20 +92,20 @@ class Op:
         key = static, operands
         if (found := self._donating.get(key)) is None:
             made = jax.jit(self.bound(static), donate_argnums=operands)
-            found = _kept(self._donating, key, made)
+            found = kept(self._donating, key, made)
         return found
 
     def gradient(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Gradient:
         """The op that maps (operands, output gradients) to the gradients of the wanted operands."""
         key = static, wanted
         if (found := self._gradients.get(key)) is None:
-            found = _kept(self._gradients, key, Gradient(self, static, wanted))
+            found = kept(self._gradients, key, Gradient(self, static, wanted))
         return found
 
     def forward(self, key: Any, make: Callable[[], Op]) -> Op:
         """The op of `make` that moves tangents forwards, made once for each key."""
         if (found := self._forward.get(key)) is None:
-            found = _kept(self._forward, key, make())
+            found = kept(self._forward, key, make())
         return found
 
     def forget(self) -> None:
@@ -122,7 +124,7 @@ class Op:
         key = static, wanted
         if (found := self._residual.get(key)) is None:
             forward = functools.partial(forward_of_wanted, self.bound(static), wanted)
-            found = _kept(self._residual, key, forward)
+            found = kept(self._residual, key, forward)
         return found
 
     def compiled_residual(
@@ -131,7 +133,7 @@ class Op:
         """`residual`, compiled."""
         key = static, wanted, "compiled"
         if (found := self._residual.get(key)) is None:
-            found = _kept(self._residual, key, jax.jit(self.residual(static, wanted)))
+            found = kept(self._residual, key, jax.jit(self.residual(static, wanted)))
         return found
 
 
@@ -143,7 +145,7 @@ def forget_forms() -> None:
         op.forget()
 
 
-def _kept(forms: dict[Any, Any], key: Any, made: Any) -> Any:
+def kept(forms: dict[Any, T], key: Any, made: T) -> T:
     """`made`, kept under `key`; the oldest is forgotten where there are too many."""
     if len(forms) >= FORMS:
         # A copy first: other threads keep forms too.

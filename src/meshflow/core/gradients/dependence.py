@@ -7,12 +7,13 @@ integers, as the choice of `tf.maximum`, does not count.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from meshflow.core.dispatch.operation import Gradient, Op, is_inexact
+from meshflow.core.dispatch.operation import Gradient, Op, is_inexact, kept
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
 
@@ -25,7 +26,10 @@ _ZEROS = frozenset(
 _CALLS = frozenset(
     {"checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit"}
 )
-_known: dict[Any, list[frozenset[int]] | None] = {}
+# By operands, of every gradient; gradients come and go with what they are of.
+_known: weakref.WeakKeyDictionary[Op, dict[Any, list[frozenset[int]] | None]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def links(op: Op, operands: Sequence[Any]) -> list[frozenset[int]] | None:
@@ -42,16 +46,16 @@ def links(op: Op, operands: Sequence[Any]) -> list[frozenset[int]] | None:
         return None
     specs = jax.tree.map(_spec, list(operands), is_leaf=lambda leaf: isinstance(leaf, Tensor))
     leaves, tree = jax.tree.flatten(specs)
-    key = op, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    if key not in _known:
-        try:
-            closed = jax.make_jaxpr(op.bound(()))(*specs)
-        except Exception:  # an op that asks for values; what it depends on stays open
-            _known[key] = None
-        else:
-            given = [frozenset([i]) for i in range(len(leaves))]
-            _known[key] = _reach(closed.jaxpr, given)
-    return _known[key]
+    known = _known.setdefault(op, {})
+    key = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    if key in known:
+        return known[key]
+    try:
+        closed = jax.make_jaxpr(op.bound(()))(*specs)
+    except Exception:  # an op that asks for values; what it depends on stays open
+        return kept(known, key, None)
+    given = [frozenset([i]) for i in range(len(leaves))]
+    return kept(known, key, _reach(closed.jaxpr, given))
 
 
 def _spec(tensor: Tensor) -> jax.ShapeDtypeStruct:

@@ -295,7 +295,7 @@ def test_a_strategy_that_plans_when_training_begins(rng):
     y = rng.normal(size=(32, 8)).astype("float32")
 
     def trained(strategy=None):
-        tf.keras.backend.clear_session()
+        tf.keras.backend.reset_uids()
         tf.keras.utils.set_random_seed(2)
 
         def make():
