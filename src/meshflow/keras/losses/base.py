@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
@@ -217,14 +217,6 @@ class LossFunctionWrapper(Loss):
 class _Defined(LossFunctionWrapper):
     """Of the classes here, whose configurations later versions of Keras write with their function's name."""
 
-    # Arguments, with their defaults, that Keras' own classes do not have.
-    _further: Mapping[str, Any] = {}
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration, as Keras reads it where it can."""
-        config = super().get_config()
-        return {k: v for k, v in config.items() if k not in self._further or v != self._further[k]}
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The loss with a configuration."""
@@ -292,10 +284,5 @@ def define(
         f"{doc}{formula_text(fn)}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
         "  name: the loss's name.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
     )
-    body = {
-        "__init__": __init__,
-        "__doc__": text,
-        "__module__": "meshflow.keras.losses",
-        "_further": {n: extra[n].default for n in last},
-    }
+    body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
     return type(name, (_Defined,), body)
