@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.placement.exchanges import Comparison, Exchange, compared
+from meshflow.placement.expected_traffic import Comparison, Exchange, compared
 from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, called
 from meshflow.profiler.traces import Trace, kind_of
 

@@ -14,7 +14,7 @@ from meshflow.distribute.parallel.planner.hardware import Hardware
 from meshflow.distribute.parallel.planner.profile import profiled
 from meshflow.distribute.parallel.planner.trial import unplaced
 from meshflow.distribute.parallel.strategy import MeshStrategy, in_training
-from meshflow.placement.exchanges import Exchange
+from meshflow.placement.expected_traffic import Exchange
 from meshflow.profiler import description
 
 __all__ = ["Outside", "choice_of", "theory"]
