@@ -157,7 +157,9 @@ class _Reader:
         known.update(zip(jaxpr.invars, given, strict=True))
 
         def at(v: Any) -> Any:
-            return v.aval.dtype.type(v.val) if isinstance(v, jex_core.Literal) else known[v]
+            if isinstance(v, jex_core.Literal):
+                return np.dtype(v.val.dtype).type(v.val)
+            return known[v]
 
         for eqn in jaxpr.eqns:
             known.update(
