@@ -155,7 +155,12 @@ class _Reader:
         jaxpr = closed.jaxpr
         known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         known.update(zip(jaxpr.invars, given, strict=True))
-        at = lambda v: v.aval.dtype.type(v.val) if isinstance(v, jex_core.Literal) else known[v]
+
+        def at(v: Any) -> Any:
+            if isinstance(v, jex_core.Literal):
+                return np.dtype(v.val.dtype).type(v.val)
+            return known[v]
+
         for eqn in jaxpr.eqns:
             known.update(
                 zip(eqn.outvars, self._results(eqn, [at(v) for v in eqn.invars]), strict=True)
