@@ -8,7 +8,10 @@ import meshflow as tf
 
 @pytest.fixture(scope="module", params=["threads", "processes"])
 def strategy(request):
-    made = tf.distribute.ParameterServerStrategy(engine=request.param, workers=2, servers=2)
+    # On a crowded machine processes begin slowly.
+    made = tf.distribute.ParameterServerStrategy(
+        engine=request.param, workers=2, servers=2, patience=600.0
+    )
     yield made
     made.cluster.stop()
 

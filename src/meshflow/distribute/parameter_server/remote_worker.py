@@ -118,8 +118,7 @@ class Functions:
         Args:
           function: the function.
         """
-        # What is built just now, in another thread, would be sent in parts.
-        with self._strategy.making, self._lock:
+        with self._strategy.building, self._lock:
             found = self._known.get(id(function))
             if found is None:
                 known = self._strategy.count

@@ -171,8 +171,10 @@ class ParameterServerStrategy(Strategy):
         self.count = 0
         self._optimizer_keys = itertools.count(1)
         self._bytes = [0] * len(self.cluster.servers)
-        # Held while variables and slots are made, and while what refers to them is pickled.
-        self.making = threading.RLock()
+        self._making = threading.RLock()
+        # Held while a closure is tried out, and while functions are pickled: of what is half built no part is sent. Who traces
+        # a function may want the other one, so that is not held for so long.
+        self.building = threading.RLock()
         # By optimizer, the variables that servers have slots of.
         self.states: dict[int, set[int]] = {}
         self._variables: weakref.WeakValueDictionary[int, HostedVariable] = (
@@ -241,7 +243,7 @@ class ParameterServerStrategy(Strategy):
                 f"Variable {variable.name} of dtype {variable.dtype.name} and shape {variable.shape}: parameter "
                 "servers host variables of numbers with a fixed shape. Make it outside of the scope."
             )
-        with self.making:
+        with self._making:
             size = int(np.prod(variable._shape, dtype=np.int64)) * variable.dtype.size
             servers = wanted_servers() or (self._bytes.index(min(self._bytes)),)
             if max(servers) >= len(self._bytes):
@@ -278,7 +280,7 @@ class ParameterServerStrategy(Strategy):
           Whether there are more now, with which it is to be run again. Otherwise nothing keeps what it makes: workers
           have their own.
         """
-        with self.making:
+        with self.building:
             before = self.count
             if before != known:
                 return True
@@ -306,7 +308,7 @@ class ParameterServerStrategy(Strategy):
           optimizer: the optimizer.
           variables: variables that a closure trains.
         """
-        with self.making, self.scope():
+        with self._making, self.scope():
             key = self.key_of(optimizer)
             known = self.states.get(key, set())
             if all(v.key in known for v in variables):
@@ -346,7 +348,7 @@ class ParameterServerStrategy(Strategy):
         Args:
           optimizer: the optimizer.
         """
-        with self.making:
+        with self._making:
             key: int | None = optimizer.__dict__.get("_hosted_key")
             if key is None:
                 key = optimizer._hosted_key = next(self._optimizer_keys)
