@@ -135,3 +135,13 @@ def test_errors_of_damaged_files_name_file_and_layer(tmp_path, key, value, text)
     assert text in str(caught.value)
     if key != "use_bias":
         assert "Layer 'wrong'" in str(caught.value)
+
+
+def test_optimizers_that_have_not_trained_are_written_as_they_are(tmp_path):
+    path = tmp_path / "m.keras"
+    CASES["compiled"](keras).save(path)
+    with zipfile.ZipFile(path) as archive:
+        written = json.loads(archive.read("config.json"))["compile_config"]["optimizer"]
+    # tf-keras refuses settings such as weight_decay for one of `optimizers.legacy`.
+    assert written["module"] == "keras.optimizers" and "weight_decay" in written["config"]
+    assert float(keras.models.load_model(path).optimizer.momentum) == 0.75
