@@ -1,7 +1,9 @@
 """Serialized objects have tf-keras' form, and become the same objects again."""
 
 import json
+import re
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +102,46 @@ def test_build_and_compile_configurations():
     other.compile_from_config(model.get_compile_config())
     assert other.get_compile_config() == model.get_compile_config()
     assert float(other.optimizer.learning_rate) == 0.5
+
+
+def _changed(path, change):
+    """Changes the configuration in a `.keras` file."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(members["config.json"])
+    change(config)
+    members["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize(
+    "key, value, text",
+    [
+        ("kernel_regularizer", "nothing", "Unknown regularizer: 'nothing'"),
+        ("units", [[3]], "units"),
+        ("dtype", {"a": 1}, "damaged"),
+        ("use_bias", False, "Weight count mismatch"),
+    ],
+)
+def test_errors_of_damaged_files_name_file_and_layer(tmp_path, key, value, text):
+    x = keras.Input((4,))
+    path = tmp_path / "m.keras"
+    keras.Model(x, keras.layers.Dense(3, name="wrong")(x)).save(path)
+    _changed(path, lambda config: config["config"]["layers"][1]["config"].update({key: value}))
+    with pytest.raises((ValueError, TypeError), match=re.escape(str(path))) as caught:
+        keras.models.load_model(path)
+    assert text in str(caught.value)
+    if key != "use_bias":
+        assert "Layer 'wrong'" in str(caught.value)
+
+
+def test_optimizers_that_have_not_trained_are_written_as_they_are(tmp_path):
+    path = tmp_path / "m.keras"
+    CASES["compiled"](keras).save(path)
+    with zipfile.ZipFile(path) as archive:
+        written = json.loads(archive.read("config.json"))["compile_config"]["optimizer"]
+    # tf-keras refuses settings such as weight_decay for one of `optimizers.legacy`.
+    assert written["module"] == "keras.optimizers" and "weight_decay" in written["config"]
+    assert float(keras.models.load_model(path).optimizer.momentum) == 0.75

@@ -189,7 +189,7 @@ def serialize(loss: Any, use_legacy_format: bool = False) -> dict[str, Any] | st
 
     Example:
       >>> import meshflow as tf
-      >>> tf.keras.losses.serialize(tf.keras.losses.huber)
+      >>> tf.keras.losses.serialize(tf.keras.losses.huber)["config"]
       'huber'
     """
     return serialization.serialize(loss, use_legacy_format)

@@ -232,7 +232,7 @@ def serialize(metric: Any, use_legacy_format: bool = False) -> dict[str, Any] | 
 
     Example:
       >>> import meshflow as tf
-      >>> tf.keras.metrics.serialize(tf.keras.metrics.mse)
+      >>> tf.keras.metrics.serialize(tf.keras.metrics.mse)["config"]
       'mean_squared_error'
     """
     return serialization.serialize(metric, use_legacy_format)

@@ -226,6 +226,12 @@ def _write_archive(
             _write_state(model, optimizer, file)
         else:
             new = _write_optimizer(keras3, model, optimizer, file)
+            # One that has not trained has no state that would tell.
+            new = new or (
+                optimizer is not None
+                and is_new(optimizer)
+                and len(optimizer_state.state_of(optimizer)) <= 1
+            )
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
