@@ -321,6 +321,18 @@ def test_a_saved_keras_model_is_converted(tmp_path):
     np.testing.assert_allclose(_of(run, x), model(x).numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("cut", [
+    lambda x: x[:, ::2, 1:-1], lambda x: x[:, 1:6:3], lambda x: x[:, ::-1, 1:3], lambda x: x[:, 2, ::2],
+    lambda x: x[:, -3:, 4:], lambda x: tf.gather(x, [1, 3, 5], axis=1), lambda x: tf.gather(x, [2, 2, 4], axis=1),
+])  # fmt: skip
+def test_slices_with_steps(cut):
+    function = tf.function(cut, input_signature=[tf.TensorSpec([None, 7, 5], name="x")])
+    x = np.random.default_rng(0).normal(size=(3, 7, 5)).astype(np.float32)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    np.testing.assert_array_equal(_of(run, x), function(x).numpy())
+
+
 def test_functions_that_were_saved_compiled_are_converted(tmp_path):
     """What `tf.Module`s, subclassed models and `export` write has no layers, but programs."""
     cell = L.GRU(2)

@@ -133,6 +133,10 @@ def test_damaged_files_are_named(form, needs, model, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(tf.errors.DataLossError, match=f"model.{form}"):
             tf.profiler.profile_model(path, runs=1)
+    if form == "tflite":
+        # Names are shown, and nothing else.
+        path.write_bytes(whole.replace(b"conv2d", b"\xffonv2d"))
+        assert tf.profiler.profile_model(path, runs=1).operators
 
 
 def test_command(model, tmp_path):

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from meshflow.deployment.equations import Equation
 from meshflow.deployment.lowering import Refused
 
-__all__ = ["Rows", "placed", "read"]
+__all__ = ["Rows", "as_slice", "placed", "read"]
 
 
 @dataclasses.dataclass
@@ -61,6 +63,36 @@ def read(
     if sorted(d.collapsed_slice_dims) != sorted(axes) or any(sizes[i] != 1 for i in axes):
         raise Refused("it gathers ranges of rows, not single ones")
     return Rows(axes, d.offset_dims)
+
+
+def as_slice(equation: Equation) -> Equation | None:
+    """A gather at known places that are one behind the other, or every so many, as a slice: x[:, ::2, 1:-1].
+
+    Args:
+      equation: any equation.
+    """
+    if equation.name != "gather" or equation.inputs[1].constant is None:
+        return None
+    operand, places = equation.inputs
+    d, sizes = equation.params["dimension_numbers"], list(equation.params["slice_sizes"])
+    free = [i for i in range(len(operand.shape)) if i not in d.offset_dims]
+    if len(places.shape) != 2 or d.operand_batching_dims or free != list(d.collapsed_slice_dims):
+        return None
+    indices = np.broadcast_to(equation.inputs[1].constant, places.shape)
+    starts, limits, strides = [0] * len(sizes), sizes, [1] * len(sizes)
+    for axis, column in zip(d.start_index_map, indices.T, strict=True):
+        steps = set(np.diff(column).tolist()) if axis in free else {0}
+        whole = operand.shape[axis]
+        if not column.size or len(steps) > 1 or (axis not in free and np.ptp(column)):
+            return None
+        starts[axis], strides[axis] = int(column[0]), int(max(steps, default=0)) or 1
+        limits[axis] = int(column[-1]) + sizes[axis]
+        # What lies outside, or goes backward, is left to who gathers.
+        inside = isinstance(whole, int) and 0 <= starts[axis] < limits[axis] <= whole
+        if not inside or strides[axis] < 0 or (len(column) > 1 and axis in free and 0 in steps):
+            return None
+    bounds = {"start_indices": starts, "limit_indices": limits, "strides": strides}
+    return Equation("slice", [operand], [], bounds)
 
 
 def placed(rank: int, offsets: Sequence[int], count: int, axis: int) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import Equation, Program, Value, without_unused
+from meshflow.deployment.gathering import as_slice
 
 __all__ = ["with_idioms"]
 
@@ -50,6 +51,11 @@ class Makers:
         """The equation that makes a value, if it is one of these."""
         equation = self.made.get(value.least)
         return equation if equation is not None and equation.name in names else None
+
+
+def _sliced(makers: Makers, equation: Equation) -> Equation | None:
+    """Elements that are picked one behind the other."""
+    return as_slice(equation)
 
 
 def _scalar(value: Value) -> float | None:
@@ -317,5 +323,5 @@ def _counts(pool: Equation) -> np.ndarray | None:
 
 
 _FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
-    _clipped, _kept, _mean, _softmax, _gelu, _reduced, _windows, _average,
+    _sliced, _clipped, _kept, _mean, _softmax, _gelu, _reduced, _windows, _average,
 )  # fmt: skip

@@ -41,7 +41,7 @@ def _not(x: Any) -> Any:
     return lax.bitwise_not(x)
 
 
-for _name, _function in {
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "abs": lax.abs, "add": lax.add, "and": lax.bitwise_and, "atan2": lax.atan2, "cbrt": lax.cbrt, "ceil": lax.ceil,
     "complex": lax.complex, "cosine": lax.cos, "divide": lax.div, "exponential": lax.exp,
     "exponential_minus_one": lax.expm1, "floor": lax.floor, "imag": lax.imag, "is_finite": lax.is_finite,
@@ -52,7 +52,8 @@ for _name, _function in {
     "sign": lax.sign, "sine": lax.sin, "sqrt": lax.sqrt, "subtract": lax.sub, "tan": lax.tan, "tanh": lax.tanh,
     "xor": lax.bitwise_xor, "round_nearest_even": _round(lax.RoundingMethod.TO_NEAREST_EVEN),
     "round_nearest_afz": _round(lax.RoundingMethod.AWAY_FROM_ZERO),
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _ELEMENTWISE.items():
     _elementwise(_name, _function)
 
 _COMPARED = {"EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge}
@@ -209,8 +210,10 @@ def _convolution(reader: Reader, op: _Op, given: list[Any]) -> Any:
     reversal = op.attributes.get("window_reversal", None)
     if reversal is not None and any(mlir_ir.DenseBoolArrayAttr(reversal)):
         raise Unread("its window is reversed")
+    operand, kernel = map(as_array, given[:2])
     return lax.conv_general_dilated(
-        *map(as_array, given[:2]),
+        operand,
+        kernel,
         numbers(op, "window_strides", [1] * rank),
         list(zip(padding[::2], padding[1::2], strict=True)),
         numbers(op, "lhs_dilation", [1] * rank),

@@ -126,11 +126,11 @@ def save_sharded(
             size = 0
         shards[-1][key] = value
         size, total = size + bytes_of, total + bytes_of
-    places = {}
+    places: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
-        file = f"{name.removesuffix(INDEX)}-{number:05}-of-{len(shards):05}.safetensors"
-        save_file(shard, gfile.join(folder, file), metadata)
-        places |= dict.fromkeys(shard, file)
+        place = f"{name.removesuffix(INDEX)}-{number:05}-of-{len(shards):05}.safetensors"
+        save_file(shard, gfile.join(folder, place), metadata)
+        places |= dict.fromkeys(shard, place)
     with replacing(index, "w") as file:
         content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         file.write(json.dumps(content, indent=2) + "\n")

@@ -205,7 +205,8 @@ def _by_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) -> DeployedP
         recorded = _session(runtime, path, str(Path(folder) / "nodes"))
         for _ in range(runs + 1):
             recorded.run(None, feed)
-        events = json.loads(Path(recorded.end_profiling()).read_text())
+        written = Path(recorded.end_profiling()).read_text("utf-8", errors="replace")
+        events = json.loads(written)
     found: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):

@@ -85,10 +85,18 @@ def _with_sizes(
     if data[4:8] != b"TFL3":
         raise DataLossError(f"{path} is no .tflite file.")
     try:
-        model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(data, 0))
-        main = model.subgraphs[0]
-    except Exception as error:
-        raise DataLossError(f"{path} is a damaged .tflite file: {error}.") from error
+        return _sized(schema, flatbuffers, data, inputs, batch)
+    except InvalidArgumentError:
+        raise
+    except Exception as error:  # of any kind: the tables of a damaged file lead anywhere
+        raise DataLossError(f"{path} is a damaged .tflite file: {error!r}.") from error
+
+
+def _sized(
+    schema: Any, flatbuffers: Any, data: bytes, inputs: Any, batch: int
+) -> tuple[bytes, list[str], list[Any], list[_Result]]:
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(data, 0))
+    main = model.subgraphs[0]
     keys = {
         m.tensorIndex: _text(m.name)
         for s in model.signatureDefs or []
@@ -161,7 +169,7 @@ def _with_results(operators: list[Operator], results: list[_Result]) -> list[Ope
 
 
 def _text(name: Any) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
 def _whole(content: bytes, feed: list[Any], runs: int) -> tuple[float, float, float]:

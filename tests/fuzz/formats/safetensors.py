@@ -18,7 +18,7 @@ def seeds():
     path = os.path.join(tempfile.gettempdir(), f"{os.getpid()}-seed.safetensors")
     model().save_weights(path)
     found = [content(path)]
-    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.ones(3, ml_dtypes.bfloat16)}
+    arrays = {"a": np.arange(600.0).reshape(2, 300), "b": np.ones(300, ml_dtypes.bfloat16)}
     save_file(arrays, path, {"format": "tf"})
     shard = os.path.basename(written(content(path), "shard.safetensors"))
     index = (
