@@ -1,7 +1,8 @@
 """What `fit` can do, and checkpoints, under every option on eight devices. Run by test_pairs.py.
 
-Arguments: "features" and one of them, or "files"; then names of options (all of them without any). Prints a line of JSON for each pair:
-two names, and the largest relative difference from one device, or an error's text in its place.
+Arguments: "features" and one of them, or "files"; then names of options, or "i/n" for the i-th of n parts of them (all without
+any). Prints a line of JSON for each pair: two names, and the largest relative difference from one device, or an error's text in
+its place.
 """
 
 import contextlib
@@ -148,11 +149,11 @@ class Block(LAYERS.Layer):
         return {**super().get_config(), "attends": self.attends, "experts": self.experts}
 
 
-def language_model(mask_zero=False):
+def language_model(mask_zero=False, blocks=4):
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     x = LAYERS.Embedding(WORDS, WIDTH, mask_zero=mask_zero)(tokens)
     x = Block(attends=True)(x)
-    for _ in range(4):
+    for _ in range(blocks):
         x = Block()(x)
     x = Block(experts=True)(x)
     return tf.keras.Model(tokens, LAYERS.Dense(WORDS, dims="out:vocab")(x))
@@ -237,9 +238,10 @@ def of_tokens(name):
 
     compiled = {"optimizer": optimizer, "loss": entropy, "metrics": lambda: ["accuracy"]}
     model = made(lambda: language_model(mask_zero=True), name, **compiled, steps_per_execution=2)
-    x, y = text(28)
-    x = np.where(np.arange(TOKENS) < TOKENS - np.arange(28)[:, None] % 3, x, 0)
-    weights = np.linspace(0, 2, 28, dtype="float32")
+    rows = 20
+    x, y = text(rows)
+    x = np.where(np.arange(TOKENS) < TOKENS - np.arange(rows)[:, None] % 3, x, 0)
+    weights = np.linspace(0, 2, rows, dtype="float32")
     history = model.fit(x, y, 8, 2, sample_weight=weights, **FIT).history
     # The busiest expert is another in each micro-batch; masked tokens' predictions are no one's.
     history.pop("mixture_of_experts_load")
@@ -310,9 +312,54 @@ def of_sixteen_bits(name):
         tf.keras.mixed_precision.set_global_policy("float32")
 
 
+def two_inputs():
+    """A model of named inputs and outputs, with penalties, a constraint, and a layer that is not trained."""
+    words, numbers = tf.keras.Input([6], dtype="int32"), tf.keras.Input([WIDTH])
+    bag = LAYERS.GlobalAveragePooling1D()(LAYERS.Embedding(256, WIDTH)(words))
+    x = LAYERS.Concatenate()([bag, LAYERS.Dense(WIDTH, "relu", kernel_regularizer="l2")(numbers)])
+    x = LAYERS.Dense(32, "gelu", kernel_constraint=tf.keras.constraints.MaxNorm(2.0))(x)
+    x = x + LAYERS.Dense(32, "tanh", trainable=False)(x)
+    x = LAYERS.Dense(32, activity_regularizer=tf.keras.regularizers.L2(1e-3))(x)
+    kind = LAYERS.Dense(8, dims="in:embed, out:vocab")(x)
+    value = LAYERS.Dense(1, dims="in:embed, out:one")(x)
+    return tf.keras.Model({"words": words, "numbers": numbers}, {"kind": kind, "value": value})
+
+
+def of_several_inputs(name):
+    """Inputs, outputs, losses, weights and metrics by name, clipping by each norm, moving averages of weights."""
+
+    def optimizer():
+        return tf.keras.optimizers.Adam(
+            tf.keras.optimizers.schedules.CosineDecay(1e-2, 20),
+            clipnorm=0.1,
+            use_ema=True,
+            ema_momentum=0.9,
+            ema_overwrite_frequency=2,
+        )
+
+    compiled = {
+        "optimizer": optimizer,
+        "loss": lambda: {"kind": entropy(), "value": "mae"},
+        "loss_weights": {"kind": 1.0, "value": 0.3},
+        "metrics": lambda: {"kind": ["accuracy"], "value": ["mse"]},
+        "weighted_metrics": lambda: {"kind": [], "value": ["mae"]},
+    }
+    model = made(two_inputs, name, **compiled)
+    rows, rng = 40, np.random.default_rng(2)
+    # No word twice: on one device the norm of a table's gradient counts those apart.
+    words = rng.permutation(256)[: 6 * rows].reshape(rows, 6).astype("int32")
+    x = {"words": words, "numbers": rng.normal(size=(rows, WIDTH)).astype("float32")}
+    y = {"kind": rng.integers(0, 8, rows), "value": rng.normal(size=(rows, 1)).astype("float32")}
+    weights = {"kind": np.linspace(0, 2, rows), "value": np.linspace(1, 0, rows)}
+    found = model.fit(x, y, ROWS, 3, sample_weight=weights, **FIT).history
+    found["evaluated"] = model.evaluate(x, y, batch_size=12, verbose=0)
+    return {**found, **model.predict(x, batch_size=24, verbose=0)}
+
+
 FEATURES = {
     "tokens": of_tokens,
     "callbacks": of_callbacks,
+    "several inputs": of_several_inputs,
     "own steps": of_own_steps,
     "tapes": of_tapes,
     "norms": of_norms,
@@ -331,10 +378,18 @@ def apart(found, wanted):
     return float(max(differences))
 
 
+def named(arguments):
+    """The options that arguments name."""
+    if not arguments:
+        return NAMES
+    part, _, parts = arguments[0].partition("/")
+    return NAMES[int(part) :: int(parts)] if parts else arguments
+
+
 def features(feature, *names):
     run = FEATURES[feature]
     wanted = run("one device")
-    for name in names or NAMES:
+    for name in named(names):
         if name == "one device" or (feature == "norms" and in_micro_batches(name)):
             continue
         try:
@@ -350,12 +405,24 @@ def features(feature, *names):
 STEPS = {"batch_size": ROWS, "shuffle": False, "verbose": 0}
 
 
-def trained(name):
-    """The model that files are written of, after two updates."""
-    model = made(
-        language_model, name, optimizer=lambda: tf.keras.optimizers.Adam(3e-3), loss=entropy
-    )
-    model.fit(*text(ROWS), epochs=2, **STEPS)
+def written(name, folder):
+    """A model that stopped after two updates, and all kinds of files of it in a folder."""
+
+    class Stop(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    adam = lambda: tf.keras.optimizers.Adam(3e-3)
+    model = made(lambda: language_model(blocks=1), name, optimizer=adam, loss=entropy)
+    backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
+    with contextlib.suppress(KeyboardInterrupt):
+        model.fit(*text(ROWS), epochs=5, callbacks=[backup, Stop()], **STEPS)
+    model.save_weights(f"{folder}/weights.weights.h5")
+    model.save(f"{folder}/model.keras")
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    checkpoint.write(f"{folder}/checkpoint")
+    tf.train.CheckpointManager(checkpoint, f"{folder}/managed", 2).save()
     return model
 
 
@@ -364,32 +431,6 @@ def goes_on(model, callbacks=()):
     begin = 2 if callbacks else 0
     history = model.fit(*text(ROWS), epochs=3 + begin, callbacks=[*callbacks], **STEPS).history
     return np.array(history["loss"])
-
-
-def write(model, folder):
-    """All kinds of files of a model after two updates."""
-    model.save_weights(f"{folder}/weights.weights.h5")
-    model.save(f"{folder}/model.keras")
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-    checkpoint.write(f"{folder}/checkpoint")
-    tf.train.CheckpointManager(checkpoint, f"{folder}/managed", 2).save()
-
-
-def interrupted(name, folder):
-    """As training leaves it that is stopped after two updates."""
-
-    class Stop(tf.keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                raise KeyboardInterrupt
-
-    model = made(
-        language_model, name, optimizer=lambda: tf.keras.optimizers.Adam(3e-3), loss=entropy
-    )
-    backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
-    with contextlib.suppress(KeyboardInterrupt):
-        model.fit(*text(ROWS), epochs=5, callbacks=[backup, Stop()], **STEPS)
-    return model
 
 
 def restored(model, folder):
@@ -423,15 +464,11 @@ def whole(name, folder):
 
 def files(*names):
     """Each option's files under each option; whole models are loaded under the next one only."""
-    names = names or tuple(NAMES)
-    folders, wanted = {}, None
-    for name in names:
-        folders[name] = tempfile.mkdtemp(dir=FOLDER)
-        model = trained(name)
-        write(model, folders[name])
-        interrupted(name, folders[name])
-    for name in ["one device", *(n for n in names if n != "one device")]:
-        model = trained(name)
+    names = ["one device", *(n for n in named(names) if n != "one device")]
+    folders = {name: tempfile.mkdtemp(dir=FOLDER) for name in names}
+    models = {name: written(name, folders[name]) for name in names}
+    wanted = None
+    for name, model in models.items():
         for number, writer in enumerate(names):
             try:
                 curves = restored(model, folders[writer])

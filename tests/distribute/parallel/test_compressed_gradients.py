@@ -131,6 +131,30 @@ def test_files_are_read_on_other_meshes_and_without_rounding(rng, tmp_path):
             np.testing.assert_array_equal(found, wanted)
 
 
+def test_errors_of_rounding_go_on_in_a_new_process(rng, tmp_path):
+    """Files are read before there is anything to put the errors into."""
+    x, y = problem(rng)
+    fit = {"batch_size": 32, "shuffle": False, "verbose": 0}
+
+    def new():
+        mesh = dtensor.create_mesh({"data": 4})
+        strategy = tf.distribute.MeshStrategy(mesh, "batch:data", compress="1bit")
+        tf.keras.utils.set_random_seed(3)
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.Input((64,)), tf.keras.layers.Dense(64)])
+            model.compile("adam", "mse")
+        return model, tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+    model, checkpoint = new()
+    model.fit(x, y, **fit)
+    path = checkpoint.write(str(tmp_path / "c"))
+    again, other = new()
+    other.read(path)
+    for going_on in (model, again):
+        going_on.fit(x, y, **fit)
+    np.testing.assert_array_equal(again.layers[0].kernel, model.layers[0].kernel)
+
+
 def in_one_bit(values):
     blocks = values.reshape(-1, 2048)
     signs = np.where(blocks >= 0, 1, -1)

@@ -22,11 +22,9 @@ def train(folder, kind, *kills):
     return curve, weights, text
 
 
-@pytest.fixture(scope="module")
-def one_device():
+def on_one_device(kind):
     tf.keras.utils.set_random_seed(1)
-    model = in_parts.make_model()
-    model.compile(tf.keras.optimizers.Adam(1e-2), "mse")
+    model = in_parts.compiled(kind)
     x, y = in_parts.data()
     history = model.fit(x, y, batch_size=16, epochs=in_parts.EPOCHS, verbose=0).history
     return history["loss"], model.get_weights()
@@ -34,11 +32,13 @@ def one_device():
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", in_parts.CHOICES)
-def test_killed_workers_leave_no_trace_in_weights_that_are_in_parts(one_device, tmp_path, kind):
+def test_killed_workers_leave_no_trace_in_weights_that_are_in_parts(tmp_path, kind):
     curve, expected, _ = train(tmp_path / "undisturbed", kind)
-    np.testing.assert_allclose(curve, one_device[0], rtol=1e-5)
-    for found, wanted in zip(expected, one_device[1], strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+    if kind not in in_parts.IN_FEW_BITS:
+        losses, weights = on_one_device(kind)
+        np.testing.assert_allclose(curve, losses, rtol=1e-5)
+        for found, wanted in zip(expected, weights, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
     # In the second epoch, and after going on, in the one after it.
     _, weights, text = train(tmp_path / "killed", kind, "4@1", "2@0")
     assert "Restart 2 of 2" in text

@@ -33,7 +33,17 @@ CHOICES = {
         "batch:data",
         {"pipeline": "stage", "zero": 1, "micro_batches": 2},
     ),
+    "experts": ({"data": 4}, "batch:data, experts:data", {"zero": 1}),
+    # Errors of rounding are of the devices that made them.
+    "bits": ({"data": 4}, "batch:data", {"compress": "1bit"}),
+    "gains": ({"data": 4}, "batch:data", {"compress": "int8", "zero": 1}),
 }
+OPTIMIZERS = {
+    "bits": lambda: tf.keras.optimizers.OneBitAdam(1e-2, freeze_step=2),
+    "gains": lambda: tf.keras.optimizers.AdaScale(tf.keras.optimizers.SGD(0.05, 0.9)),
+}
+# Kinds that send gradients in few bits: the large ones.
+IN_FEW_BITS = ("bits", "gains")
 
 
 class Kill(tf.keras.callbacks.Callback):
@@ -47,9 +57,15 @@ class Kill(tf.keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def make_model():
-    widths = [LAYERS.Dense(16, "tanh"), LAYERS.Dense(16, "relu"), LAYERS.Dense(16)]
-    return tf.keras.Sequential([tf.keras.Input([8]), *widths, LAYERS.Dense(8)])
+def compiled(kind):
+    """The model of a kind, with its optimizer."""
+    wide = 64 if kind in IN_FEW_BITS else 16
+    layers = [LAYERS.Dense(wide, "tanh"), LAYERS.Dense(wide, "relu"), LAYERS.Dense(16)]
+    if kind == "experts":
+        layers[1] = LAYERS.MixtureOfExperts(4, 16, groups=4)
+    model = tf.keras.Sequential([tf.keras.Input([8]), *layers, LAYERS.Dense(8)])
+    model.compile(OPTIMIZERS.get(kind, lambda: tf.keras.optimizers.Adam(1e-2))(), "mse")
+    return model
 
 
 def data():
@@ -65,8 +81,7 @@ def main(folder, kind, kills):
     if "offload" in options:
         options = {**options, "offload_to": folder}
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
-        model = make_model()
-        model.compile(tf.keras.optimizers.Adam(1e-2), "mse")
+        model = compiled(kind)
     callbacks = [tf.keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1)]
     start = int(os.environ.get("MESHFLOW_RESTARTS", 0))
     if start < len(kills):

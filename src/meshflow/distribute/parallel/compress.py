@@ -209,6 +209,7 @@ class Exchange:
 
     def __init__(self, strategy: Any, program: LossProgram) -> None:
         self.sent = errors_of(strategy, program.variables, program.add_slot)
+        program.restore_slots()
         self.slots = [slot for _, slots in self.sent.values() for slot in slots]
         said = program.sending()
         self._after = strategy.options.compress_after

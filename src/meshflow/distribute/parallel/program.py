@@ -34,6 +34,9 @@ class LossProgram(Protocol):
     def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
         """A slot of zeros of a variable's optimizer; the same when it is asked for again."""
 
+    def restore_slots(self) -> None:
+        """Gives slots that were added the values that restored files hold for them."""
+
     def sending(self) -> Sending:
         """What the optimizer says about gradients that are sent in few bits."""
 

@@ -76,6 +76,10 @@ class ModelProgram:
         self.model.optimizer.build(self.variables)
         return self.model.optimizer.add_slot(variable, name, shape=shape)
 
+    def restore_slots(self) -> None:
+        """Gives added slots their restored values; see `LossProgram`."""
+        self.model.optimizer._run_build_hooks()
+
     def sending(self) -> Sending:
         """What the optimizer says about gradients in few bits; see `LossProgram`."""
         optimizer = self.model.optimizer
