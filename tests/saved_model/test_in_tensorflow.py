@@ -203,12 +203,13 @@ def test_what_tensorflow_cannot_run_is_named_and_saved_for_us(folder, caplog):
     class Solver(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([2, 2])])
         def __call__(self, x):
-            return tf.linalg.cholesky(x)
+            return tf.linalg.eigvals(x)
 
     tf.saved_model.save(Solver(), folder / "solver")
     assert "not for TensorFlow: it calls lapack_" in caplog.text
     matrix = np.array([[4.0, 2.0], [2.0, 3.0]], np.float32)
-    assert_close(tf.saved_model.load(folder / "solver")(matrix), np.linalg.cholesky(matrix), 1e-6)
+    found = np.sort(tf.saved_model.load(folder / "solver")(matrix).numpy().real)
+    assert_close(found, np.sort(np.linalg.eigvals(matrix)), 1e-5)
     assert not graph_of(folder / "solver").signature_def["serving_default"].inputs
 
 
@@ -268,11 +269,11 @@ def test_words_are_looked_up_before_the_program(folder):
 def test_other_layers_of_strings_are_named(folder, caplog):
     texts = tf.keras.Input([1], dtype="string")
     outputs = layers.Dense(1)(
-        layers.TextVectorization(vocabulary=["a"], output_mode="count")(texts)
+        layers.TextVectorization(vocabulary=["a"], output_mode="count", ngrams=2)(texts)
     )
     model = tf.keras.Model(texts, outputs)
     model.save(folder / "counts", save_format="tf")
-    assert "TextVectorization) is saved with" in caplog.text
+    assert "TextVectorization) with ngrams" in caplog.text
     x = tf.constant([["a a"], ["b"]])
     assert_close(tf.keras.models.load_model(folder / "counts")(x), model(x), 1e-6)
 

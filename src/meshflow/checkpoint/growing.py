@@ -39,7 +39,7 @@ class _List(list[Any]):
         super().insert(place, value)
         self._tell()
 
-    def __iadd__(self, values: Any) -> Any:
+    def __iadd__(self, values: Any) -> Any:  # type: ignore[misc]
         self.extend(values)
         return self
 

@@ -58,11 +58,11 @@ __all__ = [
 ]
 
 _GRAPH_MODE = (
-    *("GraphDef", "GraphKeys", "GraphOptions", "InteractiveSession"),
+    *("GraphKeys", "GraphOptions", "InteractiveSession"),
     *("Session", "SessionLog", "disable_eager_execution", "get_collection", "get_default_graph"),
     *("get_default_session", "get_variable", "get_variable_scope", "global_variables", "layers"),
     *("placeholder", "placeholder_with_default", "reset_default_graph", "trainable_variables"),
-    *("variable_scope", "wrap_function", "estimator", "app", "flags", "gfile"),
+    *("variable_scope", "estimator", "app", "flags", "gfile"),
 )
 
 
@@ -212,6 +212,9 @@ _IO = (
 )
 
 
+# Graphs in files of their own.
+_FROZEN = ("GraphDef", "import_graph_def", "wrap_function")
+
 # Messages of event files.
 _EVENTS = ("Event", "Summary", "SummaryMetadata")
 
@@ -240,6 +243,10 @@ def __getattr__(name: str) -> Any:
         return _version_1(getattr(_tf.debugging, name), _CHECKS[name])
     if name in _IO:
         return getattr(_tf.io, name)
+    if name in _FROZEN:
+        from meshflow.saved_model.graph import frozen  # noqa: PLC0415 - it needs an optional package
+
+        return getattr(frozen, name)
     if name in _EVENTS:
         return getattr(_protos, name)
     if name in ("io", "python_io"):

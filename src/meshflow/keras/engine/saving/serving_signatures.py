@@ -110,7 +110,7 @@ def _divided(model: Any, function: Callable[..., Any]) -> Any:
     try:
         steps = [] if part is None else [_steps_to(t, graph) for t in part.cut]
     except NotImplementedError as error:
-        _log.warning("%s cannot be saved as a function: %s", model.name, error)
+        _log.info("%s is saved call by call: it has %s", model.name, error)
         return function
     if part is None or not steps:
         return function
@@ -137,7 +137,7 @@ def _steps_to(tensor: Any, graph: Any) -> tuple[int, list[list[Any]]]:
         layer, given = tensor.node.layer, tensor.node.keras_inputs
         if len(given) != 1 or not hasattr(layer, "exported_steps"):
             kind = type(layer).__name__
-            raise NotImplementedError(f"layer {layer.name} ({kind}) runs on the host")
+            raise NotImplementedError(f"layer {layer.name} ({kind}), which runs on the host")
         (tensor,) = given
         steps = [*layer.exported_steps(len(tensor.shape)), *steps]
     return inputs.index(id(tensor)), steps

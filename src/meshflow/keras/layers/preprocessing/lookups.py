@@ -138,7 +138,7 @@ class StringLookup(IndexLookup):
         """
         if self.invert or self.output_mode != "int" or self.num_oov_indices != 1:
             raise NotImplementedError(
-                f"layer {self.name} (StringLookup) is saved with output_mode='int' and num_oov_indices=1 only"
+                f"layer {self.name} (StringLookup) with vectors as output or several numbers for unknown strings"
             )
         return [self.look_step()]
 

@@ -192,14 +192,14 @@ class TextVectorization(EncodingLayer):
         standard = self.standardize or ""
         if not isinstance(standard, str) or self.output_mode != "int":
             raise NotImplementedError(
-                f"layer {self.name} (TextVectorization) has steps for its own standards and output_mode='int' only"
+                f"layer {self.name} (TextVectorization) with standards of its own or vectors as output"
             )
         return self._steps(standard, rank)
 
     def _steps(self, standard: str, rank: int) -> list[list[Any]]:
         if self.split != "whitespace" or self._widths is not None:
             raise NotImplementedError(
-                f"layer {self.name} (TextVectorization) is saved with split at whitespace and without ngrams only"
+                f"layer {self.name} (TextVectorization) with ngrams, or another split than at whitespace"
             )
         steps: list[list[Any]] = [["flat"]] if rank > 1 else []
         if standard.startswith("lower"):

@@ -1,0 +1,70 @@
+"""Frozen graphs as functions."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+from meshflow.saved_model.graph.nodes import Type, add_node, constant, shape
+
+v1 = tf.compat.v1
+WEIGHTS = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]], np.float32)
+
+
+@pytest.fixture
+def definition(tmp_path):
+    """A graph as a file has it: relu(x @ w) and its first column's argument."""
+    graph = v1.GraphDef()
+    kind = Type(1)
+    add_node(graph.node, "x", "Placeholder", dtype=kind, shape=shape([None, 3]))
+    add_node(graph.node, "w", "Const", dtype=kind, value=constant(WEIGHTS))
+    add_node(graph.node, "product", "MatMul", ["x", "w"], T=kind)
+    add_node(graph.node, "parts/y", "Relu", ["product"], T=kind)
+    add_node(graph.node, "v", "VarHandleOp", dtype=kind, shape=shape([]))
+    add_node(graph.node, "read", "ReadVariableOp", ["v"], dtype=kind)
+    (tmp_path / "frozen.pb").write_bytes(graph.SerializeToString())
+    read = v1.GraphDef()
+    with tf.io.gfile.GFile(str(tmp_path / "frozen.pb"), "rb") as file:
+        read.ParseFromString(file.read())
+    return read
+
+
+def test_parts_of_a_frozen_graph_are_functions(definition):
+    wrapped = v1.wrap_function(lambda: v1.import_graph_def(definition, name=""), [])
+    graph = wrapped.graph
+    assert [op.name for op in graph.get_operations()][:4] == ["x", "w", "product", "parts/y"]
+    assert graph.get_operation_by_name("product").type == "MatMul"
+    assert graph.get_tensor_by_name("x:0").shape == [None, 3]
+    function = wrapped.prune(
+        tf.nest.map_structure(graph.as_graph_element, ["x:0"]),
+        tf.nest.map_structure(graph.as_graph_element, {"y": "parts/y:0"}),
+    )
+    for rows in (1, 4):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        expected = np.maximum(x @ WEIGHTS, 0)
+        assert_close(function(tf.constant(x))["y"], expected, 1e-6)
+        assert_close(function(x=x)["y"], expected, 1e-6)
+    assert_close(wrapped.prune("product:0", "parts/y:0")([[-1.0, 2.0]]), [[0.0, 2.0]], 0)
+    x = tf.Variable(tf.ones([1, 3]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.function(lambda: function(x)["y"])())
+    assert_close(tape.gradient(loss, x), WEIGHTS.sum(1)[None], 1e-6)
+
+
+def test_names_have_the_prefix(definition):
+    wrapped = v1.wrap_function(lambda: v1.import_graph_def(definition), [])
+    assert wrapped.prune("import/x:0", "import/product:0")(tf.ones([2, 3])).shape == [2, 2]
+    with pytest.raises(KeyError, match="not in the graph"):
+        wrapped.prune("x:0", "import/product:0")
+
+
+def test_what_is_no_frozen_graph_is_refused(definition):
+    wrapped = v1.wrap_function(lambda: v1.import_graph_def(definition, name=""), [])
+    with pytest.raises(tf.errors.UnimplementedError, match="variables, whose values are not in it"):
+        wrapped.prune([], "read:0")
+    with pytest.raises(TypeError, match="takes the tensors"):
+        wrapped.prune("x:0", "product:0")()
+    with pytest.raises(tf.errors.UnimplementedError, match="wrap_function"):
+        v1.import_graph_def(definition)
+    with pytest.raises(tf.errors.UnimplementedError, match=r"tf\.function"):
+        v1.wrap_function(lambda: None, [])
