@@ -10,11 +10,9 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
-
-T = TypeVar("T")
 
 # Compiled forms that an op keeps of each kind; static arguments that never end must not fill memory.
 FORMS = 1024
@@ -145,7 +143,7 @@ def forget_forms() -> None:
         op.forget()
 
 
-def kept(forms: dict[Any, T], key: Any, made: T) -> T:
+def kept(forms: dict[Any, Any], key: Any, made: Any) -> Any:
     """`made`, kept under `key`; the oldest is forgotten where there are too many."""
     if len(forms) >= FORMS:
         # A copy first: other threads keep forms too.

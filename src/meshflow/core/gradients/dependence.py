@@ -53,9 +53,11 @@ def links(op: Op, operands: Sequence[Any]) -> list[frozenset[int]] | None:
     try:
         closed = jax.make_jaxpr(op.bound(()))(*specs)
     except Exception:  # an op that asks for values; what it depends on stays open
-        return kept(known, key, None)
-    given = [frozenset([i]) for i in range(len(leaves))]
-    return kept(known, key, _reach(closed.jaxpr, given))
+        reached = None
+    else:
+        reached = _reach(closed.jaxpr, [frozenset([i]) for i in range(len(leaves))])
+    kept(known, key, reached)
+    return reached
 
 
 def _spec(tensor: Tensor) -> jax.ShapeDtypeStruct:
