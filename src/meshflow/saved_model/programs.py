@@ -238,7 +238,7 @@ def for_platforms(
       A `jax.export.Exported`.
     """
     run = jax.jit(function)
-    how = {"_override_lowering_rules": portable_lowerings()} if portable else {}
+    how: dict[str, Any] = {"_override_lowering_rules": portable_lowerings()} if portable else {}
     with _without_places():
         try:
             return jax.export.export(run, platforms=_PLATFORMS, **how)(*specs)

@@ -138,7 +138,7 @@ def _tallied(xp: Any, numbers: Any, weights: Any, depth: int) -> Any:
         return (
             jnp.zeros((*lead, depth), "float32").at[(*rows, places)].add(amounts.astype("float32"))
         )
-    rows = int(np.prod(lead, dtype=np.int64))
-    start = (np.arange(rows) * depth).reshape(*lead, 1)
-    found = np.bincount((start + places).reshape(-1), amounts.reshape(-1), rows * depth)
+    count = int(np.prod(lead, dtype=np.int64))
+    start = (np.arange(count) * depth).reshape(*lead, 1)
+    found = np.bincount((start + places).reshape(-1), amounts.reshape(-1), count * depth)
     return found.astype("float32").reshape(*lead, depth)

@@ -120,10 +120,10 @@ class StringLookup(IndexLookup):
             known = math.logical_and(numbers >= 0, numbers < len(words))
             places = array.where(known, numbers, len(words))
             return array.gather(constant([*words, unknown]), places)
-        numbers = host_values(inputs, "numbers of strings (XLA has no strings)")
-        found = np.empty(numbers.shape, object)
+        given = host_values(inputs, "numbers of strings (XLA has no strings)")
+        found = np.empty(given.shape, object)
         found.reshape(-1)[:] = [
-            words[n] if 0 <= n < len(words) else unknown for n in numbers.reshape(-1).tolist()
+            words[n] if 0 <= n < len(words) else unknown for n in given.reshape(-1).tolist()
         ]
         return Tensor(found)
 
