@@ -12,10 +12,13 @@ from meshflow.kernels import elementwise, library, table_rows
 from meshflow.kernels.library import Library
 
 status = kernels.status()
-pytestmark = pytest.mark.skipif(
-    not isinstance(status, Library) or not status.has_handler(library.UPDATE_ROWS),
-    reason="the CPU kernels are not built here",
-)
+pytestmark = [
+    pytest.mark.optimized,
+    pytest.mark.skipif(
+        not isinstance(status, Library) or not status.has_handler(library.UPDATE_ROWS),
+        reason="the CPU kernels are not built here",
+    ),
+]
 
 LEGACY = tf.keras.optimizers.legacy
 OPTIMIZERS = {

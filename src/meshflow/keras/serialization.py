@@ -43,7 +43,9 @@ def serialize(obj: Any, use_legacy_format: bool = False) -> Any:
     return legacy(obj) if use_legacy_format else serialize_keras_object(obj)
 
 
-def serialize_keras_object(obj: Any) -> Any:
+def serialize_keras_object(
+    obj: Any,
+) -> dict[str, Any] | list[Any] | tuple[Any, ...] | str | float | None:
     """A layer, loss, optimizer or the like, a function, or plain values that hold such, as plain data.
 
     Args:

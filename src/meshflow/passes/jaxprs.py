@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -46,8 +47,9 @@ def users(jaxpr: Any, eqns: list[Any]) -> dict[Any, list[int]]:
     """
     found: dict[Any, list[int]] = {}
     for i, atoms in enumerate([*[eqn.invars for eqn in eqns], jaxpr.outvars]):
-        for atom in variables(atoms):
-            found.setdefault(atom, []).append(i)
+        for atom in atoms:
+            if not isinstance(atom, jex_core.Literal):
+                found.setdefault(atom, []).append(i)
     return found
 
 
@@ -101,7 +103,7 @@ def part(
       outputs: variables and literals that become results.
       eqns: the equations, in order.
     """
-    read = {v for atoms in [*(e.invars for e in eqns), outputs] for v in variables(atoms)}
+    read = set(variables(itertools.chain(*(e.invars for e in eqns), outputs)))
     pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
     constants = [(v, c) for v, c in pairs if v in read]
     jaxpr = closed.jaxpr.replace(
