@@ -19,12 +19,13 @@ def float32_again():
 
 def test_policies_in_configurations_of_layers():
     make = tf.keras.layers.Dense
-    mixed = {"class_name": "Policy", "config": {"name": "mixed_float16"}}
+    module = {"module": "keras.mixed_precision", "registered_name": None}
+    mixed = {"class_name": "Policy", "config": {"name": "mixed_float16"}, **module}
     assert make(1, dtype="mixed_float16").get_config()["dtype"] == mixed
     assert make(1, dtype=mixed_precision.Policy("float64")).get_config()["dtype"] == "float64"
     old = {"class_name": "PolicyV1", "config": {"name": "mixed_float16", "loss_scale": None}}
     layer = make(1, dtype=mixed_precision.experimental.Policy("mixed_float16", loss_scale=None))
-    assert layer.get_config()["dtype"] == old
+    assert layer.get_config()["dtype"] == {"module": None, **old, "registered_name": "PolicyV1"}
     assert make.from_config(layer.get_config()).get_config()["dtype"] == mixed
 
 
@@ -50,7 +51,8 @@ def test_policies_of_own_classes_come_back():
 
     layer = tf.keras.layers.Dense(1, dtype=Own("float32"))
     config = layer.get_config()
-    assert config["dtype"] == {"class_name": "Own", "config": {"name": "float32"}}
+    own = {"class_name": "Own", "config": {"name": "float32"}}
+    assert config["dtype"] == {"module": None, **own, "registered_name": "Own"}
     with tf.keras.utils.custom_object_scope({"Own": Own}):
         assert type(tf.keras.layers.Dense.from_config(config).dtype_policy) is Own
 
