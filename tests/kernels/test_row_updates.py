@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from kernels.beside_xla import both, every_size  # noqa: F401
 from meshflow import kernels
 from meshflow.keras.optimizers import rows
-from meshflow.kernels import elementwise, library, table_rows
+from meshflow.kernels import elementwise, library
 from meshflow.kernels.library import Library
 
 status = kernels.status()
 pytestmark = [
+    pytest.mark.usefixtures("every_size"),
     pytest.mark.optimized,
     pytest.mark.skipif(
         not isinstance(status, Library) or not status.has_handler(library.UPDATE_ROWS),
@@ -20,6 +22,7 @@ pytestmark = [
     ),
 ]
 
+HANDLER = "meshflow_update_rows"
 LEGACY = tf.keras.optimizers.legacy
 OPTIMIZERS = {
     "momentum": LEGACY.SGD(0.1, momentum=0.9),
@@ -33,23 +36,6 @@ OPTIMIZERS = {
 }
 # XLA multiplies by the inverse where these divide by a root.
 ROUNDED = ("adagrad 2.11", "adadelta", "rmsprop", "centered")
-
-
-@pytest.fixture(autouse=True)
-def _every_size(monkeypatch):
-    monkeypatch.setattr(table_rows, "LEAST_ROW", 0)
-    monkeypatch.setattr(table_rows, "LEAST_SIZE", 0)
-
-
-def both(monkeypatch, run, *operands):
-    """What the kernel makes, which must be there, and what XLA makes."""
-    lowered = jax.jit(run).lower(*operands)
-    assert "meshflow_update_rows" in lowered.as_text()
-    found = lowered.compile()(*operands)
-    monkeypatch.setattr(table_rows, "LEAST_ROW", 1 << 40)
-    plain = jax.jit(lambda *o: run(*o)).lower(*operands)
-    assert "meshflow_" not in plain.as_text()
-    return found, plain.compile()(*operands)
 
 
 def problem(shape, count, arrays, index="int64"):
@@ -83,7 +69,7 @@ def test_optimizers(monkeypatch, name, shape, count):
     if name == "centered":
         # A mean square is not less than the mean's.
         arrays[1] = arrays[1] + 1.0
-    found, plain = both(monkeypatch, run, arrays, gradient, numbers, scalars)
+    found, plain = both(monkeypatch, run, arrays, gradient, numbers, scalars, handler=HANDLER)
     for one, other in zip(found, plain, strict=True):
         error = 1e-6 if name in ROUNDED else 0
         np.testing.assert_allclose(one, other, error, error)
@@ -103,7 +89,7 @@ def test_every_operation(monkeypatch, shape, count, index):
     operands = problem(shape, count, 2, index)
     with jax.debug_nans(False):
         operands[0][0] = operands[0][0].at[0].set(jnp.nan)
-        found, plain = both(monkeypatch, updated(rule), *operands)
+        found, plain = both(monkeypatch, updated(rule), *operands, handler=HANDLER)
     for one, other in zip(found, plain, strict=True):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
 
@@ -129,7 +115,7 @@ def test_numbers_below_zero_count_from_the_end():
 def test_large_ones_are_divided_among_threads(monkeypatch):
     operands = problem((3000, 513), 2500, 2)
     rule = lambda a, g: [a[0] - g / jnp.sqrt(a[1]), a[1] + g * g]
-    found, plain = both(monkeypatch, updated(rule), *operands)
+    found, plain = both(monkeypatch, updated(rule), *operands, handler=HANDLER)
     for one, other in zip(found, plain, strict=True):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from kernels.beside_xla import both, every_size  # noqa: F401
 from meshflow import kernels
 from meshflow.kernels import library, table_rows
 from meshflow.kernels.library import Library
 
 pytestmark = [
+    pytest.mark.usefixtures("every_size"),
     pytest.mark.optimized,
     pytest.mark.skipif(
         not isinstance(kernels.status(), Library)
@@ -18,23 +20,6 @@ pytestmark = [
         reason="the CPU kernels are not built here",
     ),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _every_size(monkeypatch):
-    monkeypatch.setattr(table_rows, "LEAST_ROW", 0)
-    monkeypatch.setattr(table_rows, "LEAST_SIZE", 0)
-
-
-def both(monkeypatch, run, *operands):
-    """The result by the kernel, which must be there, and by XLA."""
-    lowered = jax.jit(run).lower(*operands)
-    assert "meshflow_" in lowered.as_text()
-    found = lowered.compile()(*operands)
-    monkeypatch.setattr(table_rows, "LEAST_ROW", 1 << 40)
-    plain = jax.jit(lambda *o: run(*o)).lower(*operands)
-    assert "meshflow_" not in plain.as_text()
-    return found, plain.compile()(*operands)
 
 
 def numbers(shape, rows, dtype):

@@ -122,9 +122,10 @@ class ClusterCoordinator:
                 "ClusterCoordinator.schedule: an argument is a RemoteValue; fetch() it, or have one function do both."
             )
         if isinstance(fn, ConcreteFunction) and fn.retraced is not None:
-            if self._retraced.get(fn) is None:
-                self._retraced[fn] = fn.retraced()
-            fn = self._retraced.get(fn)
+            again = self._retraced.get(fn)
+            if again is None:
+                again = self._retraced[fn] = fn.retraced()
+            fn = again
         self._start()
         after = list(self._strategy.cluster.clocks)
         return self._queue.put(lambda number: Closure(number, fn, args, kwargs, after)).result

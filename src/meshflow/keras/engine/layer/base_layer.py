@@ -428,7 +428,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
                 f"Layer {type(self).__name__} was made with arguments that are no plain data, and therefore must "
                 "override `get_config`: it returns what `__init__` takes."
             )
-        return made_with.accepted(self, config | given)
+        return made_with.accepted(self, config, given)
 
     def get_build_config(self) -> dict[str, Any] | None:
         """The shape of the inputs that the layer was built for, as `build_from_config` takes it; None before."""

@@ -77,17 +77,19 @@ def arguments(layer: Any) -> dict[str, Any] | None:
     return {**dict(zip(_names(layer), args, strict=False)), **kwargs}
 
 
-def accepted(layer: Any, config: dict[str, Any]) -> dict[str, Any]:
+def accepted(layer: Any, config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """A configuration without what the base class has and the layer's constructor does not take.
 
     Args:
       layer: the layer.
-      config: the base class's configuration, and what `arguments` gave.
+      config: the base class's configuration.
+      given: what `arguments` gave, which is part of the result.
     """
+    whole = config | given
     if not _is_users(type(layer)) or "kwargs" in inspect.signature(type(layer).__init__).parameters:
-        return config
-    given = {*_names(layer), *(arguments(layer) or ())}
-    return {key: value for key, value in config.items() if key in given}
+        return whole
+    taken = {*_names(layer), *given}
+    return {key: value for key, value in whole.items() if key in taken}
 
 
 def _names(layer: Any) -> list[str]:

@@ -28,6 +28,7 @@ _TENSOR = "__keras_tensor__"
 _TAKE_WORDS = ("TextVectorization", "StringLookup", "IntegerLookup")
 # Activations that are other functions in Keras 3: our names of those, and its names.
 OTHERWISE_IN_KERAS_3 = {"keras.ops.hard_sigmoid": "hard_sigmoid"}
+_OURS = {theirs: name for name, theirs in OTHERWISE_IN_KERAS_3.items()}
 # What only Keras 3 can set, as it is when nobody did.
 _USUAL = {"oov_method": "floormod"}
 
@@ -60,11 +61,10 @@ def with_its_functions(config: Any) -> Any:
         return [with_its_functions(value) for value in config]
     if not isinstance(config, dict):
         return config
-    ours = {theirs: name for name, theirs in OTHERWISE_IN_KERAS_3.items()}
     found = {key: with_its_functions(value) for key, value in config.items()}
     for key in {"activation", "recurrent_activation"} & set(found):
         if isinstance(found[key], str):
-            found[key] = ours.get(found[key], found[key])
+            found[key] = _OURS.get(found[key], found[key])
     return found
 
 

@@ -1,0 +1,24 @@
+"""Handlers for rows of tables beside XLA's own code."""
+
+import jax
+import pytest
+
+from meshflow.kernels import table_rows
+
+
+@pytest.fixture
+def every_size(monkeypatch):
+    """Handlers take rows and tables of any size."""
+    monkeypatch.setattr(table_rows, "LEAST_ROW", 0)
+    monkeypatch.setattr(table_rows, "LEAST_SIZE", 0)
+
+
+def both(monkeypatch, run, *operands, handler="meshflow_"):
+    """The result by the handler, which must be there, and by XLA."""
+    lowered = jax.jit(run).lower(*operands)
+    assert handler in lowered.as_text()
+    found = lowered.compile()(*operands)
+    monkeypatch.setattr(table_rows, "LEAST_ROW", 1 << 40)
+    plain = jax.jit(lambda *o: run(*o)).lower(*operands)
+    assert "meshflow_" not in plain.as_text()
+    return found, plain.compile()(*operands)
