@@ -75,6 +75,8 @@ class Environment:
         uv = (sys.executable, "-m", "uv", "pip", "install", "--python", self.python)
         # Left to itself pip tries versions that do not suit each other for very long; what uv finds is tried beside it.
         pip = (self.python, "-m", "pip", "install", "--constraint", ROOT / "requirements.lock")
+        # What is imported is compiled then, and little is.
+        pip += ("--no-compile",)
         self.installer = pip if installer == "pip" else uv
 
     def install(self, *arguments, **environment):

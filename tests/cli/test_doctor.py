@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from meshflow._version import __version__
 from meshflow.cli import doctor
+from meshflow.cli.commands import app
 
 
 def command(*arguments, **environment):
@@ -42,10 +46,8 @@ def test_findings_are_data():
 
 
 def test_version_and_help():
-    from meshflow._version import __version__
-
-    assert command("--version") == (0, f"{__version__}\n")
-    assert "doctor" in command("--help")[1]
+    assert CliRunner().invoke(app, ["--version"]).output == f"{__version__}\n"
+    assert "doctor" in CliRunner().invoke(app, ["--help"]).output
 
 
 def test_an_unknown_choice_of_kernels_is_named():
