@@ -22,6 +22,7 @@ def cluster(monkeypatch):
     monkeypatch.setenv("RAY_worker_niceness", "0")  # as where `run` begins it
     ray = pytest.importorskip("ray")
     ray.init(
+        "local",  # others on this machine may have a cluster of their own
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
