@@ -14,6 +14,7 @@ import tiers
 
 tiers.share_compiled_programs()
 tiers.write_plain_code()
+tiers.keep_bytecode()
 
 import jax
 

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,8 @@ def installed(package: str, name: str) -> Path:
     return path
 
 
-def command(output: Path) -> list[str]:
-    """The compiler's command line.
+def compiler() -> list[str]:
+    """The compiler and what it is told of every file.
 
     Raises:
       CannotBuildError: saying what is missing.
@@ -58,26 +60,33 @@ def command(output: Path) -> list[str]:
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise CannotBuildError(f"not made for {sys.platform} on {platform.machine()}")
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
-    compiler = next((n for n in names if n and shutil.which(n)), None)
-    if compiler is None:
+    found = next((n for n in names if n and shutil.which(n)), None)
+    if found is None:
         raise CannotBuildError("no C++ compiler on the PATH")
     onednn = installed(HEADERS, "include/oneapi/dnnl/dnnl.hpp").parents[2]
-    library = installed(LIBRARY, ONEDNN)
     jaxlib = importlib.util.find_spec("jaxlib")
     if jaxlib is None or jaxlib.origin is None:
         raise CannotBuildError("no jaxlib in the environment that builds")
     headers = Path(jaxlib.origin).parent / "include"
     return [
-        *(compiler, "-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-w"),
+        *(found, "-O3", "-std=c++17", "-fPIC", "-fopenmp", "-w"),
         # Roots of several numbers at a time: nobody asks for their errors.
         "-fno-math-errno",
         *(f"-isystem{onednn}", f"-isystem{headers}"),
-        *(*map(str, SOURCES), "-o", str(output)),
-        # In a wheel oneDNN lies beside.
-        *(str(library), "-Wl,-rpath,$ORIGIN"),
         # As other builds do: what the environment asks for counts last.
         *os.environ.get("CXXFLAGS", "").split(),
     ]
+
+
+def run(command: Sequence[str]) -> None:
+    """Runs the compiler.
+
+    Raises:
+      CannotBuildError: with what it said.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotBuildError(done.stderr.strip()[-2000:])
 
 
 def build(target: Path = TARGET) -> str:
@@ -89,10 +98,18 @@ def build(target: Path = TARGET) -> str:
     Raises:
       CannotBuildError: saying what is missing or what the compiler said.
     """
+    common, library = compiler(), installed(LIBRARY, ONEDNN)
     part = target.with_suffix(".part")
-    done = subprocess.run(command(part), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotBuildError(done.stderr.strip()[-2000:])
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = [f"{folder}/{source.stem}.o" for source in SOURCES]
+        commands = [
+            [*common, "-c", str(source), "-o", made]
+            for source, made in zip(SOURCES, objects, strict=True)
+        ]
+        for _ in pool.map(run, commands):
+            pass
+        # In a wheel oneDNN lies beside.
+        run([*common, "-shared", *objects, str(library), "-Wl,-rpath,$ORIGIN", "-o", str(part)])
     os.replace(part, target)
     return f"CPU kernels compiled: {target.name}"
 

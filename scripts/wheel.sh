@@ -6,13 +6,11 @@ python=$1
 folder=$2
 raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
-mkdir "$raw/source" "$raw/built"
+mkdir "$raw/source"
 "$python" -m build --sdist --no-isolation --outdir "$raw" .
 tar -xzf "$raw"/meshflow-*.tar.gz --strip-components=1 -C "$raw/source"
-# As pip builds it for who installs the source: apart from this environment. (It would keep what it built from the archive
-# itself, and take that the next time.)
-"$python" -m venv "$raw/venv"
-"$raw/venv/bin/python" -m pip wheel --no-deps --wheel-dir "$raw/built" "$raw/source"
+# As it is built for who installs the source: apart from this environment.
+"$python" -m build --wheel --installer uv --outdir "$raw/built" "$raw/source"
 case $(ls "$raw/built") in
 *-any.whl)
     echo "No kernels were built: pip wheel -v --no-deps . says why." >&2
@@ -22,6 +20,5 @@ esac
 # oneDNN lies in the wheel already; GNU OpenMP is put beside it, and the tag says which glibc it needs.
 programs=$(cd "$(dirname "$python")" && pwd)
 PATH=$programs:$PATH "$python" -m auditwheel repair --wheel-dir "$raw/checked" "$raw"/built/*.whl
-"$python" -m auditwheel show "$raw"/checked/*.whl
 mkdir -p "$folder"
 mv "$raw"/meshflow-*.tar.gz "$raw"/checked/*.whl "$folder"

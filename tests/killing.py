@@ -6,6 +6,8 @@ outside after a random time, while data goes to a file that is open.
 """
 
 import contextlib
+import functools
+import json
 import os
 import random
 import re
@@ -17,21 +19,16 @@ import time
 
 import helpers
 
-# Makes a process for each line that it is given, from one that has imported all there is to import.
+# Makes a process for each write that it is asked for, from one that has imported all there is to import.
 NURSERY = """
-import operator, os, signal, sys
+import json, operator, os, signal, sys
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import meshflow as tf
 import numpy as np
 
-for name in {names}:
-    operator.attrgetter(name)(tf)
-
 def say(*words):
     # At once: a process that is killed while it prints leaves no part of a line.
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-
-{program}
 
 STEPS = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
 state = dict(steps=0, last=None, counts=True)
@@ -46,13 +43,23 @@ def step(event, args):
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(step)
+known, writers = dict(globals()), []
 for line in sys.stdin:
-    path, number, last = line.rstrip().split("\\t")
+    asked = json.loads(line)
+    if "program" in asked:
+        for name in asked["names"]:
+            operator.attrgetter(name)(tf)
+        writers.append(dict(known))
+        exec(asked["program"], writers[-1])
+        say("writer", len(writers) - 1)
+        continue
+    write = writers[asked["writer"]]["write"]
     child = os.fork()
     if child == 0:
-        state.update(last=int(last), counts="begin" not in write.__code__.co_names)
+        sys.dont_write_bytecode = True  # the steps are those of the program
+        state.update(last=asked["last"], counts="begin" not in write.__code__.co_names)
         say("begun", os.getpid())
-        write(path, int(number))
+        write(asked["path"], asked["number"])
         say("ended", state["steps"])
         os._exit(0)
     status = os.waitpid(child, 0)[1]
@@ -60,16 +67,29 @@ for line in sys.stdin:
 """
 
 
+@functools.cache
+def _process():
+    """The process that others are made from, for all programs; it ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 class Nursery:
     """Processes of a program, one after the other."""
 
     def __init__(self, program):
+        self._process = _process()
+        self._writing = True
         # Parts of the package are imported when they are first asked for.
         names = sorted(set(re.findall(r"\btf\.([\w.]*\w)", program)))
-        source = NURSERY.format(program=textwrap.dedent(program), names=names)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._ask(program=textwrap.dedent(program), names=names)
+        self._writer = self._next("writer")
+        self._writing = False
+
+    def _ask(self, **words):
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
 
     def _next(self, word):
         line = self._process.stdout.readline().split()
@@ -77,15 +97,20 @@ class Nursery:
         return int(line[1])
 
     def _begin(self, path, number, last):
-        self._process.stdin.write(f"{path}\t{number}\t{last}\n")
-        self._process.stdin.flush()
+        self._writing = True
+        self._ask(writer=self._writer, path=path, number=number, last=last)
         return self._next("begun")
+
+    def _status(self):
+        status = self._next("status")
+        self._writing = False
+        return status
 
     def whole(self, path, number):
         """Writes without being killed; gives the number of steps."""
         self._begin(path, number, 0)
         steps = self._next("ended")
-        assert self._next("status") == 0
+        assert self._status() == 0
         return steps
 
     def killed_at(self, path, number, step):
@@ -105,16 +130,18 @@ class Nursery:
         line = self._process.stdout.readline().split()
         if line and line[0] == "ended":
             # It may be killed after it has ended.
-            assert self._next("status") in (0, -signal.SIGKILL)
+            assert self._status() in (0, -signal.SIGKILL)
             return False
         assert line == ["status", str(-signal.SIGKILL)], line
+        self._writing = False
         return True
 
     def close(self):
-        """Ends the processes."""
-        self._process.stdin.close()
-        assert self._process.wait(30) == 0
-        self._process.stdout.close()
+        """Leaves the process to other programs, if it waits for them."""
+        if self._writing:
+            _process.cache_clear()
+            self._process.kill()
+            self._process.communicate()
 
 
 def check_kills(program, tmp_path, read, default=10, soak=200):

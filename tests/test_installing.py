@@ -69,12 +69,15 @@ class Environment:
 
     def __init__(self, folder, installer):
         self.folder, self.python = folder, folder / "bin" / "python"
+        uv = (sys.executable, "-m", "uv")
         # An environment of uv has no pip.
-        bare = ["--without-pip"] if installer == "uv" else []
-        run(sys.executable, "-m", "venv", *bare, folder, folder=folder.parent)
-        uv = (sys.executable, "-m", "uv", "pip", "install", "--python", self.python)
+        seeds = ["--seed"] if installer == "pip" else []
+        run(*uv, "venv", "--python", sys.executable, *seeds, folder, folder=folder.parent)
+        uv += ("pip", "install", "--python", self.python)
         # Left to itself pip tries versions that do not suit each other for very long; what uv finds is tried beside it.
         pip = (self.python, "-m", "pip", "install", "--constraint", ROOT / "requirements.lock")
+        # What is imported is compiled then, and little is.
+        pip += ("--no-compile",)
         self.installer = pip if installer == "pip" else uv
 
     def install(self, *arguments, **environment):

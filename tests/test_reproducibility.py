@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from meshflow.core.runtime import determinism
+
 PROGRAM = textwrap.dedent(
     """
     import contextlib, hashlib, sys
@@ -70,8 +72,16 @@ def test_training_twice_gives_the_same_bits():
     assert len(set(first.values())) == len(first) == 7
 
 
-@pytest.mark.parametrize("value", ["1", "true"])
-def test_numbers_without_a_seed_are_refused(value):
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("true", True), ("0", False), ("", False)])
+def test_the_environment_turns_determinism_on(monkeypatch, value, on):
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+    monkeypatch.setattr(determinism, "_state", {"enabled": False})
+    monkeypatch.setenv("TF_DETERMINISTIC_OPS", value)
+    determinism.from_environment()
+    assert determinism.enabled() is on
+
+
+def test_numbers_without_a_seed_are_refused():
     code = textwrap.dedent(
         """
         import meshflow as tf
@@ -103,7 +113,7 @@ def test_numbers_without_a_seed_are_refused(value):
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, "TF_DETERMINISTIC_OPS": value},
+        env={**os.environ, "TF_DETERMINISTIC_OPS": "true"},
         check=True,
     ).stdout.splitlines()
     assert len(text) == 9 and text[8] == "seeded"

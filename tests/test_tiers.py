@@ -1,5 +1,6 @@
 """What runs when, what workers share and free, and what a run says at its end."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -72,6 +73,14 @@ def test_programs_are_shared_with_processes():
     before = set(os.listdir(folder)) if os.path.isdir(folder) else set()
     jax.jit(lambda x: x * number + 1)(np.arange(3)).block_until_ready()
     assert set(os.listdir(folder)) - before
+
+
+def test_modules_are_compiled_once_for_all_processes(tmp_path):
+    module = tmp_path / "sample.py"
+    module.write_text("")
+    subprocess.run([sys.executable, "-c", "import sample"], cwd=tmp_path, check=True, timeout=60)
+    assert os.path.exists(importlib.util.cache_from_source(str(module)))
+    assert not sys.dont_write_bytecode
 
 
 def test_grown_workers_free_their_programs(monkeypatch):

@@ -1,6 +1,6 @@
 """How a run of the tests is kept short, small and told of: a plugin of pytest.
 
-* Compiled programs are shared between workers, processes that tests start, and runs.
+* Compiled programs, and Python's own, are shared between workers, processes that tests start, and runs.
 * Where no test asks for bits or speed, XLA writes plain code, in a fifth of the time.
 * Compiled programs are freed between tests once a worker has grown.
 * At the end stand the seconds of each area, by the clock and of processors, and the peak memory of
@@ -43,6 +43,15 @@ def share_compiled_programs():
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def keep_bytecode():
+    """Lets Python keep compiled modules beside their sources; call before importing the package.
+
+    Where the environment forbids it, each of a hundred processes compiles hundreds of modules anew.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 # The same programs after the same rewrites of XLA, but as code that LLVM does not improve; and as users get them.

@@ -1,6 +1,6 @@
-"""`meshflow launch` with real processes: outputs, faults, restarts, and that nothing is left running.
+"""`meshflow launch` with real workers: outputs, faults, restarts, and that nothing is left running.
 
-Workers are killed at 2 random moments, at 20 in `make test-all`, or as many as MESHFLOW_FAULTS says.
+In `make test-all` workers are killed at 20 random moments, or as many as MESHFLOW_FAULTS says.
 """
 
 import os
@@ -8,41 +8,46 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import helpers
+from meshflow.cli.commands import app
 from meshflow.cli.launch import Job
 
 TESTS = Path(__file__).parents[1]
 SURVIVING = TESTS / "distribute" / "workers" / "surviving.py"
-KILLS = int(os.environ.get("MESHFLOW_FAULTS", helpers.rounds(2, 20)))
+KILLS = int(os.environ.get("MESHFLOW_FAULTS", 20))
 COMMAND = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
+# What differs from the environment of the tests; None is not there.
+ENVIRONMENT = {
+    **{"TF_CONFIG": None, "JAX_NUM_CPU_DEVICES": None},
+    **{"PYTHONPATH": str(TESTS.parent / "src"), "COLUMNS": "200"},
+}
 
 
 def start(*arguments, **environment):
-    """Starts the launcher."""
-    known = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "JAX_NUM_CPU_DEVICES")}
+    """Starts the launcher as a process of its own, which may be interrupted and killed."""
+    known = {**os.environ, **ENVIRONMENT, **environment}
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
-        env={**known, "PYTHONPATH": str(TESTS.parent / "src"), "COLUMNS": "200", **environment},
+        env={name: value for name, value in known.items() if value is not None},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def launch(*arguments, timeout=120, **environment):
-    """Code and output of the launcher."""
-    process = start(*arguments, **environment)
-    try:
-        text, _ = process.communicate(timeout=timeout)
-    finally:
-        process.kill()
-    return process.returncode, text
+def launch(*arguments, **environment):
+    """Code and output of the launcher, in this process."""
+    command = ["launch", *map(str, arguments)]
+    done = CliRunner().invoke(app, command, env={**ENVIRONMENT, **environment})
+    return done.exit_code, done.output
 
 
 def alive(pids):
@@ -184,12 +189,12 @@ def test_workers_end_with_the_launcher(tmp_path, how):
 # ---- faults ------------------------------------------------------------------------------------
 
 
-def train(folder, *faults, watchdog=60, **environment):
+def train(folder, *faults, watchdog=60):
     """Weights and output of a training with faults."""
     folder.mkdir()
     options = ["--workers", 2, "--devices-per-worker", 1, "--watchdog", watchdog]
     options += ["--max-restarts", len(faults)]
-    code, text = launch(*options, SURVIVING, folder, *faults, timeout=240, **environment)
+    code, text = launch(*options, SURVIVING, folder, *faults, EPOCHS=EPOCHS)
     assert code == 0, text
     assert gone(pids(folder))
     with np.load(folder / "weights.npz") as found:
@@ -202,24 +207,12 @@ EPOCHS = str(helpers.rounds(4, 12))
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("runs") / "undisturbed", EPOCHS=EPOCHS)
+    return train(tmp_path_factory.mktemp("runs") / "undisturbed")
 
 
 def assert_same_bits(found, expected):
     for a, b in zip(found, expected, strict=True):
         assert a.tobytes() == b.tobytes()
-
-
-@pytest.mark.long
-def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
-    """A worker is killed, one is stopped, one is stuck: one job; both are killed in `make test-all`."""
-    faults = ["kill@4@1", "stop@3@1", "sleep@3@0", *helpers.rounds([], ["kill@5@0"])]
-    weights, text = train(tmp_path / "runs", *faults, watchdog=5, EPOCHS=EPOCHS)
-    assert f"Worker 1 was killed by SIGKILL. Restart 1 of {len(faults)}." in text
-    assert f"Restart {len(faults)} of {len(faults)}" in text
-    assert "Worker 1 has given no sign of life for 5 s" in text
-    assert "No worker has done a step for 5 s" in text
-    assert_same_bits(weights, undisturbed[0])
 
 
 def workers_of(launcher):
@@ -236,7 +229,34 @@ def workers_of(launcher):
     return sorted(found)
 
 
+def kill_a_worker(found, launcher, wait):
+    """Kills one of the first two workers from outside, some time after both were started."""
+    while len(workers := workers_of(launcher)) < 2:
+        time.sleep(0.01)
+    time.sleep(wait)
+    os.kill(workers[1], signal.SIGKILL)
+    found += workers
+
+
 @pytest.mark.long
+def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
+    """A worker is killed while it starts, one while it trains, one is stopped, one is stuck: one job."""
+    faults = ["killed@0@1", "kill@4@1", "stop@3@1", "sleep@3@0"]
+    killed = []
+    killer = threading.Thread(target=kill_a_worker, args=(killed, os.getpid(), 0.4), daemon=True)
+    killer.start()
+    weights, text = train(tmp_path / "runs", *faults, watchdog=5)
+    killer.join()
+    assert text.count("was killed by SIGKILL. Restart ") == 2
+    assert "Worker 1 was killed by SIGKILL. Restart 2 of 4." in text
+    assert "Restart 4 of 4" in text
+    assert "Worker 1 has given no sign of life for 5 s" in text
+    assert "No worker has done a step for 5 s" in text
+    assert_same_bits(weights, undisturbed[0])
+    assert gone(killed)
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_kills_at_random_moments(undisturbed, tmp_path):
     """Kills from outside, of any worker, while it starts, joins, trains or saves."""

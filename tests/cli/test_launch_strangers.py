@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from distribute.cluster import strangers
 from distribute.launching import WORKERS, environment
+from meshflow.cli.commands import app
 
 WAITING = WORKERS / "waiting.py"
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
@@ -58,19 +60,16 @@ def test_the_secret_goes_to_other_machines_unseen(tmp_path, terminal):
     script = tmp_path / "script.py"
     script.write_text("import os; print('known', os.environ['MESHFLOW_SECRET'][::-1])")
     options = ["--workers", "2", "--hosts", "a.example,b.example", "--address", "127.0.0.1"]
-    command = "from meshflow.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "launch", *options, str(script)],
+    done = CliRunner().invoke(
+        app,
+        ["launch", *options, str(script)],
         env=environment(1, PATH=f"{ssh.parent}:{os.environ['PATH']}", MESHFLOW_SECRET="x" * 64),
-        capture_output=True,
-        text=True,
-        timeout=100,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line.split("known ")[1] for line in done.stdout.splitlines() if "known" in line]
-    assert len(lines) == 2 and len(set(lines)) == 1 and len(lines[0]) == 64, done.stdout
+    assert done.exit_code == 0, done.output
+    lines = [line.split("known ")[1] for line in done.output.splitlines() if "known" in line]
+    assert len(lines) == 2 and len(set(lines)) == 1 and len(lines[0]) == 64, done.output
     secret = lines[0][::-1]
-    assert secret != "x" * 64 and secret not in done.stdout + done.stderr
+    assert secret != "x" * 64 and secret not in done.output
     log = (tmp_path / "log").read_text()
     assert "a.example" in log and secret not in log and "x" * 64 not in log
-    assert "asks for the secret" not in done.stdout
+    assert "asks for the secret" not in done.output

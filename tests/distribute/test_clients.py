@@ -1,27 +1,19 @@
 """DTensor with several clients, started by `meshflow launch`, gives what one process gives."""
 
-import subprocess
-import sys
-
 import numpy as np
+from typer.testing import CliRunner
 
 from distribute.launching import WORKERS, environment
 from distribute.workers import clients
+from meshflow.cli.commands import app
 from meshflow.experimental import dtensor
 
 
 def test_clients_see_what_one_process_sees(tmp_path):
-    script = "from meshflow.cli import main; main()"
     options = ["launch", "--workers", "2", "--devices-per-worker", "2"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *options, WORKERS / "clients.py", tmp_path],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    arguments = [*options, str(WORKERS / "clients.py"), str(tmp_path)]
+    done = CliRunner().invoke(app, arguments, env={"TF_CONFIG": None, **environment()})
+    assert done.exit_code == 0, done.output
     devices = [f"CPU:{i}" for i in range(4)]
     expected = clients.results(
         lambda dims: dtensor.create_mesh(dims, devices=devices), tmp_path / "one"

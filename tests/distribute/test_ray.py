@@ -19,8 +19,10 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 def cluster(monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # as where `run` begins it
     ray = pytest.importorskip("ray")
     ray.init(
+        "local",  # others on this machine may have a cluster of their own
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,

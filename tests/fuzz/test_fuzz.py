@@ -72,7 +72,7 @@ class Reader:
         return f"bad it hangs, or ended with {code}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def reader():
     with Reader() as made:
         yield made

@@ -1,7 +1,6 @@
 """Without a working library everything is left to XLA, and the user is told."""
 
 import importlib.metadata
-import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from meshflow import kernels
 from meshflow.kernels import installation, library
 
@@ -31,15 +31,9 @@ print([str(w.message) for w in caught])
 
 
 def run(before="", **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "MESHFLOW_CACHE_DIR": "", **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    code, text = forked.run(PROGRAM.format(before=before), **environment)
+    assert code == 0, text
+    return text.splitlines()
 
 
 def test_the_environment_turns_them_off():
@@ -138,11 +132,7 @@ print(" hg" in flags)
 )
 @pytest.mark.parametrize("wanted", ["1", "0"])
 def test_large_buffers_ask_for_huge_pages(wanted):
-    environment = {**os.environ, "MESHFLOW_CACHE_DIR": "", "MESHFLOW_HUGE_PAGES": wanted}
-    done = subprocess.run(
-        [sys.executable, "-c", PAGES], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.stdout.strip() == str(wanted == "1"), done.stderr
+    assert forked.run(PAGES, MESHFLOW_HUGE_PAGES=wanted) == [0, f"{wanted == '1'}\n"]
 
 
 AGAIN = """
@@ -163,9 +153,5 @@ print(total, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 160)
     not isinstance(kernels.status(), library.Library), reason="the CPU kernels are not built here"
 )
 def test_large_buffers_are_used_again():
-    environment = {**os.environ, "MESHFLOW_CACHE_DIR": "", "MESHFLOW_HUGE_PAGES": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", AGAIN], capture_output=True, text=True, env=environment, check=False
-    )
     # A fresh block of 64 MB has 32 faults even in huge pages.
-    assert done.stdout.strip() == "10.0 True", done.stderr
+    assert forked.run(AGAIN, MESHFLOW_HUGE_PAGES="1") == [0, "10.0 True\n"]

@@ -96,11 +96,12 @@ def test_split_images_give_the_same_bits(size, channels, dtype):
     expected = np.asarray(step(x, k))
     for spec in (P(None, "a", "b"), P(None, "a"), P("a", None, "b")):
         split = jax.device_put(x, NamedSharding(mesh, spec))
-        result = step(split, k)
+        compiled = step.lower(split, k).compile()
+        result = compiled(split, k)
         assert np.asarray(result).tobytes() == expected.tobytes(), spec
         if min(size) > 4:
             assert result.sharding.is_equivalent_to(split.sharding, 4)
-            text = step.lower(split, k).compile().as_text()
+            text = compiled.as_text()
             assert "collective-permute" in text and "all-gather" not in text
 
 

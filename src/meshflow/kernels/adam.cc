@@ -7,9 +7,7 @@
 #include <cmath>
 
 #include "cpus.h"
-#include "guard.h"
-#include "worker.h"
-#include "xla/ffi/api/ffi.h"
+#include "handler.h"
 
 namespace {
 

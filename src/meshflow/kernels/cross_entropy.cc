@@ -10,9 +10,7 @@
 
 #include "cpus.h"
 #include "floats.h"
-#include "guard.h"
-#include "worker.h"
-#include "xla/ffi/api/ffi.h"
+#include "handler.h"
 
 namespace {
 

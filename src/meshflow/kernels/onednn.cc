@@ -15,13 +15,12 @@
 #include <vector>
 
 #include "guard.h"
+#include "handler.h"
 #include "kernel.h"
 #include "own.h"
-#include "xla/ffi/api/ffi.h"
 
 namespace {
 
-namespace ffi = xla::ffi;
 using namespace meshflow;
 
 // kFlipped: a forward one with its kernel flipped round; by code of our own only.

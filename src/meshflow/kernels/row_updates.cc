@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "elementwise.h"
-#include "guard.h"
+#include "handler.h"
 #include "table_rows.h"
 
 namespace {

@@ -5,9 +5,7 @@
 #include <string>
 
 #include "floats.h"
-#include "guard.h"
-#include "worker.h"
-#include "xla/ffi/api/ffi.h"
+#include "handler.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "guard.h"
+#include "handler.h"
 #include "table_rows.h"
 
 namespace {

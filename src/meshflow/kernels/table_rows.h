@@ -8,12 +8,9 @@
 #include <vector>
 
 #include "cpus.h"
-#include "worker.h"
-#include "xla/ffi/api/ffi.h"
+#include "handler.h"
 
 namespace meshflow {
-
-namespace ffi = xla::ffi;
 
 constexpr int64_t kTeam = 1 << 22;    // bytes that are worth a team of threads
 constexpr int64_t kAhead = 8;         // rows that are fetched before they are needed

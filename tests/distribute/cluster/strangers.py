@@ -56,6 +56,7 @@ ANYWHERE = ("another's name", "garbage", "10 MB", "nothing", "half a line")
 def attack(host, port, kind):
     """Connects and sends; returns the connection, which stays open."""
     connection = socket.create_connection((host, port), timeout=5)
+    connection.settimeout(1)  # where nobody reads, what is too much for the buffers waits
     with contextlib.suppress(OSError, Mistrusted):
         ATTACKS[kind](connection)
     return connection

@@ -190,7 +190,7 @@ def test_errors_of_joining(tmp_path):
         taken.bind(("", 0))
         taken.listen()
         busy = f"127.0.0.1:{taken.getsockname()[1]}"
-        waited = {"MESHFLOW_JOIN_TIMEOUT": 6}
+        waited = {"MESHFLOW_JOIN_TIMEOUT": 3}
         jobs = [
             *(worker(i, [a, "127.0.0.1:1", "10.0.0.9:7"], **waited) for i in (0, 1)),
             worker(0, [b, c], **waited),
@@ -214,7 +214,7 @@ def test_errors_of_joining(tmp_path):
     assert said == f"{[1] * 6}\n"
     found = [(tmp_path / f"{n}.txt").read_text() for n in range(6)]
     for text in found[:2]:
-        assert "Waited 6 s for worker:2 (10.0.0.9:7) to join" in text
+        assert "Waited 3 s for worker:2 (10.0.0.9:7) to join" in text
     for text in found[2:4]:
         assert "was told of a cluster of 3 workers, worker:0 of 2" in text
     assert f"Port {busy.split(':')[1]}, where worker:0 must listen" in found[4]

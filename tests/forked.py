@@ -1,0 +1,57 @@
+"""Programs that set how Meshflow begins, each in a process forked from one that has imported it and done nothing yet."""
+
+import functools
+import json
+import subprocess
+import sys
+
+_PARENT = """
+import json, os, sys, traceback
+import jax
+import meshflow
+
+for line in sys.stdin:
+    program, environment = json.loads(line)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(writer, 1)
+        os.environ.update(environment)
+        code = 0
+        try:
+            exec(program, {"__name__": "__main__"})
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else bool(end.code)
+            if isinstance(end.code, str):
+                print(end.code)
+        except BaseException:
+            code = 1
+            print(traceback.format_exc())
+        sys.stdout.flush()
+        os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as output:
+        said = output.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([code, said]), flush=True)
+"""
+
+
+@functools.cache
+def _parent():
+    """Ends with this process."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def run(program, **environment):
+    """Runs a program; variables that are read while JAX or Meshflow are imported come too late.
+
+    Returns:
+      Its exit code, and what it wrote, without warnings.
+    """
+    parent = _parent()
+    parent.stdin.write(json.dumps([program, environment]) + "\n")
+    parent.stdin.flush()
+    return json.loads(parent.stdout.readline())
