@@ -72,5 +72,5 @@ def test_steps_that_compute_gradients_themselves_are_like_one_devices_or_refused
 def test_files_of_every_option_are_taken_up_under_every_other(tmp_path):
     reports_of_parts("written", tmp_path)
     found = reports_of_parts("taken up", tmp_path)
-    assert len(found) > 900
+    assert len(found) >= 900
     assert not {k: v for k, v in found.items() if isinstance(v, str) or not 0 <= v <= 1e-6}
