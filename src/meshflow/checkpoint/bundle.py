@@ -342,7 +342,6 @@ class _DataFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._map: Any = None
         try:
             if is_remote(path):
                 self._file = gfile.GFile(path, "rb")
@@ -387,10 +386,17 @@ class _DataFile:
         """The bytes of an entry, which are read where they are used."""
         if is_remote(self.path):
             return self.read(entry)
-        with self._lock:
-            if self._map is None:
-                self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(self._map, np.uint8, entry.size, entry.offset)
+        if not entry.size:
+            return np.empty(0, np.uint8)
+        # A mapping of its own: what was read of it leaves memory with the array.
+        before = entry.offset % mmap.ALLOCATIONGRANULARITY
+        mapping = mmap.mmap(
+            self._descriptor,
+            before + entry.size,
+            access=mmap.ACCESS_READ,
+            offset=entry.offset - before,
+        )
+        return np.frombuffer(mapping, np.uint8, entry.size, before)
 
 
 # How the bytes of an entry are got.

@@ -3,7 +3,8 @@
 Data files are written under other names and renamed when they are whole; the index, renamed last, makes them a
 checkpoint. What replaces a bundle has another number of data files and so other names, and the old
 ones are deleted when the new index is there. Where devices hold parts of an array, each part is written
-by itself, and where processes do, each writes a data file and the first brings their entries together.
+by itself, and where processes do, each writes a data file and the first brings their entries together. What lies in
+files of a mesh is read when its turn comes: no two arrays are in the host's memory at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshflow.checkpoint.bundle import STRING, data_file, index_file, length_byt
 from meshflow.checkpoint.slices import Parts, extents_of, slice_key
 from meshflow.checkpoint.table import read_table, write_table
 from meshflow.checkpoint.wire import Entry, Extents, Header
+from meshflow.core.runtime.device_to_host import read
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.values import dtypes
 from meshflow.environment.protobuf_wire import varint
@@ -29,8 +31,16 @@ from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.parts import clear_parts
 from meshflow.files.paths import is_remote, parent, text
 from meshflow.files.replacing import replacing
+from meshflow.placement.file_store import FileArray
 
-__all__ = ["clear_bundle", "remove_bundle", "write_bundle"]
+__all__ = [
+    "clear_bundle",
+    "held_apart",
+    "in_memory",
+    "is_split",
+    "remove_bundle",
+    "write_bundle",
+]
 
 # What is written at once, so that its checksum is computed while the processor has it at hand.
 _PIECE = 4 << 20
@@ -48,7 +58,8 @@ def write_bundle(prefix: Any, values: Mapping[str, Any]) -> None:
 
     Args:
       prefix: the bundle's path: files get it with endings; one that is there is replaced.
-      values: arrays by key: of NumPy, of JAX, `Parts`, or what makes a NumPy array; arrays of bytes or text are strings.
+      values: arrays by key: of NumPy, of JAX, `Parts`, in files, or what makes a NumPy array; arrays of bytes or text are
+        strings.
 
     Raises:
       InvalidArgumentError: for an array that no bundle holds, naming it.
@@ -100,7 +111,7 @@ def held_apart(values: Iterable[Any]) -> bool:
     Args:
       values: arrays.
     """
-    return any(_is_split(v) and not v.is_fully_addressable for v in values)
+    return any(is_split(v) and not v.is_fully_addressable for v in values)
 
 
 def _taken(path: str) -> _Items:
@@ -119,22 +130,36 @@ def _write_data(
     with replacing(data_file(target, process, shards)) as file:
         data = _Data(file, process)
         for name, value in values.items():
-            split = _is_split(value)
+            split = is_split(value)
             if not split and not isinstance(value, Parts):
                 if process == 0:
-                    items.append((name.encode(), data.put(name, value).encoded()))
+                    items.append((name.encode(), data.put(name, in_memory(value)).encoded()))
                 continue
             if process == 0:
                 items.append((name.encode(), _whole(name, value).encoded()))
-            for extents, part in _own_parts(value) if split else value.parts:
+            for extents, part in _own_parts(in_memory(value)) if split else value.parts:
                 entry = data.put(name, part)
                 items.append((slice_key(name, extents), entry.encoded()))
     return items
 
 
-def _is_split(value: Any) -> bool:
-    """Whether devices hold different parts of an array."""
-    return isinstance(value, jax.Array) and bool(value.size) and not value.is_fully_replicated
+def is_split(value: Any) -> bool:
+    """Whether devices hold different parts of an array, or have them in files.
+
+    Args:
+      value: the array.
+    """
+    on_devices = isinstance(value, (jax.Array, FileArray))
+    return on_devices and bool(value.size) and not value.is_fully_replicated
+
+
+def in_memory(value: Any) -> Any:
+    """An array that is read now if it lies in a file.
+
+    Args:
+      value: any array.
+    """
+    return value.in_memory("host") if isinstance(value, FileArray) else value
 
 
 def _own_parts(value: jax.Array) -> Iterable[tuple[Extents, Any]]:
@@ -170,7 +195,7 @@ class _Data:
 
     def put(self, name: str, value: Any) -> Entry:
         """Writes an array; gives its entry."""
-        array = np.asarray(value)
+        array = read(value)
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("<"))
         number = _number(name, array.dtype)

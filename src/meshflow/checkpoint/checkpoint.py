@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.background import Background
-from meshflow.checkpoint.bundle_writer import held_apart
+from meshflow.checkpoint.bundle_writer import held_apart, in_memory
 from meshflow.checkpoint.by_name import restored
 from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
 from meshflow.checkpoint.graph import children, is_trackable
@@ -174,10 +174,11 @@ class Checkpoint(Awaited):
 
         if options._in_background and not held_apart(arrays.values()):
             for key, value in arrays.items():
+                # Others are never written in place while they are held.
                 if isinstance(value, np.ndarray):
-                    arrays[key] = (
-                        value.copy()
-                    )  # others are never written in place while they are held
+                    arrays[key] = value.copy()
+                else:
+                    arrays[key] = in_memory(value)
             self._background.run(write)
         else:
             write()

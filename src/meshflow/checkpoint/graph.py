@@ -209,7 +209,7 @@ def stored(variable: Variable | ShardedVariable) -> Any:
       variable: the variable.
 
     Returns:
-      Its array; `Parts` of one in shards.
+      Its array, which may lie in a file; `Parts` of one in shards.
     """
     if isinstance(variable, ShardedVariable):
         parts, first = [], 0
@@ -219,9 +219,9 @@ def stored(variable: Variable | ShardedVariable) -> Any:
             parts.append((((first, len(value)), *whole), value))
             first += len(value)
         return Parts((first, *parts[0][1].shape[1:]), parts)
-    value = variable._value if variable._held is None else variable._current()
+    value = variable._value
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
-        value = value.astype(jnp.bfloat16)
+        value = variable._current().astype(jnp.bfloat16)
     return value
 
 

@@ -28,8 +28,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from meshflow.checkpoint.bundle import Bundle
-from meshflow.checkpoint.bundle_writer import write_bundle
+from meshflow.checkpoint.bundle_writer import held_apart, in_memory, is_split, write_bundle
 from meshflow.checkpoint.strings import packed, unpacked
+from meshflow.core.runtime.device_to_host import read
 from meshflow.core.runtime.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -46,6 +47,7 @@ from meshflow.files.replacing import (
     replacing_folder,
     writing,
 )
+from meshflow.placement.file_store import FileArray
 
 MANIFEST = "manifest.json"
 _FORMAT = "meshflow-arrays"
@@ -98,7 +100,7 @@ def write_folder(
       ResourceExhaustedError: when the disk is full. What was there before is there still, after any error.
     """
     target = text(path)
-    if not any(_is_split(v) and not v.is_fully_addressable for _, v in arrays.values()):
+    if not held_apart(value for _, value in arrays.values()):
         # Without parts to bring together every process of a job writes by itself, maybe to one place.
         with replacing_folder(target, MANIFEST, own_files) as part:
             apart = bundled.keys if bundled is not None else {}
@@ -130,7 +132,7 @@ def _write_bundled(
     entries = {}
     for key, place in bundled.keys.items():
         name, value = arrays[key]
-        array = value if isinstance(value, jax.Array) else np.asarray(value)
+        array = value if isinstance(value, (jax.Array, FileArray)) else np.asarray(value)
         values[place] = array
         dtype = "string" if array.dtype.hasobject else str(array.dtype)
         entries[key] = {"name": name, "dtype": dtype, "shape": list(array.shape), "bundled": place}
@@ -152,12 +154,12 @@ def _write_together(
         part = _from_first(part)
         if not first:
             for key, (_, value) in arrays.items():
-                if _is_split(value):
-                    _write_parts(f"{part}/{key}.npy", value)
+                if is_split(value):
+                    _write_parts(f"{part}/{key}.npy", in_memory(value))
         _meet(f"{target} written")
         if first:
             for key, (_, value) in arrays.items():
-                if _is_split(value):
+                if is_split(value):
                     entries[key]["crc32"] = _checksum(_opened(f"{part}/{key}.npy", value))
             _write_manifest(part, entries, extra)
     _meet(f"{target} done")
@@ -165,8 +167,8 @@ def _write_together(
 
 def _written(part: str, key: str, name: str, value: Any) -> dict[str, Any]:
     """Writes an array, or this process's parts of it; gives its entry of the manifest."""
-    split = _is_split(value)
-    array = value if split else np.asarray(value)
+    split, value = is_split(value), in_memory(value)
+    array = value if split else read(value)
     dtype, shape = str(array.dtype), list(array.shape)
     if array.dtype.hasobject:
         array, dtype = packed(array), "string"
@@ -227,11 +229,6 @@ def _from_first(part: str) -> str:
     return bytes(np.asarray(told)).rstrip(b"\0").decode()
 
 
-def _is_split(value: Any) -> bool:
-    """Whether devices hold different parts of an array."""
-    return isinstance(value, jax.Array) and bool(value.size) and not value.is_fully_replicated
-
-
 def _opened(path: str, like: Any, mode: Any = "r") -> np.ndarray:
     """A file's array without reading it."""
     raw = np.lib.format.open_memmap(path, mode)
@@ -258,7 +255,7 @@ def _write_parts(path: str, value: jax.Array) -> None:
     whole = _opened(path, value, "r+")
     for shard in value.addressable_shards:
         if shard.replica_id == 0:
-            whole[shard.index] = np.asarray(shard.data)
+            whole[shard.index] = read(shard.data)
     del whole
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

@@ -36,6 +36,7 @@ What may be missing, as there is a slower public way:
 * `copy_to_devices`, `array_copy_semantics`: a copy on the same devices; `jax.numpy.copy` compiles a program for each
   shape.
 * `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
+* `read_from_device`: an array's value that JAX does not keep beside the array, as `numpy.asarray` has it do.
 * `mlir_lowering`: what makes the MLIR context of each program that is lowered. Public: nothing.
 """
 
@@ -73,6 +74,7 @@ __all__ = [
     "parse_flatten_op_sharding",
     "persistent_cache_min_compile_time_secs",
     "platform_lowerings",
+    "read_from_device",
     "read_portable_artifact",
     "refine_polymorphic_shapes",
     "runtime",
@@ -87,6 +89,7 @@ SUPPORTED = ">=0.10,<0.11"
 
 try:
     import jaxlib
+    from jax._src import array as _array
     from jax._src import cache_key, distributed, xla_bridge
     from jax._src import dispatch as _dispatch
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
@@ -125,3 +128,4 @@ batched_device_put: Any = getattr(_xla_client, "batched_device_put", None)
 copy_to_devices: Any = getattr(_xla_client, "batched_copy_array_to_devices_with_sharding", None)
 array_copy_semantics: Any = getattr(_xla_client, "ArrayCopySemantics", None)
 collect_garbage: Any = getattr(runtime, "collect_garbage", None)
+read_from_device: Any = getattr(_array.ArrayImpl, "_single_device_array_to_np_array_did_copy", None)

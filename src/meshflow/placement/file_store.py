@@ -18,7 +18,8 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshflow.core.runtime.device_to_host import to_host
+from meshflow.core.runtime.context import writing
+from meshflow.core.runtime.device_to_host import read, to_host
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.files.paths import named_errors
 from meshflow.placement.layout import Layout
@@ -158,11 +159,32 @@ class FileArray:
         """Bytes of the whole array."""
         return self.size * self.dtype.itemsize
 
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether this process has all parts."""
+        return self.sharding.is_fully_addressable
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether each part is the whole."""
+        return self.sharding.is_fully_replicated
+
     # ---- from outside of programs ----------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
         """A copy of the value; where several processes have parts, all of them must ask for it."""
-        return to_host(self.in_memory("host"))
+        if not self.is_fully_addressable:
+            return to_host(self.in_memory("host"))
+        found = np.empty(self.shape, self.dtype)
+        places = self.sharding.devices_indices_map(self.shape)
+        devices = self.store.mesh.devices.flat
+        with writing:
+            self.store.wait()
+            # Of what several devices have, one's.
+            own = {str(places[devices[n]]): n for n in self._places}
+            for number in own.values():
+                found[places[devices[number]]] = self._read_part(self._places[number])
+        return found
 
     def fill(self, value: Any) -> None:
         """Replaces the value."""
@@ -174,7 +196,7 @@ class FileArray:
         parts = {shard.device: shard.data for shard in value.addressable_shards}
         devices = self.store.mesh.devices.flat
         for number, place in self._places.items():
-            self._file.write(np.asarray(parts[devices[number]]), place)
+            self._file.write(read(parts[devices[number]]), place)
 
     def in_memory(self, memory: str) -> jax.Array:
         """The value as an array of the mesh.
@@ -182,15 +204,17 @@ class FileArray:
         Args:
           memory: "device" or "host".
         """
-        self.store.wait()
         sharding = self._layout.in_memory(memory).sharding()
         devices = self.store.mesh.devices.flat
         parts = []
-        for number, place in self._places.items():
-            where = jax.sharding.SingleDeviceSharding(
-                devices[number], memory_kind=sharding.memory_kind
-            )
-            parts.append(jax.device_put(self._read_part(place), where))
+        # No program begins meanwhile that would write.
+        with writing:
+            self.store.wait()
+            for number, place in self._places.items():
+                where = jax.sharding.SingleDeviceSharding(
+                    devices[number], memory_kind=sharding.memory_kind
+                )
+                parts.append(jax.device_put(self._read_part(place), where))
         return jax.make_array_from_single_device_arrays(self.shape, sharding, parts)
 
     def _read_part(self, place: int) -> np.ndarray:

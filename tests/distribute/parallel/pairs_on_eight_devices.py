@@ -1,8 +1,8 @@
 """What `fit` can do, and checkpoints, under every option on eight devices. Run by test_pairs.py.
 
-Arguments: "features" and one of them, or "files"; then names of options, or "i/n" for the i-th of n parts of them (all without
-any). Prints a line of JSON for each pair: two names, and the largest relative difference from one device, or an error's text in
-its place.
+Arguments: "features" and one of them, or "written" or "taken up" and a folder for files; then names of options, or "i/n" for
+the i-th of n parts of them (all without any). Prints a line of JSON for each pair: two names, and the largest relative
+difference from one device, or an error's text in its place.
 """
 
 import contextlib
@@ -403,87 +403,122 @@ def features(feature, *names):
 # ---- files -------------------------------------------------------------------------------------
 
 STEPS = {"batch_size": ROWS, "shuffle": False, "verbose": 0}
+UPDATES = 2
 
 
-def written(name, folder):
-    """A model that stopped after two updates, and all kinds of files of it in a folder."""
-
-    class Stop(tf.keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                raise KeyboardInterrupt
-
+def started(name):
     adam = lambda: tf.keras.optimizers.Adam(3e-3)
-    model = made(lambda: language_model(blocks=1), name, optimizer=adam, loss=entropy)
+    return made(lambda: language_model(blocks=1), name, optimizer=adam, loss=entropy)
+
+
+def updated(model, updates, **fit):
+    """The losses of the next updates."""
+    history = model.fit(*text(ROWS), epochs=updates, **fit, **STEPS).history
+    return np.array(history["loss"])
+
+
+def state(model):
+    """What a model and its optimizer hold, but for what rounding took away, which only some options have."""
+    variables = *model.variables, *model.optimizer.variables
+    return [v.numpy() for v in variables if "_error" not in v.name]
+
+
+def assert_same_bits(found, wanted):
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class Stop(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+
+def write(name, folder):
+    """All kinds of files, and the state, of a model that stopped after two updates."""
+    model = started(name)
     backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
     with contextlib.suppress(KeyboardInterrupt):
-        model.fit(*text(ROWS), epochs=5, callbacks=[backup, Stop()], **STEPS)
+        updated(model, 5, callbacks=[backup, Stop()])
     model.save_weights(f"{folder}/weights.weights.h5")
     model.save(f"{folder}/model.keras")
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     checkpoint.write(f"{folder}/checkpoint")
     tf.train.CheckpointManager(checkpoint, f"{folder}/managed", 2).save()
-    return model
+    np.savez(f"{folder}/state.npz", *state(model))
 
 
-def goes_on(model, callbacks=()):
-    """The losses of three more updates."""
-    begin = 2 if callbacks else 0
-    history = model.fit(*text(ROWS), epochs=3 + begin, callbacks=[*callbacks], **STEPS).history
-    return np.array(history["loss"])
-
-
-def restored(model, folder):
-    """The losses of three updates after each kind of file that a model takes up."""
+def read(model, folder, wanted):
+    """The losses after files whose values are to be those of a state."""
     model.load_weights(f"{folder}/weights.weights.h5")
-    weights = [w.copy() for w in model.get_weights()]
+    assert_same_bits(model.get_weights(), wanted[: len(model.variables)])
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     checkpoint.read(f"{folder}/checkpoint")
-    for found, wanted in zip(model.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    curves = {"checkpoint": goes_on(model)}
+    assert_same_bits(state(model), wanted)
+    return updated(model, UPDATES)
+
+
+def read_by_callbacks(model, folder, wanted):
+    """The losses after what a manager and the callback for interruptions wrote."""
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     manager = tf.train.CheckpointManager(checkpoint, f"{folder}/managed", 2)
     checkpoint.restore(manager.latest_checkpoint)
-    curves["managed"] = goes_on(model)
-    own = tempfile.mkdtemp(dir=FOLDER)
-    shutil.copytree(f"{folder}/backup", f"{own}/backup")
-    backup = tf.keras.callbacks.BackupAndRestore(f"{own}/backup")
-    curves["backup"] = goes_on(model, [backup])
-    return curves
+    assert_same_bits(state(model), wanted)
+    losses = updated(model, UPDATES)
+    backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
+    return [losses, updated(model, 2 + UPDATES, callbacks=[backup])]
 
 
-def whole(name, folder):
-    """The losses of three updates of a whole model loaded under an option."""
+def read_whole(name, folder, wanted):
+    """The losses of a whole model loaded under an option."""
     chosen = strategy(name)
     with contextlib.nullcontext() if chosen is None else chosen.scope():
         model = tf.keras.models.load_model(
             f"{folder}/model.keras", custom_objects={"Block": Block, "entropy": entropy}
         )
-    return {"whole": goes_on(model)}
+    assert_same_bits(state(model), wanted)
+    return updated(model, UPDATES)
 
 
-def files(*names):
-    """Each option's files under each option; whole models are loaded under the next one only."""
-    names = ["one device", *(n for n in named(names) if n != "one device")]
-    folders = {name: tempfile.mkdtemp(dir=FOLDER) for name in names}
-    models = {name: written(name, folders[name]) for name in names}
-    wanted = None
-    for name, model in models.items():
-        for number, writer in enumerate(names):
+def written(folder, *names):
+    """Writes each option's files into a folder of its own, and the losses of an unbroken run on one device."""
+    for name in named(names):
+        own = f"{folder}/{NAMES.index(name)}"
+        os.mkdir(own)
+        write(name, own)
+        if name == "one device":
+            losses = updated(started(name), 2 + UPDATES)[2:]
+            np.save(f"{folder}/unbroken.npy", losses)
+
+
+def taken_up(folder, *names):
+    """Each option's files under each option; a manager's, a callback's and whole models under the next one only.
+
+    What is read has the bits of what was written; losses are those of an unbroken run on one device. The first
+    tells of weights, the second of the optimizer's states.
+    """
+    wanted = np.load(f"{folder}/unbroken.npy")
+    for name in named(names):
+        model = started(name)
+        updated(model, 1)
+        for number, writer in enumerate(NAMES):
+            own = f"{folder}/{number}"
+            with np.load(f"{own}/state.npz") as stored:
+                values = [*stored.values()]
             try:
-                curves = restored(model, folders[writer])
-                if names[number - 1] == name:
-                    curves |= whole(name, folders[writer])
-                wanted = curves["checkpoint"] if wanted is None else wanted
-                report = apart(curves, dict.fromkeys(curves, wanted))
+                curves = [read(model, own, values)]
+                if NAMES[number - 1] == name:
+                    curves += read_by_callbacks(model, own, values)
+                    curves.append(read_whole(name, own, values))
+                report = max(float(np.abs(curve / wanted - 1).max()) for curve in curves)
             except Exception as error:
                 report = f"{type(error).__name__}: {error}"[:2000]
             print(json.dumps([writer, name, report]), flush=True)
 
 
 if __name__ == "__main__":
-    what, *names = sys.argv[1:]
+    what, *arguments = sys.argv[1:]
     try:
-        {"features": features, "files": files}[what](*names)
+        {"features": features, "written": written, "taken up": taken_up}[what](*arguments)
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)

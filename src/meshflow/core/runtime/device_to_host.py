@@ -10,20 +10,28 @@ import numpy as np
 
 from meshflow.core.runtime.errors import UnavailableError
 from meshflow.core.runtime.exhaustion import exhausted
+from meshflow.environment.jax_internals import read_from_device
 
-__all__ = ["lost_worker", "to_host"]
+__all__ = ["lost_worker", "read", "to_host"]
+
+# Values of more bytes, and of split arrays, are not kept beside their arrays: a model's would be all of it once more.
+_KEPT = 1 << 20
 
 # What the libraries of collectives say when a process is gone.
 _LOST = ("Gloo", "gloo", "NCCL operation", "Connection closed by peer", "Connection reset by peer")
 
 
 def to_host(value: Any) -> np.ndarray:
-    """An array's value.
+    """An array's value; it can be written to when it is a copy that nobody else has.
 
     An array of which other processes hold parts is first gathered, so all processes must ask for it.
     """
     try:
-        return np.asarray(value)
+        if not isinstance(value, jax.Array) or not value.is_fully_addressable:
+            return np.asarray(value)
+        if not value.is_fully_replicated:
+            return _joined(value)
+        return read(value) if value.nbytes > _KEPT else np.asarray(value)
     except (RuntimeError, MemoryError, ValueError) as error:
         known = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(error)
         if known is not None:
@@ -31,6 +39,28 @@ def to_host(value: Any) -> np.ndarray:
         if not isinstance(value, jax.Array) or value.is_fully_addressable:
             raise
         return np.asarray(replicated(value))
+
+
+def read(value: Any) -> np.ndarray:
+    """The value of an array that each of its devices has whole; other than by `numpy.asarray`, JAX does not keep it.
+
+    Args:
+      value: the array, or what makes a NumPy array.
+    """
+    if read_from_device is None or not isinstance(value, jax.Array) or value.is_deleted():
+        return np.asarray(value)
+    found, is_copy = read_from_device(value)
+    found.flags.writeable = is_copy
+    return found
+
+
+def _joined(value: jax.Array) -> np.ndarray:
+    """The parts of a split array, put together."""
+    found = np.empty(value.shape, value.dtype)
+    for shard in value.addressable_shards:
+        if shard.replica_id == 0:
+            found[shard.index] = read(shard.data)
+    return found
 
 
 def lost_worker(error: Exception) -> UnavailableError | None:

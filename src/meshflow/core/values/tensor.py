@@ -165,6 +165,8 @@ class Tensor(_Operators):
                     + _SYMBOLIC_HELP
                 )
             value = to_host(value)
+            if value.flags.writeable and value.ndim:
+                return value  # a copy already
         return value.copy() if value.ndim else value[()]
 
     def ref(self) -> Reference:

@@ -366,6 +366,9 @@ class Variable(VariableRows, _Operators):
                 f"numpy() is only available when eager execution is enabled: {self.name} is read "
                 "while a function is traced."
             )
+        if self._held is not None:
+            found = self._held.numpy()
+            return found if self.ndim else found[()]
         return Tensor(self._current()).numpy()
 
     def ref(self) -> Reference:

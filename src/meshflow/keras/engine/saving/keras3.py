@@ -108,7 +108,7 @@ def write_optimizer(weights: list[Any], group: Any, by_variable: bool) -> None:
         dataset.attrs["name"] = "iteration:0" if first else f"{weight._shared_name}:0"
 
 
-def write_state(values: list[np.ndarray], group: Any) -> None:
+def write_state(values: list[Any], group: Any) -> None:
     """Writes an optimizer's state as Keras 3 orders it.
 
     Args:
@@ -117,7 +117,7 @@ def write_state(values: list[np.ndarray], group: Any) -> None:
     """
     own = group.require_group("optimizer/vars")
     for i, value in enumerate(values):
-        own.create_dataset(str(i), data=value)
+        own.create_dataset(str(i), data=np.asarray(value))
 
 
 def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:

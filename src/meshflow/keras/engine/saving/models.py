@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
+import os
+import shutil
+import tempfile
 import time
 import zipfile
 from typing import IO, Any
@@ -35,6 +37,8 @@ from meshflow.keras.engine.saving.serving_signatures import input_specs
 from meshflow.saved_model import saving as saved_model
 
 _log = logging.getLogger("meshflow")
+# Bytes copied at once.
+_CHUNK = 1 << 22
 
 
 def save_model(
@@ -215,23 +219,43 @@ def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
     return (optimizer_state.state_of(optimizer), False) if weights is None else (weights, True)
 
 
+def _write_weights(model: Any, part: IO[bytes], optimizer: Any, keras_version: int) -> bool:
+    """Writes weights and an optimizer's state into an HDF5 file; whether the optimizer is of Keras 2.11 or later."""
+    with h5py().File(part, "w") as file:
+        (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
+        if keras_version == 3:
+            _write_state(model, optimizer, file)
+            return False
+        new = _write_optimizer(keras3, model, optimizer, file)
+    # One that has not trained has no state that would tell.
+    return new or (
+        optimizer is not None
+        and is_new(optimizer)
+        and len(optimizer_state.state_of(optimizer)) <= 1
+    )
+
+
 def _write_archive(
     model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any, keras_version: int
 ) -> None:
-    buffer = io.BytesIO()
-    with h5py().File(buffer, "w") as file:
-        (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
-        new = False
-        if keras_version == 3:
-            _write_state(model, optimizer, file)
-        else:
-            new = _write_optimizer(keras3, model, optimizer, file)
-            # One that has not trained has no state that would tell.
-            new = new or (
-                optimizer is not None
-                and is_new(optimizer)
-                and len(optimizer_state.state_of(optimizer)) <= 1
-            )
+    # Where the archive has room, not in memory: it is as large as all weights.
+    with (
+        tempfile.TemporaryFile(dir=os.path.dirname(part.name)) as weights,
+        zipfile.ZipFile(part, "w") as archive,
+    ):
+        new = _write_weights(model, weights, optimizer, keras_version)
+        for name, content in _described(meta, new, keras_version).items():
+            archive.writestr(name, content)
+        member = zipfile.ZipInfo("model.weights.h5", time.localtime()[:6])
+        member.file_size = weights.seek(0, os.SEEK_END)
+        member.external_attr = 0o600 << 16
+        weights.seek(0)
+        with archive.open(member, "w") as target:
+            shutil.copyfileobj(weights, target, _CHUNK)
+
+
+def _described(meta: dict[str, Any], new: bool, keras_version: int) -> dict[str, str]:
+    """What a `.keras` file says of its model, by member."""
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
@@ -247,7 +271,4 @@ def _write_archive(
         "keras_version": _written_as(keras_version),
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
     }
-    with zipfile.ZipFile(part, "w") as archive:
-        archive.writestr("metadata.json", json.dumps(about))
-        archive.writestr("config.json", to_json(config))
-        archive.writestr("model.weights.h5", buffer.getvalue())
+    return {"metadata.json": json.dumps(about), "config.json": to_json(config)}

@@ -83,7 +83,7 @@ def by_variable(optimizer: Any, variables: int) -> list[Any] | None:
     return own[:1] + [slot for i in range(variables) for slot in slots[i::variables]]
 
 
-def of_keras_3(optimizer: Any, variables: int) -> list[np.ndarray] | None:
+def of_keras_3(optimizer: Any, variables: int) -> list[Any] | None:
     """What files of Keras 3 hold of an optimizer: its steps, its learning rate where it is a number, and its slots.
 
     Args:
@@ -91,9 +91,9 @@ def of_keras_3(optimizer: Any, variables: int) -> list[np.ndarray] | None:
       variables: how many variables it trains.
 
     Returns:
-      Arrays, or None for an optimizer that Keras 3 keeps otherwise.
+      Variables and arrays, or None for an optimizer that Keras 3 keeps otherwise.
     """
-    own = [np.asarray(w.numpy()) for w in state_of(optimizer)]
+    own = state_of(optimizer)
     slots, kind = own[1:], type(optimizer).__name__
     if not variables or len(slots) % variables or getattr(optimizer, "use_ema", False):
         return None
