@@ -1,6 +1,7 @@
 """How a run of the tests is kept short, small and told of: a plugin of pytest.
 
-* Compiled programs are shared between workers, processes that tests start, and runs.
+* Compiled programs, and Python's bytecode, are shared between workers, processes that tests start,
+  and runs.
 * Where no test asks for bits or speed, XLA writes plain code, in a fifth of the time.
 * Compiled programs are freed between tests once a worker has grown.
 * At the end stand the seconds of each area, by the clock and of processors, and the peak memory of
@@ -43,6 +44,16 @@ def share_compiled_programs():
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def keep_bytecode():
+    """Lets Python keep what it compiles of modules, tests among them; call before importing them.
+
+    Where the environment says otherwise, each of the hundreds of processes that tests start would
+    compile the whole package.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 # The same programs after the same rewrites of XLA, but as code that LLVM does not improve; and as users get them.
