@@ -26,6 +26,8 @@ import numpy as np
 
 for name in {names}:
     operator.attrgetter(name)(tf)
+# The first to import something late would write more files than the others.
+sys.dont_write_bytecode = True
 
 def say(*words):
     # At once: a process that is killed while it prints leaves no part of a line.

@@ -151,16 +151,19 @@ class Freeing:
         self.limit = GROWN
         self.times = 0
 
-    @pytest.hookimpl(tryfirst=True)
+    @pytest.hookimpl(wrapper=True)
     def pytest_collection(self):
         """Has the garbage collector wait: modules and tests stay."""
         gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
 
     def pytest_collection_finish(self):
         """Has it leave alone what modules and tests are, and look for less, less often."""
         gc.collect()
         gc.freeze()
-        gc.enable()
         # Tracing makes so many objects that stay that looking through them was a tenth of all work.
         gc.set_threshold(*THRESHOLDS)
 
