@@ -12,9 +12,9 @@ os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
 
 import tiers
 
+tiers.keep_bytecode()
 tiers.share_compiled_programs()
 tiers.write_plain_code()
-tiers.keep_bytecode()
 
 import jax
 

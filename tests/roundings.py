@@ -136,15 +136,10 @@ class _Moved:
         if type(jax.typeof(x)) is not ShapedArray or jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return x
         if not jnp.issubdtype(x.dtype, jnp.floating):
-            found = jnp.sum(x.reshape(-1).astype(np.uint32) * _mixed(x.size), dtype=np.uint32)
-            self.decisions = self.decisions * np.uint32(16777619) + found
+            self.decisions = _noted(self.decisions, x)
             return x
-        # JAX's own random numbers take a hundred times as long to compile.
-        self._seed = self._seed * np.uint32(1664525) + np.uint32(1013904223)
-        drawn = (_mixed(x.size) ^ self._seed) * np.uint32(2246822519)
-        drawn = ((drawn ^ drawn >> 15) * np.uint32(3266489917)) >> 8
-        share = self._size * (drawn.astype(np.float32) / (1 << 23) - 1)
-        return x * (1 + share.reshape(x.shape)).astype(x.dtype)
+        self._seed, x = _moved(self._seed, self._size, x)
+        return x
 
     def evaluate(self, jaxpr, consts, args):
         """The results of a jaxpr."""
@@ -210,6 +205,25 @@ class _Moved:
         state, results = jax.lax.switch(args[0], branches, (self._seed, self.decisions), *args[1:])
         self._after(state)
         return results
+
+
+# Traced once for each shape and type, where a program has hundreds of numbers.
+@jax.jit
+def _noted(decisions, x):
+    """What stands for the decisions up to here, with one more."""
+    found = jnp.sum(x.reshape(-1).astype(np.uint32) * _mixed(x.size), dtype=np.uint32)
+    return decisions * np.uint32(16777619) + found
+
+
+@jax.jit
+def _moved(seed, size, x):
+    """The next seed, and a number moved by a share of itself that is at most `size`."""
+    # JAX's own random numbers take a hundred times as long to compile.
+    seed = seed * np.uint32(1664525) + np.uint32(1013904223)
+    drawn = (_mixed(x.size) ^ seed) * np.uint32(2246822519)
+    drawn = ((drawn ^ drawn >> 15) * np.uint32(3266489917)) >> 8
+    share = size * (drawn.astype(np.float32) / (1 << 23) - 1)
+    return seed, x * (1 + share.reshape(x.shape)).astype(x.dtype)
 
 
 def _mixed(size):

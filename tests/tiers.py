@@ -149,8 +149,17 @@ class Freeing:
         self.limit = GROWN
         self.times = 0
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self):
+        """Has the garbage collector wait: modules and tests stay."""
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
+
     def pytest_collection_finish(self):
-        """Has the garbage collector leave alone what modules and tests are, and look for less, less often."""
+        """Has it leave alone what modules and tests are, and look for less, less often."""
         gc.collect()
         gc.freeze()
         # Tracing makes so many objects that stay that looking through them was a tenth of all work.

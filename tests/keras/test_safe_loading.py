@@ -1,5 +1,7 @@
 """Files of strangers: a model's file is data; it runs nothing, names only ops and known classes, opens no other file."""
 
+import contextlib
+import functools
 import io
 import json
 import os
@@ -63,7 +65,23 @@ def _hook(event, args):
         _ran.append((event, args))
 
 
-sys.addaudithook(_hook)
+# A hook stays and makes everything slower, so none is there before a test asks for it.
+@functools.cache
+def _hooked():
+    sys.addaudithook(_hook)
+
+
+@contextlib.contextmanager
+def watching():
+    """Fails where commands ran or files were removed."""
+    _hooked()
+    _ran.clear()
+    _watching.append(True)
+    try:
+        yield
+    finally:
+        _watching.pop()
+    assert not _ran
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +159,9 @@ def with_call(name, command):
 @pytest.fixture
 def watched(tmp_path):
     plant = tmp_path / "plant"
-    _ran.clear()
-    _watching.append(True)
-    yield plant
-    _watching.pop()
-    assert not _ran and not plant.exists()
+    with watching():
+        yield plant
+    assert not plant.exists()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -238,23 +254,20 @@ def test_mutated_configurations_run_nothing(saved, tmp_path_factory, data):
 
     name = data.draw(st.sampled_from(FORMATS))
     path = changed(saved[0] / name, folder / name, change)
-    _ran.clear()
-    _watching.append(True)
-    try:
-        load(path)
-        assert not naming[0], "a name of nothing was accepted"
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        NotImplementedError,
-        IndexError,
-    ) as error:
-        assert str(error)
-    finally:
-        _watching.pop()
-    assert not _ran and not plant.exists()
+    with watching():
+        try:
+            load(path)
+            assert not naming[0], "a name of nothing was accepted"
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            NotImplementedError,
+            IndexError,
+        ) as error:
+            assert str(error)
+    assert not plant.exists()
 
 
 @pytest.mark.parametrize("name", FORMATS)

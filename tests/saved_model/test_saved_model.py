@@ -487,3 +487,35 @@ def test_functions_that_parse_examples(tmp_path):
     )
     with pytest.raises(tf.errors.UnimplementedError, match="variable length \\('w'\\)"):
         tf.saved_model.save(module, str(tmp_path / "n"), {"serving_default": module.words})
+
+
+def test_functions_that_are_the_same_share_a_program_and_own_gradients_stay(tmp_path, monkeypatch):
+    """Functions may do the same forwards and have other gradients."""
+    made = []
+    serialized = programs.serialized
+    counted = lambda program: made.append(program) or serialized(program)
+    monkeypatch.setattr("meshflow.saved_model.saving.serialized", counted)
+
+    def with_gradient(factor):
+        @tf.custom_gradient
+        def run(x):
+            return 2.0 * x, lambda upstream: factor * upstream
+
+        return run
+
+    module = tf.Module()
+    spec = tf.TensorSpec([None], tf.float32)
+    calls = {"one": lambda x: 2.0 * x, "two": lambda x: 2.0 * x}
+    calls |= {"three": with_gradient(3.0), "five": with_gradient(5.0)}
+    for name, call in calls.items():
+        setattr(module, name, tf.function(call, input_signature=[spec]))
+    tf.saved_model.save(module, tmp_path / "model")
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for name, slope in {"one": 2.0, "two": 2.0, "three": 3.0, "five": 5.0}.items():
+        x = tf.constant([1.0, 4.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = getattr(loaded, name)(x)
+        assert y.numpy().tolist() == [2.0, 8.0]
+        assert tape.gradient(y, x).numpy().tolist() == [slope, slope]
+    assert len(made) == len(list((tmp_path / "model").glob("program_*"))) == 3

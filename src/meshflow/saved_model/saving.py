@@ -189,6 +189,8 @@ class _Writer:
         self._entries: dict[int, dict[str, Any]] = {}
         self._made: dict[int, Any] = {}
         self._stored_programs: dict[bytes, str] = {}
+        # By what runs forwards.
+        self._serialized_programs: dict[bytes, list[tuple[Program, bytes]]] = {}
         self.arrays: dict[str, tuple[str, Any]] = {}
         # Assets, by their names in the folder.
         self.files: dict[str, bytes] = {}
@@ -395,7 +397,7 @@ class _Writer:
 
     def _stored(self, program: Program) -> tuple[dict[str, Any], Program]:
         """Keeps a program, once for all that are the same; gives its description."""
-        traced, data = program.traced, serialized(program.exported)
+        traced, data = program.traced, self._serialized(program)
         key = self._stored_programs.setdefault(data, f"program_{len(self._stored_programs):05d}")
         self.arrays[key] = (key, np.frombuffer(data, np.uint8))
         entry = {
@@ -406,6 +408,15 @@ class _Writer:
             "writes": [self._capture(v) for v in traced.writes],
         }
         return entry, program
+
+    def _serialized(self, program: Program) -> bytes:
+        """A program's bytes. Its gradient takes longest, which programs that are the same share."""
+        alike = self._serialized_programs.setdefault(program.exported.mlir_module_serialized, [])
+        for other, data in alike:
+            if program.is_like(other):
+                return data
+        alike.append((program, serialized(program.exported)))
+        return alike[-1][1]
 
     def _planned(
         self, name: str, args: Any, kwargs: Any, plan: Recorded
