@@ -149,6 +149,53 @@ def test_what_cannot_be_sent_is_named(strategy, coordinator):
         coordinator.join()
 
 
+class Trainer:
+    """An object with more than its closures use."""
+
+    def __init__(self, strategy, coordinator):
+        self.coordinator, self.strategy = coordinator, strategy
+        self.lock, self.events = threading.Lock(), [threading.Event()]
+        self.steps = tf.Variable(7, name="of_the_coordinator")
+        self.checkpoint = tf.train.Checkpoint(steps=self.steps)
+        with strategy.scope():
+            self.total = tf.Variable(0)
+        self.dataset = coordinator.create_per_worker_dataset(self.numbers)
+        self.iterator = iter(self.dataset)
+        self.last = coordinator.schedule(self.add, args=(self.iterator,))
+
+    def numbers(self):
+        return tf.data.Dataset.from_tensors(3).repeat()
+
+    @tf.function
+    def add(self, iterator):
+        self.total.assign_add(next(iterator))
+        return self.total.read_value()
+
+
+def test_what_an_object_refers_to_is_missed_only_where_it_is_used(strategy, coordinator):
+    trainer = Trainer(strategy, coordinator)
+    assert trainer.last.fetch() == 3
+    coordinator.schedule(trainer.add, args=(trainer.iterator,))
+    coordinator.join()
+    assert int(trainer.total) == 6 and int(trainer.steps) == 7
+    missed = {
+        "trainer.lock', which <lambda> refers to": lambda: trainer.lock.acquire(),
+        r"trainer.events\[0\]', which": lambda: trainer.events[0].set(),
+        "workers cannot schedule closures": lambda: trainer.coordinator.schedule(len),
+        "fetch": lambda: trainer.last.fetch(),
+        "pass iter": lambda: iter(trainer.dataset),
+        "is an argument of closures": lambda: next(trainer.iterator),
+    }
+    for message, closure in missed.items():
+        coordinator.schedule(closure)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            coordinator.join()
+    for use in (lambda: trainer.steps + 1, lambda: trainer.checkpoint.steps.assign(0)):
+        coordinator.schedule(use)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="of_the_coordinator:0"):
+            coordinator.join()
+
+
 def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordinator):
     counter, _w, optimizer, step = counting(strategy)
     x = tf.ones([1000])

@@ -52,6 +52,10 @@ class ClusterCoordinator:
       42
     """
 
+    _stays_with_coordinator = (
+        "The ClusterCoordinator stays in its own process: workers cannot schedule closures."
+    )
+
     def __new__(cls, strategy: Any) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             raise InvalidValueError(

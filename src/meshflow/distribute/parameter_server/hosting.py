@@ -22,7 +22,6 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import as_stored, context
-from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
@@ -30,7 +29,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
-__all__ = ["HostedVariable", "Outbox", "Outboxes"]
+__all__ = ["DescribedVariable", "HostedVariable", "Outbox", "Outboxes"]
 
 # A server's name among devices.
 _TASK = re.compile(r"/job:ps(?:/replica:\d+)?/task:(\d+)")
@@ -81,7 +80,7 @@ def wanted_servers() -> tuple[int, ...] | None:
     return None if task is None else (int(task[1]),)
 
 
-class _Described(Variable):
+class DescribedVariable(Variable):
     """A variable that is known by its description, without asking for its value."""
 
     @property
@@ -94,7 +93,7 @@ class _Described(Variable):
         return len(self._shape)
 
 
-class HostedVariable(_Described):
+class HostedVariable(DescribedVariable):
     """A variable whose value is on a parameter server; made by `tf.Variable` in the strategy's scope.
 
     Attributes:
@@ -223,7 +222,7 @@ class HostedVariable(_Described):
         return f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}>"
 
 
-class Outbox(_Described):
+class Outbox(DescribedVariable):
     """What a closure wrote for a server: of the closure that runs in the thread.
 
     Args:
@@ -321,21 +320,19 @@ class GradientBoxes:
         self.count.assign_add(1)
 
 
-def check_shared(value: Any) -> None:
-    """Refuses a variable that no server has, for closures that refer to it.
+def not_shared(value: Any) -> str | None:
+    """What is wrong with a closure that refers to a variable which no server has; None for anything else.
 
     Args:
       value: anything.
-
-    Raises:
-      FailedPreconditionError: naming the variable.
     """
     shared = (HostedVariable, Outbox)
     if isinstance(value, Variable) and not isinstance(value, shared) and value._name != STATE_NAME:
-        raise FailedPreconditionError(
+        return (
             f"A closure refers to the variable {value.name}, which was not made in the scope of the "
             "ParameterServerStrategy: workers would each have their own. Make it in `strategy.scope()`."
         )
+    return None
 
 
 def _parts(gradient: Any) -> list[Tensor]:

@@ -381,11 +381,12 @@ class RemoteCluster(Cluster):
             self._changed.notify_all()
             lives = list(self._lives.values())
         end(self._listener)
+        # Before connections end: Ray complains of processes that end by themselves.
+        self._launcher.stop()
         for life in lives:
             life.close()
         for server in self.servers:
             server.close()
-        self._launcher.stop()
 
 
 def _stop(cluster: weakref.ref[RemoteCluster]) -> None:

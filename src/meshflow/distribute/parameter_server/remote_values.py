@@ -20,6 +20,8 @@ __all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
 class RemoteValue:
     """The result of a scheduled closure, once there is one."""
 
+    _stays_with_coordinator = "A RemoteValue stays with the coordinator: fetch() its value there, and pass that as an argument."
+
     def __init__(self) -> None:
         self._ready = threading.Event()
         self._value: Any = None
@@ -101,6 +103,8 @@ class PerWorkerDataset:
     Args:
       dataset_fn: a function without arguments that returns a dataset, or a dataset.
     """
+
+    _stays_with_coordinator = "A per-worker dataset stays with the coordinator: pass iter() of it as an argument of the closure."
 
     def __init__(self, dataset_fn: Any) -> None:
         # What a worker needs is the plain function: a traced one would make datasets of symbolic values.

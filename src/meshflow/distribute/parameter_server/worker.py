@@ -32,8 +32,8 @@ from meshflow.distribute.parameter_server.hosting import (
     HostedVariable,
     Outbox,
     Outboxes,
-    check_shared,
     gradient_boxes,
+    not_shared,
 )
 from meshflow.distribute.parameter_server.messages import (
     Ballot,
@@ -280,8 +280,8 @@ class Worker:
         programs = list(function._cache.values())
         self._looked_at[function] = len(programs)
         for program in programs:
-            for capture in program.traced.captures:
-                check_shared(capture)
+            for wrong in filter(None, map(not_shared, program.traced.captures)):
+                raise FailedPreconditionError(wrong)
 
     def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a function returns, on the host."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
+from meshflow.distribute.parameter_server.absent import Absent
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
@@ -72,7 +73,7 @@ class WorkerService:
     def _call(self, request: Request) -> Call:
         resolve: dict[str, Callable[..., Any]] = {
             "variable": self._variable,
-            "iterator": lambda key: self._iterators[key],
+            "iterator": self._iterator,
             "strategy": lambda: self._strategy,
         }
         with self._loading:
@@ -94,6 +95,12 @@ class WorkerService:
             request.number, function, args, kwargs, request.after, request.floor, self._states,
             request.ended, request.attempt, request.makes_own,
         )  # fmt: skip
+
+    def _iterator(self, key: int) -> Any:
+        """An iterator that some closure was given; what only objects refer to stands there for it."""
+        return self._iterators.get(key) or Absent(
+            "An iterator of a per-worker dataset is an argument of closures: pass it by `schedule(fn, args=(iterator,))`."
+        )
 
     def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:
         """This process's one object for a hosted variable."""
