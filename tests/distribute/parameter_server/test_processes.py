@@ -196,6 +196,59 @@ def test_what_an_object_refers_to_is_missed_only_where_it_is_used(strategy, coor
             coordinator.join()
 
 
+class Refusal(Exception):
+    """An exception whose constructor does not take what it gives to `Exception`."""
+
+    def __init__(self, what, count):
+        super().__init__(f"{what} is refused {count} times")
+        self.count = count
+
+
+def test_an_exception_keeps_its_class(strategy, coordinator):
+    def refuse():
+        raise Refusal("all", 3)
+
+    coordinator.schedule(refuse)
+    with pytest.raises(Refusal, match="all is refused 3 times") as raised:
+        coordinator.join()
+    assert raised.value.count == 3
+
+
+def test_bad_results_arguments_and_datasets_are_named(strategy, coordinator):
+    lock = threading.Lock()
+    with strategy.scope():
+        total = tf.Variable(0)
+
+    def counts_and_returns_a_lock():
+        total.assign_add(1)
+        return {"a": [1, threading.Lock()]}
+
+    def taking(dataset_fn):
+        iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+        return lambda: coordinator.schedule(tf.function(next), args=(iterator,))
+
+    def raises():
+        raise LookupError("no such table")
+
+    def preprocessed(x):
+        raise ArithmeticError("of the preprocessing")
+
+    bad = [
+        (lambda: coordinator.schedule(counts_and_returns_a_lock), "the result of the closure", None),
+        (lambda: coordinator.schedule(len, args=(3, [lock])), r"the arguments\['args'\]\[1\]\[0\]", None),
+        (taking(lambda: 3), "must return a dataset, .* got 3", TypeError),
+        (taking(raises), "no such table", LookupError),
+        (taking(lambda: tf.data.Dataset.range(2).map(preprocessed)), "of the prep", ArithmeticError),
+        (lambda: coordinator.schedule(tf.function(lambda x: x + 1)), "missing", TypeError),
+    ]  # fmt: skip
+    for schedule, message, kind in bad:
+        schedule()
+        with pytest.raises(kind or tf.errors.InvalidArgumentError, match=message):
+            coordinator.join()
+    # What could not be answered was not done either.
+    assert int(total) == 0
+
+
 def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordinator):
     counter, _w, optimizer, step = counting(strategy)
     x = tf.ones([1000])

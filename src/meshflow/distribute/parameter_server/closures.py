@@ -48,14 +48,16 @@ def dumps(
     strategy: Any = None,
     what: str = "the closure",
     arrays: list[pickle.PickleBuffer] | None = None,
+    to: str = "a worker",
 ) -> bytes:
-    """A pickle of a closure, of arguments, or of an optimizer.
+    """A pickle of a closure, of arguments, of a result, or of an optimizer.
 
     Args:
       value: what to pickle.
       strategy: the strategy; it hears of the optimizers that are met.
       what: what it is, for errors.
       arrays: where the bytes of arrays are put, for `loads`; None for in the pickle.
+      to: who gets it, for errors.
 
     Raises:
       InvalidArgumentError: naming what cannot be pickled.
@@ -76,8 +78,8 @@ def dumps(
         except Exception as error:
             culprit = _culprit(_Part(what, value), dumped, error)
             if not culprit.spared or id(culprit.value) in left:
-                raise InvalidArgumentError(culprit.told()) from error
-            left[id(culprit.value)] = culprit.told()
+                raise InvalidArgumentError(culprit.told(to)) from error
+            left[id(culprit.value)] = culprit.told(to)
         else:
             if arrays is not None:
                 arrays.extend(found)
@@ -162,12 +164,12 @@ class _Part(NamedTuple):
         """A part of this one."""
         return self._replace(path=self.path + suffix, value=value, spared=self.spared or spared)
 
-    def told(self) -> str:
+    def told(self, to: str) -> str:
         """What is wrong with it."""
         named = f"{self.path!r}, which {self.function} refers to," if self.function else self.path
         return (
-            f"{named} cannot be sent to a worker: {type(self.value).__name__} object, {self.reason}. Make it inside the "
-            "function, or keep it out of what the function refers to."
+            f"{named} cannot be sent to {to}: {type(self.value).__name__} object, {self.reason}. Make it where it is "
+            "needed, or keep it out of what functions refer to and return."
         )
 
 

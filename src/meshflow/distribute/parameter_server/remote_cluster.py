@@ -52,6 +52,9 @@ class Launcher(Protocol):
     def kill(self, kind: str, number: int) -> None:
         """Ends a process that does not answer."""
 
+    def about(self, kind: str, number: int) -> str:
+        """What to say of a process that has not reported, after its name; empty for nothing."""
+
     def stop(self) -> None:
         """Ends all processes."""
 
@@ -231,7 +234,7 @@ class RemoteCluster(Cluster):
             if self._changed.wait_for(lambda: self._failed or not missing(), self._patience):
                 self._check()
                 return
-            names = ", ".join(f"{kind} {number}" for kind, number in missing())
+            names = ", ".join(f"{k} {n}{self._launcher.about(k, n)}" for k, n in missing())
         raise DeadlineExceededError(
             f"ParameterServerStrategy: after {self._patience:g} s these have not reported to the coordinator at "
             f"{self.address}: {names}."

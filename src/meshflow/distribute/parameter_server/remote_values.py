@@ -137,6 +137,11 @@ class PerWorkerIterator(PerWorkerValues):
         found = worker.resources.get(self._key)
         if found is None:
             dataset = self._make() if callable(self._make) else self._make
+            if not hasattr(dataset, "__iter__"):
+                raise TypeError(
+                    "The function of a per-worker dataset must return a dataset, or something else that can be iterated "
+                    f"over, got {dataset!r}."
+                )
             found = worker.resources[self._key] = iter(dataset)
         return found
 

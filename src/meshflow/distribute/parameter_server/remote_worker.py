@@ -176,7 +176,8 @@ class Book:
         """
         number, function = self._functions.of(call.function)
         arrays: list[pickle.PickleBuffer] = []
-        data = dumps((call.args, call.kwargs), strategy, "the arguments", arrays)
+        given = {"args": call.args, "kwargs": call.kwargs}
+        data = dumps(given, strategy, "the arguments", arrays)
         request = Request(
             call.number, number, data, arrays, call.after, call.floor, attempt=call.attempt,
             makes_own=call.makes_own,

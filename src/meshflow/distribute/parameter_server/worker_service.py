@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.distribute.parameter_server.absent import Absent
@@ -24,6 +27,21 @@ from meshflow.distribute.parameter_server.worker import (
 )
 
 __all__ = ["WorkerService"]
+
+
+class _Worker(Worker):
+    """A worker whose results go to another process."""
+
+    def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A result that can be sent: of another one servers are not to hear."""
+        value = super()._result(function, args, kwargs)
+        if not all(isinstance(leaf, _SENDABLE) for leaf in nest.flatten(value)):
+            dumps(value, what="the result of the closure", to="the coordinator")
+        return value
+
+
+# What needs no look before it is sent.
+_SENDABLE = (np.ndarray, np.generic, int, float, str, bytes, type(None))
 
 
 class WorkerService:
@@ -54,7 +72,7 @@ class WorkerService:
         self._strategy = ParameterServerStrategy.of_worker(
             workers, len(self._servers), Options(*options)
         )
-        self._worker = Worker(
+        self._worker = _Worker(
             self._number, self._servers, self._strategy, self._crowded, apart=True
         )
 
@@ -87,12 +105,12 @@ class WorkerService:
             for key, data in request.iterators.items():
                 if key not in self._iterators:
                     self._iterators[key] = PerWorkerIterator(loads(data, resolve))
-            args, kwargs = loads(request.arguments, resolve, request.arrays)
+            given = loads(request.arguments, resolve, request.arrays)
             function = self._functions[request.function]
         for key in request.ended:
             self._iterators.pop(key, None)
         return Call(
-            request.number, function, args, kwargs, request.after, request.floor, self._states,
+            request.number, function, given["args"], given["kwargs"], request.after, request.floor, self._states,
             request.ended, request.attempt, request.makes_own,
         )  # fmt: skip
 
