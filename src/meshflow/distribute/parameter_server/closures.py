@@ -18,11 +18,12 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.absent import Absent, AbsentVariable
 from meshflow.distribute.parameter_server.hosting import HostedVariable, not_shared
+from meshflow.distribute.parameter_server.program_modules import not_to_be_imported
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.strategy import Strategy
 from meshflow.environment import extras
 
-__all__ = ["dumps", "loads"]
+__all__ = ["dumps", "dumps_function", "loads"]
 
 
 def _cloudpickle() -> Any:
@@ -41,6 +42,22 @@ def _pickler() -> Any:
             return _name_of(obj, self.strategy) if why is None else ("absent", why)
 
     return Pickler
+
+
+def dumps_function(function: Any, strategy: Any, what: str = "the closure") -> bytes:
+    """A pickle of a function, with all that it refers to in the program's modules that a worker is not to import.
+
+    Args:
+      function: the function.
+      strategy: the strategy.
+      what: what it is, for errors.
+
+    Raises:
+      InvalidArgumentError: see `dumps`.
+    """
+    for module in not_to_be_imported(strategy):
+        _cloudpickle().register_pickle_by_value(module)
+    return dumps(function, strategy, what)
 
 
 def dumps(

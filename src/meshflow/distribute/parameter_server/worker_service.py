@@ -17,6 +17,7 @@ from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.remote_worker import FUNCTIONS, Request
+from meshflow.distribute.parameter_server.roles import working
 from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
 from meshflow.distribute.parameter_server.wire import dump_error
 from meshflow.distribute.parameter_server.worker import (
@@ -79,6 +80,7 @@ class WorkerService:
     def _run(self, request: Request) -> tuple[str, Any]:
         """What came of a closure: its outcome, its error, or what the coordinator has to make first."""
         assert self._worker is not None
+        working.worker = self._number
         try:
             return "done", self._worker.run(self._call(request))
         except StateNeededError as need:
