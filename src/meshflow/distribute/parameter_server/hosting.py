@@ -295,7 +295,12 @@ class GradientBoxes:
     Args:
       optimizer: the optimizer's key.
       pairs: pairs (gradient, variable).
+
+    Attributes:
+      has_slots: whether the optimizer has some.
     """
+
+    has_slots = False
 
     def __init__(self, optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> None:
         self.optimizer = optimizer
@@ -341,10 +346,12 @@ def _parts(gradient: Any) -> list[Tensor]:
     return [convert_to_tensor(gradient)]
 
 
-def kind_of(optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> tuple[Any, ...]:
+def kind_of(
+    optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]], turn: int
+) -> tuple[Any, ...]:
     """What the boxes of two calls of `apply_gradients` may differ in."""
     shapes = (tuple((p._value.shape, p.dtype.name) for p in _parts(g)) for g, _ in pairs)
-    return optimizer, *((v.key, s) for (_, v), s in zip(pairs, shapes, strict=True))
+    return optimizer, turn, *((v.key, s) for (_, v), s in zip(pairs, shapes, strict=True))
 
 
 def outboxes(variable: HostedVariable) -> Outboxes:
@@ -355,10 +362,18 @@ def outboxes(variable: HostedVariable) -> Outboxes:
     return found
 
 
-def gradient_boxes(optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> GradientBoxes:
-    """The outboxes of a call of `apply_gradients`, for all closures of this process."""
+def gradient_boxes(
+    optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]], turn: int = 0
+) -> GradientBoxes:
+    """The outboxes of a call of `apply_gradients`, for all closures of this process.
+
+    Args:
+      optimizer: the optimizer's key.
+      pairs: pairs (gradient, variable).
+      turn: how many calls the function had made before.
+    """
     known = pairs[0][1].__dict__.setdefault("_gradient_boxes", {})
-    kind = kind_of(optimizer, pairs)
+    kind = kind_of(optimizer, pairs, turn)
     if kind not in known:
         known.setdefault(kind, GradientBoxes(optimizer, pairs))
     return known[kind]
