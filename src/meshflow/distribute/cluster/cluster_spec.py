@@ -37,7 +37,9 @@ class ClusterSpec:
                 "`cluster` must be a dictionary mapping one or more job names to lists of network "
                 f"addresses, or a `ClusterSpec` or `ClusterDef`, got {type(cluster).__name__}."
             )
-        self._tasks = {_text(job, "Job name"): _numbered(job, t) for job, t in cluster.items()}
+        self._tasks: dict[str, dict[int, str]] = {
+            _text(job, "Job name"): _numbered(job, t) for job, t in cluster.items()
+        }
 
     @property
     def jobs(self) -> list[str]:
