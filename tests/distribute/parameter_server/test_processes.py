@@ -184,7 +184,7 @@ def test_what_an_object_refers_to_is_missed_only_where_it_is_used(strategy, coor
         "workers cannot schedule closures": lambda: trainer.coordinator.schedule(len),
         "fetch": lambda: trainer.last.fetch(),
         "pass iter": lambda: iter(trainer.dataset),
-        "is an argument of closures": lambda: next(trainer.iterator),
+        r"schedule.fn, args=.iterator": lambda: next(trainer.iterator),
     }
     for message, closure in missed.items():
         coordinator.schedule(closure)

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-import meshflow
-
 __all__ = ["not_to_be_imported"]
 
 
@@ -73,4 +71,5 @@ def _libraries() -> tuple[pathlib.Path, ...]:
     """Where Python's own library is, and what was installed."""
     kinds: Mapping[str, str] = sysconfig.get_paths()
     places = [kinds[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return (*map(pathlib.Path, places), pathlib.Path(str(meshflow.__file__)).parent)
+    # And this package, which need not be installed.
+    return (*map(pathlib.Path, places), pathlib.Path(__file__).parents[2])
