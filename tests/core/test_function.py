@@ -1,5 +1,6 @@
 import concurrent.futures
 import gc
+import inspect
 import logging
 import pickle
 import re
@@ -555,6 +556,21 @@ def test_functions_of_functions_methods_and_pickles():
         tf.function(owner.double)()
     again = pickle.loads(pickle.dumps(tf.function(_tripled, autograph=False)))
     assert float(again(2.0)) == 6.0
+    # Nothing but the method refers to its object.
+    scale = Scale(3.0)
+    method = pickle.loads(pickle.dumps(scale.times))
+    gc.collect()
+    assert float(method(2.0)) == 6.0
+    assert list(inspect.signature(method).parameters) == ["x"]
+
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    @tf.function
+    def times(self, x):
+        return self.by * x
 
 
 def _tripled(x):

@@ -83,3 +83,7 @@ __all__ = [
     "plan",
     "shapes_only",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

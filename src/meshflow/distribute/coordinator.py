@@ -14,5 +14,10 @@ __all__ = [
     "experimental_get_current_worker_index",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 PerWorkerValue = PerWorkerValues
 experimental_get_current_worker_index = current_worker_index

@@ -29,6 +29,11 @@ __all__ = [
     "partitioners",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 CollectiveCommunication = CommunicationImplementation
 
 

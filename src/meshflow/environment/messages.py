@@ -19,8 +19,8 @@ except ImportError as error:
 
 __all__ = ["DecodeError", "Table", "declared"]
 
-# Messages: their fields with number and type. `*` marks repeated fields, `{}` maps from strings,
-# `|` fields of which only one is set.
+# Messages: their fields with number and type. `*` marks repeated fields, `{}` maps from strings, `{int32}` from
+# numbers, `|` fields of which only one is set.
 Table = Mapping[str, Mapping[str, tuple[int, str]]]
 
 _PACKAGE = "tensorflow"
@@ -79,7 +79,7 @@ def _file(name: str, table: Table) -> Any:
 
 
 def _add_field(message: Any, path: str, name: str, number: int, kind: str) -> None:
-    repeated = kind.startswith(("*", "{}"))
+    repeated = kind.startswith(("*", "{"))
     field = message.field.add(
         name=name, number=number, label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
     )
@@ -87,14 +87,15 @@ def _add_field(message: Any, path: str, name: str, number: int, kind: str) -> No
         if not message.oneof_decl:
             message.oneof_decl.add(name="kind")
         field.oneof_index = 0
-    bare = kind.lstrip("*{}|")
-    if kind.startswith("{}"):
+    bare = kind.lstrip("*|")
+    if kind.startswith("{"):
         # A map is repeated pairs of key and value.
         bare = "".join(part.capitalize() for part in name.split("_")) + "Entry"
         entry = message.nested_type.add(name=bare)
         entry.options.map_entry = True
-        _add_field(entry, path, "key", 1, "string")
-        _add_field(entry, path, "value", 2, kind[2:])
+        key, _, value = kind[1:].partition("}")
+        _add_field(entry, path, "key", 1, key or "string")
+        _add_field(entry, path, "value", 2, value)
         bare = f"{path}.{bare}"
     if bare in _SCALARS:
         field.type = _SCALARS[bare]

@@ -17,6 +17,7 @@ from meshflow.checkpoint import (
     load_variable,
 )
 from meshflow.core.config.unavailable import raise_for
+from meshflow.distribute.cluster import protos as cluster_protos
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.task import ServerDef
 from meshflow.io import protos
@@ -41,16 +42,20 @@ __all__ = [
 ]
 
 
-# Messages of record files, which need the package protobuf.
-_MESSAGES = (
-    *("BytesList", "Example", "Feature", "FeatureList", "FeatureLists", "Features", "FloatList"),
-    *("Int64List", "SequenceExample"),
-)
+# Messages of record files and of clusters, which need the package protobuf.
+_MESSAGES = {
+    **dict.fromkeys(
+        ("BytesList", "Example", "Feature", "FeatureList", "FeatureLists", "Features", "FloatList"),
+        protos,
+    ),
+    **dict.fromkeys(("Int64List", "SequenceExample"), protos),
+    **dict.fromkeys(("ClusterDef", "JobDef"), cluster_protos),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MESSAGES:
-        return getattr(protos, name)
+        return getattr(_MESSAGES[name], name)
     raise_for(name, "tf.compat.v1.train")
     raise AttributeError(f"module 'tf.train' has no attribute {name!r}")
 

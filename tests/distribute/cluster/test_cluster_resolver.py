@@ -66,7 +66,32 @@ def test_the_session_master_of_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", config)
     resolver = resolvers.TFConfigClusterResolver()
     assert (resolver.task_type, resolver.task_id) == ("12", 0)
-    assert resolver.master() == "grpc://m:2"
+    # As it is, without the protocol.
+    assert resolver.master() == "m:2"
+
+
+def test_a_cluster_of_one_task_has_no_master(monkeypatch):
+    configure(monkeypatch, {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
+    assert Resolver().master() == "" and Resolver().environment is None
+    assert Resolver(environment="cloud").environment == "cloud"
+
+
+def test_a_union_of_resolvers():
+    simple, union = resolvers.SimpleClusterResolver, resolvers.UnionResolver
+    first = simple(
+        {"worker": ["a:1", "b:1"]}, task_type="worker", task_id=0, master="m:1", rpc_layer="grpc"
+    )
+    second = simple({"worker": ["c:1", "a:1"], "ps": ["p:1"]})
+    both = union(first, second)
+    assert both.cluster_spec().as_dict() == {"worker": ["a:1", "b:1", "c:1", "a:1"], "ps": ["p:1"]}
+    assert (both.task_type, both.task_id, both.rpc_layer) == ("worker", 0, "grpc")
+    assert both.master() == "grpc://m:1" and both.master("ps", 0) == "grpc://p:1"
+    other = union(second, first, task_type="ps", task_id=0, rpc_layer="http")
+    assert (other.task_type, other.task_id, other.master()) == ("ps", 0, "http://m:1")
+    with pytest.raises(KeyError, match="Duplicate keys"):
+        union(first, simple({"worker": {1: "x:1"}})).cluster_spec()
+    with pytest.raises(TypeError, match="must be a string"):
+        simple({}, master=3)
 
 
 def test_gpus_of_a_slurm_task(monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from distribute.launching import free_ports
 from meshflow.distribute.parameter_server.closure_queue import Gate
 from meshflow.distribute.parameter_server.compression import Compressor, whole
 from meshflow.distribute.parameter_server.messages import Push, Rows, Step
@@ -238,6 +239,15 @@ def test_impossible_clusters_are_refused(jobs, message):
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(spec))
     with pytest.raises(ValueError, match=message):
         tf.distribute.ParameterServerStrategy(resolver)
+
+
+def test_processes_that_do_not_report_are_named():
+    ports = free_ports(2)
+    spec = {"worker": [f"localhost:{ports[0]}"], "ps": [f"localhost:{ports[1]}"]}
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(spec))
+    named = rf"after 0.5 s these have not reported .*: ps 0 \(localhost:{ports[1]}: .*refused"
+    with pytest.raises(tf.errors.DeadlineExceededError, match=named):
+        tf.distribute.ParameterServerStrategy(resolver, patience=0.5)
 
 
 @pytest.mark.parametrize("options", [{"max_staleness": -1}, {"queue_size": 0}, {"engine": "boats"}])

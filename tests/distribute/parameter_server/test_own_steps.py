@@ -98,21 +98,71 @@ def test_steps_in_other_processes():
     strategy.cluster.stop()
 
 
-def test_steps_of_several_workers_add_up():
+@pytest.mark.parametrize("rule", ["SGD", "Adam"])
+def test_steps_of_several_workers_are_each_taken_by_the_rule(rule):
     strategy = strategy_of(workers=3)
+    make = {"SGD": OPTIMIZERS["SGD"], "Adam": lambda: tf.keras.optimizers.Adam(0.1)}[rule]
     with strategy.scope():
-        w, optimizer = tf.Variable([0.0]), tf.keras.optimizers.SGD(1.0)
+        w, optimizer = tf.Variable([0.0, 1.0]), make()
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    gradient = tf.constant([1.0, -2.0])
 
     @tf.function
     def step():
         for _ in range(4):
+            optimizer.apply_gradients([(gradient, w)])
+        return w.read_value()
+
+    for _ in range(10):
+        coordinator.schedule(step)
+    coordinator.join()
+    own, v = make(), tf.Variable([0.0, 1.0])
+    for _ in range(40):
+        own.apply_gradients([(gradient, v)])
+    # Slots too: the gradients are the same in any order.
+    np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-5)
+    assert int(optimizer.iterations) == 40
+
+
+def test_steps_in_loops_of_several_workers_add_up(caplog):
+    strategy = strategy_of(workers=3)
+    with strategy.scope():
+        w, optimizer = tf.Variable([0.0]), tf.keras.optimizers.SGD(1.0, momentum=0.0)
+        v, other = tf.Variable([0.0]), tf.keras.optimizers.SGD(1.0, momentum=0.5)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    @tf.function
+    def step():
+        for _ in tf.range(4):
             optimizer.apply_gradients([(tf.constant([1.0]), w)])
 
     for _ in range(10):
         coordinator.schedule(step)
     coordinator.join()
     assert (float(w[0]), int(optimizer.iterations)) == (-40.0, 40)
+    assert not caplog.records
+
+    @tf.function
+    def with_momentum():
+        for _ in tf.range(4):
+            other.apply_gradients([(tf.constant([1.0]), v)])
+
+    coordinator.schedule(with_momentum)
+    coordinator.join()
+    assert "with_momentum takes many steps" in caplog.text
+
+
+def test_a_closure_may_take_more_steps_than_one_message_has():
+    strategy = strategy_of()
+    with strategy.scope():
+        w, optimizer = tf.Variable([0.0]), tf.keras.optimizers.SGD(1.0)
+
+    def step():
+        for _ in range(70):
+            optimizer.apply_gradients([(tf.constant([1.0]), w)])
+
+    done(strategy, step)
+    assert (float(w[0]), int(optimizer.iterations)) == (-70.0, 70)
 
 
 def test_a_closure_reads_what_it_has_trained():

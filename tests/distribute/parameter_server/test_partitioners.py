@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.parameter_server.partitioners import shard_sizes
+from meshflow.distribute.parameter_server.sharding import shard_sizes
 
 PARTITIONERS = tf.distribute.experimental.partitioners
 ANSWERS = json.loads(pathlib.Path(__file__).with_name("partitioners.json").read_text())

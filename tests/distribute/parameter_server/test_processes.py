@@ -149,6 +149,106 @@ def test_what_cannot_be_sent_is_named(strategy, coordinator):
         coordinator.join()
 
 
+class Trainer:
+    """An object with more than its closures use."""
+
+    def __init__(self, strategy, coordinator):
+        self.coordinator, self.strategy = coordinator, strategy
+        self.lock, self.events = threading.Lock(), [threading.Event()]
+        self.steps = tf.Variable(7, name="of_the_coordinator")
+        self.checkpoint = tf.train.Checkpoint(steps=self.steps)
+        with strategy.scope():
+            self.total = tf.Variable(0)
+        self.dataset = coordinator.create_per_worker_dataset(self.numbers)
+        self.iterator = iter(self.dataset)
+        self.last = coordinator.schedule(self.add, args=(self.iterator,))
+
+    def numbers(self):
+        return tf.data.Dataset.from_tensors(3).repeat()
+
+    @tf.function
+    def add(self, iterator):
+        self.total.assign_add(next(iterator))
+        return self.total.read_value()
+
+
+def test_what_an_object_refers_to_is_missed_only_where_it_is_used(strategy, coordinator):
+    trainer = Trainer(strategy, coordinator)
+    assert trainer.last.fetch() == 3
+    coordinator.schedule(trainer.add, args=(trainer.iterator,))
+    coordinator.join()
+    assert int(trainer.total) == 6 and int(trainer.steps) == 7
+    missed = {
+        "trainer.lock', which <lambda> refers to": lambda: trainer.lock.acquire(),
+        r"trainer.events\[0\]', which": lambda: trainer.events[0].set(),
+        "workers cannot schedule closures": lambda: trainer.coordinator.schedule(len),
+        "fetch": lambda: trainer.last.fetch(),
+        "pass iter": lambda: iter(trainer.dataset),
+        r"schedule.fn, args=.iterator": lambda: next(trainer.iterator),
+    }
+    for message, closure in missed.items():
+        coordinator.schedule(closure)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            coordinator.join()
+    for use in (lambda: trainer.steps + 1, lambda: trainer.checkpoint.steps.assign(0)):
+        coordinator.schedule(use)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="of_the_coordinator:0"):
+            coordinator.join()
+
+
+class Refusal(Exception):
+    """An exception whose constructor does not take what it gives to `Exception`."""
+
+    def __init__(self, what, count):
+        super().__init__(f"{what} is refused {count} times")
+        self.count = count
+
+
+def test_an_exception_keeps_its_class(strategy, coordinator):
+    def refuse():
+        raise Refusal("all", 3)
+
+    coordinator.schedule(refuse)
+    with pytest.raises(Refusal, match="all is refused 3 times") as raised:
+        coordinator.join()
+    assert raised.value.count == 3
+
+
+def test_bad_results_arguments_and_datasets_are_named(strategy, coordinator):
+    lock = threading.Lock()
+    with strategy.scope():
+        total = tf.Variable(0)
+
+    def counts_and_returns_a_lock():
+        total.assign_add(1)
+        return {"a": [1, threading.Lock()]}
+
+    def taking(dataset_fn):
+        iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+        return lambda: coordinator.schedule(tf.function(next), args=(iterator,))
+
+    def raises():
+        raise LookupError("no such table")
+
+    def preprocessed(x):
+        raise ArithmeticError("of the preprocessing")
+
+    bad = [
+        (lambda: coordinator.schedule(counts_and_returns_a_lock), "the result of the closure", None),
+        (lambda: coordinator.schedule(len, args=(3, [lock])), r"the arguments\['args'\]\[1\]\[0\]", None),
+        (taking(lambda: 3), "must return a dataset, .* got 3", TypeError),
+        (taking(raises), "no such table", LookupError),
+        (taking(lambda: tf.data.Dataset.range(2).map(preprocessed)), "of the prep", ArithmeticError),
+        (lambda: coordinator.schedule(tf.function(lambda x: x + 1)), "missing", TypeError),
+    ]  # fmt: skip
+    for schedule, message, kind in bad:
+        schedule()
+        with pytest.raises(kind or tf.errors.InvalidArgumentError, match=message):
+            coordinator.join()
+    # What could not be answered was not done either.
+    assert int(total) == 0
+
+
 def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordinator):
     counter, _w, optimizer, step = counting(strategy)
     x = tf.ones([1000])

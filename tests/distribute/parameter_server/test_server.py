@@ -34,7 +34,7 @@ def test_what_a_server_is():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, ValueError, r"explicit `job_name`: the cluster has the jobs \['ps', 'worker'\]"),
+        ({}, ValueError, r"explicit `job_name`: the cluster has the jobs \['worker', 'ps'\]"),
         ({"job_name": "worker"}, ValueError, "explicit `task_index`: the job 'worker' has 2 tasks"),
         ({"job_name": "w", "task_index": 0}, tf.errors.InternalError, 'Job "w" was not defined'),
         (

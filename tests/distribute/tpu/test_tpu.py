@@ -141,20 +141,3 @@ def test_options_and_metadata():
     metadata = experimental.TPUSystemMetadata(8, 1, 8, None, ())
     assert metadata.num_of_cores_per_host == 8
     experimental.shutdown_tpu_system()
-
-
-def test_cluster_spec():
-    spec = tf.train.ClusterSpec({"worker": ["a:1", "b:1"], "ps": {2: "c:1"}})
-    assert spec.jobs == ["ps", "worker"] and spec.num_tasks("worker") == 2
-    assert spec.as_dict() == {"worker": ["a:1", "b:1"], "ps": {2: "c:1"}}
-    assert spec.task_indices("ps") == [2] and spec.job_tasks("ps") == [None, None, "c:1"]
-    assert spec == tf.train.ClusterSpec(spec) and spec != tf.train.ClusterSpec({})
-    assert not tf.train.ClusterSpec({}) and "a:1" in repr(spec)
-    with pytest.raises(ValueError, match="No such job"):
-        spec.num_tasks("chief")
-    with pytest.raises(ValueError, match="No task with index 5"):
-        spec.task_address("worker", 5)
-    with pytest.raises(TypeError, match="list or a dictionary of addresses"):
-        tf.train.ClusterSpec({"worker": "a:1"})
-    with pytest.raises(TypeError, match="must be a dictionary"):
-        tf.train.ClusterSpec(["a:1"])

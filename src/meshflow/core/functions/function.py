@@ -71,7 +71,7 @@ class Function:
         autograph: bool = True,
         reduce_retracing: bool = False,
         name: str | None = None,
-        instance: weakref.ref[Any] | None = None,
+        instance: Callable[[], Any] | None = None,
         jit_compile: bool = False,
     ) -> None:
         self._python = python_function
@@ -108,21 +108,25 @@ class Function:
         bound = self._bound.get(instance)
         if bound is None:
             # The instance is held weakly: a method's compiled form must not keep its object alive.
-            bound = Function(
-                self._python,
-                self.input_signature,
-                self._autograph,
-                self._reduce_retracing,
-                self._name,
-                weakref.ref(instance),
-                self._jit_compile,
-            )
-            own = self._arguments.python_signature()
-            if own is not None:
-                # What `inspect.signature` says, which would go by the function with `self`.
-                own = own.replace(parameters=[*own.parameters.values()][1:])
-                setattr(bound, "__signature__", own)
-            self._bound[instance] = bound
+            bound = self._bound[instance] = self._bound_to(weakref.ref(instance))
+        return bound
+
+    def _bound_to(self, owner: Callable[[], Any]) -> Function:
+        """The same function as a method of what `owner` gives."""
+        bound = Function(
+            self._python,
+            self.input_signature,
+            self._autograph,
+            self._reduce_retracing,
+            self._name,
+            owner,
+            self._jit_compile,
+        )
+        own = self._arguments.python_signature()
+        if own is not None:
+            # What `inspect.signature` says, which would go by the function with `self`.
+            own = own.replace(parameters=[*own.parameters.values()][1:])
+            setattr(bound, "__signature__", own)
         return bound
 
     @property
@@ -402,12 +406,20 @@ class Function:
 
     def __reduce__(self) -> Any:
         if self._instance is not None:
-            return getattr, (self._instance(), self._name)
+            return _method_of, (self._owner(), self._name)
         settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
         return Function, (self._python, self.input_signature, *settings)
 
     def __repr__(self) -> str:
         return f"<meshflow.function {self._name}>"
+
+
+def _method_of(instance: Any, name: str) -> Any:
+    """A method of an unpickled object, which it keeps alive: nothing else need refer to that."""
+    function = getattr(type(instance), name, None)
+    if isinstance(function, Function):
+        return function._bound_to(lambda: instance)
+    return getattr(instance, name)
 
 
 def _retraced(make: Callable[[], Function], args: Any, kwargs: Any) -> ShapePolymorphicFunction:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.distribute.cluster import protos
+
 __all__ = ["ClusterSpec"]
 
 
@@ -13,10 +15,10 @@ class ClusterSpec:
 
     Args:
       cluster: a dictionary from each job's name to a list of addresses, or to a dictionary from task
-        numbers to addresses; or another `ClusterSpec`.
+        numbers to addresses; or another `ClusterSpec`, or a `tf.train.ClusterDef`.
 
     Raises:
-      TypeError: for anything else, or addresses that are not strings.
+      TypeError: for anything else, or names and addresses that are not strings.
 
     Example:
       >>> import meshflow as tf
@@ -28,24 +30,21 @@ class ClusterSpec:
     def __init__(self, cluster: Any) -> None:
         if isinstance(cluster, ClusterSpec):
             cluster = cluster._tasks
+        elif protos.is_message(cluster, "ClusterDef"):
+            cluster = {job.name: dict(job.tasks) for job in cluster.job}
         if not isinstance(cluster, Mapping):
             raise TypeError(
                 "`cluster` must be a dictionary mapping one or more job names to lists of network "
-                f"addresses, or a `ClusterSpec`, got {type(cluster).__name__}."
+                f"addresses, or a `ClusterSpec` or `ClusterDef`, got {type(cluster).__name__}."
             )
-        self._tasks: dict[str, dict[int, str]] = {}
-        for job, tasks in cluster.items():
-            numbered = tasks if isinstance(tasks, Mapping) else dict(enumerate(tasks))
-            if isinstance(tasks, str) or not all(isinstance(a, str) for a in numbered.values()):
-                raise TypeError(
-                    f"ClusterSpec: the job {job!r} must be a list or a dictionary of addresses, got {tasks!r}."
-                )
-            self._tasks[str(job)] = {int(i): str(numbered[i]) for i in sorted(numbered)}
+        self._tasks: dict[str, dict[int, str]] = {
+            _text(job, "Job name"): _numbered(job, t) for job, t in cluster.items()
+        }
 
     @property
     def jobs(self) -> list[str]:
-        """Names of the jobs, sorted."""
-        return sorted(self._tasks)
+        """Names of the jobs."""
+        return list(self._tasks)
 
     def as_dict(self) -> dict[str, Any]:
         """Addresses by job: lists, or dictionaries where task numbers have gaps."""
@@ -53,6 +52,15 @@ class ClusterSpec:
             job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
             for job, tasks in self._tasks.items()
         }
+
+    def as_cluster_def(self) -> Any:
+        """The same as a message, a `tf.train.ClusterDef`.
+
+        Raises:
+          ImportError: without the package protobuf.
+        """
+        jobs = [protos.JobDef(name=job, tasks=self._tasks[job]) for job in sorted(self._tasks)]
+        return protos.ClusterDef(job=jobs)
 
     def num_tasks(self, job_name: str) -> int:
         """How many tasks a job has.
@@ -120,4 +128,24 @@ class ClusterSpec:
         return hash(str(self._tasks))
 
     def __repr__(self) -> str:
-        return f"ClusterSpec({self.as_dict()!r})"
+        return f"ClusterSpec({dict(sorted(self.as_dict().items()))!r})"
+
+
+def _numbered(job: Any, tasks: Any) -> dict[int, str]:
+    """Addresses by number."""
+    if isinstance(tasks, list | tuple):
+        tasks = dict(enumerate(tasks))
+    if not isinstance(tasks, Mapping):
+        raise TypeError(
+            f"The tasks for job {job!r} must be a list or a dictionary from integers to strings, got {tasks!r}."
+        )
+    numbered = {int(i): _text(address, "Task address") for i, address in tasks.items()}
+    return dict(sorted(numbered.items()))
+
+
+def _text(value: Any, what: str) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TypeError(f"{what} {value!r} must be bytes or unicode.")
+    return value

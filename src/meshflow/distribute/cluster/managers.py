@@ -373,7 +373,7 @@ class UnionResolver(ClusterResolver):
 
     Args:
       *args: the resolvers.
-      **kwargs: `rpc_layer`, the protocol; default the first resolver's.
+      **kwargs: `rpc_layer`, the protocol, `task_type` and `task_id`; default the first resolver's.
 
     Raises:
       TypeError: for what is not a resolver.
@@ -390,18 +390,37 @@ class UnionResolver(ClusterResolver):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        layer = kwargs.pop("rpc_layer", None)
+        layer, kind, number = (kwargs.pop(n, None) for n in ("rpc_layer", "task_type", "task_id"))
         if kwargs:
             raise ValueError(f"Unexpected kwargs provided {kwargs!r}")
         if not args:
             raise ValueError("At least one ClusterResolver is required.")
         for resolver in args:
             if not isinstance(resolver, ClusterResolver):
-                raise TypeError("All arguments must be a sub-class of `ClusterResolver`.")
-        self._resolvers = args
-        self.task_type, self.task_id = args[0].task_type, args[0].task_id
-        self.rpc_layer = layer or args[0].rpc_layer
-        self.environment = args[0].environment
+                raise TypeError("All arguments must be a sub-class of `ClusterResolver.`")
+        self._resolvers, first = args, args[0]
+        self.task_type = first.task_type if kind is None else kind
+        self.task_id = first.task_id if number is None else number
+        self._layer, self.rpc_layer = layer, layer or first.rpc_layer
+        self.environment = first.environment
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """The address of a task, or what the first resolver says that knows a master.
+
+        Args:
+          task_type: see `ClusterResolver.master`.
+          task_id: see there.
+          rpc_layer: see there.
+        """
+        if task_type is not None and task_id is not None:
+            return super().master(task_type, task_id, rpc_layer)
+        masters = (r.master(rpc_layer=rpc_layer or self._layer) for r in self._resolvers)
+        return next(filter(None, masters), "")
 
     def cluster_spec(self) -> Any:
         """Addresses by job: lists of one job follow each other; numbered tasks keep their numbers."""
@@ -431,7 +450,7 @@ def _as_dict(spec: Any) -> dict[str, Any]:
 
 def _together(job: str, first: Any, second: Any) -> Any:
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return [*first, *[t for t in second if t not in first]]
+        return [*first, *second]
     numbered = [
         dict(enumerate(t)) if isinstance(t, (list, tuple)) else dict(t) for t in (first, second)
     ]

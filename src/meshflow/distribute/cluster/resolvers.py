@@ -20,13 +20,13 @@ class ClusterResolver:
       task_type: this process's job, such as "worker".
       task_id: its number in the job.
       rpc_layer: the protocol.
-      environment: always "".
+      environment: what the machines are; "" where nothing is known.
     """
 
     task_type: str | None = None
     task_id: int | None = None
     rpc_layer: str | None = None
-    environment = ""
+    environment: str | None = ""
 
     def cluster_spec(self) -> ClusterSpec:
         """Addresses by job."""
@@ -80,6 +80,9 @@ class SimpleClusterResolver(ClusterResolver):
       num_accelerators: number of accelerators by type, as in `{"GPU": 8}`; default this process's own.
       rpc_layer: the protocol.
 
+    Raises:
+      TypeError: for a cluster that `tf.train.ClusterSpec` does not take, or a master that is no string.
+
     Example:
       >>> import meshflow as tf
       >>> cluster = tf.train.ClusterSpec({"worker": ["a:1", "b:1"], "ps": ["c:1"]})
@@ -98,6 +101,8 @@ class SimpleClusterResolver(ClusterResolver):
         num_accelerators: Any = None,
         rpc_layer: str | None = None,
     ) -> None:
+        if not isinstance(master, str):
+            raise TypeError(f"SimpleClusterResolver: master must be a string, got {master!r}.")
         self._spec, self._master = ClusterSpec(cluster_spec), master
         self._num_accelerators = num_accelerators
         self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
@@ -135,7 +140,7 @@ class TFConfigClusterResolver(ClusterResolver):
       task_type: this process's job; default the variable's.
       task_id: its number; default the variable's.
       rpc_layer: the protocol; default the variable's.
-      environment: accepted.
+      environment: what the machines are.
 
     Raises:
       ValueError: when the variable is not JSON, or names a task that its cluster lacks.
@@ -175,7 +180,7 @@ class TFConfigClusterResolver(ClusterResolver):
         self.task_id = None if number is None else int(number)
         self.rpc_layer = rpc_layer or config.get("rpc_layer")
         self._session_master = config.get("session_master")
-        self.environment = environment or config.get("environment", "")
+        self.environment = environment
         if self._spec and (self.task_type is None or self.task_id is None):
             raise InvalidValueError(
                 'TF_CONFIG has a "cluster" but no "task": it must say which task this process is, as in '
@@ -200,8 +205,15 @@ class TFConfigClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """The variable's "session_master", or the address of a task; see `ClusterResolver.master`."""
-        if self._session_master is None:
-            return super().master(task_type, task_id, rpc_layer)
-        layer = rpc_layer or self.rpc_layer
-        return f"{layer}://{self._session_master}" if layer else self._session_master
+        """The variable's "session_master", or the address of a task; empty where there is only one task.
+
+        Args:
+          task_type: see `ClusterResolver.master`.
+          task_id: see there.
+          rpc_layer: see there.
+        """
+        if self._session_master is not None:
+            return str(self._session_master)
+        if sum(self._spec.num_tasks(job) for job in self._spec.jobs) < 2:
+            return ""
+        return super().master(task_type, task_id, rpc_layer)

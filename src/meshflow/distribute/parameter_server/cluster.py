@@ -35,6 +35,10 @@ class Cluster:
       clocks: each server's clock, as far as this process has heard.
     """
 
+    _stays_with_coordinator = (
+        "The cluster of parameter servers and workers stays with the coordinator."
+    )
+
     servers: Sequence[Any]
     workers: Sequence[Any]
     worker_count: int

@@ -11,11 +11,15 @@ from typing import Any
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError, UnavailableError
+from meshflow.core.runtime.errors import (
+    InvalidArgumentError,
+    InvalidValueError,
+    UnavailableError,
+)
 from meshflow.core.runtime.identity import IdentityWeakDict
 from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.closure_queue import Closure, ClosureQueue, Gate
-from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
+from meshflow.distribute.parameter_server.cluster import Cluster, NoCluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
 from meshflow.distribute.parameter_server.reports import Figures, Report
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
@@ -52,12 +56,18 @@ class ClusterCoordinator:
       42
     """
 
+    _stays_with_coordinator = (
+        "The ClusterCoordinator stays in its own process: workers cannot schedule closures."
+    )
+
     def __new__(cls, strategy: Any) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             raise InvalidValueError(
                 "Only `tf.distribute.ParameterServerStrategy` is supported to work with `ClusterCoordinator`, got "
                 f"{strategy!r}."
             )
+        if isinstance(strategy.cluster, NoCluster):
+            raise InvalidArgumentError(cls._stays_with_coordinator)
         if strategy._coordinator is None:
             made = super().__new__(cls)
             made._begin(strategy)

@@ -22,7 +22,6 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import as_stored, context
-from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
@@ -30,7 +29,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
-__all__ = ["HostedVariable", "Outbox", "Outboxes"]
+__all__ = ["DescribedVariable", "HostedVariable", "Outbox", "Outboxes"]
 
 # A server's name among devices.
 _TASK = re.compile(r"/job:ps(?:/replica:\d+)?/task:(\d+)")
@@ -81,7 +80,7 @@ def wanted_servers() -> tuple[int, ...] | None:
     return None if task is None else (int(task[1]),)
 
 
-class _Described(Variable):
+class DescribedVariable(Variable):
     """A variable that is known by its description, without asking for its value."""
 
     @property
@@ -94,7 +93,7 @@ class _Described(Variable):
         return len(self._shape)
 
 
-class HostedVariable(_Described):
+class HostedVariable(DescribedVariable):
     """A variable whose value is on a parameter server; made by `tf.Variable` in the strategy's scope.
 
     Attributes:
@@ -223,7 +222,7 @@ class HostedVariable(_Described):
         return f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}>"
 
 
-class Outbox(_Described):
+class Outbox(DescribedVariable):
     """What a closure wrote for a server: of the closure that runs in the thread.
 
     Args:
@@ -296,7 +295,12 @@ class GradientBoxes:
     Args:
       optimizer: the optimizer's key.
       pairs: pairs (gradient, variable).
+
+    Attributes:
+      has_slots: whether the optimizer has some.
     """
+
+    has_slots = False
 
     def __init__(self, optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> None:
         self.optimizer = optimizer
@@ -321,21 +325,19 @@ class GradientBoxes:
         self.count.assign_add(1)
 
 
-def check_shared(value: Any) -> None:
-    """Refuses a variable that no server has, for closures that refer to it.
+def not_shared(value: Any) -> str | None:
+    """What is wrong with a closure that refers to a variable which no server has; None for anything else.
 
     Args:
       value: anything.
-
-    Raises:
-      FailedPreconditionError: naming the variable.
     """
     shared = (HostedVariable, Outbox)
     if isinstance(value, Variable) and not isinstance(value, shared) and value._name != STATE_NAME:
-        raise FailedPreconditionError(
+        return (
             f"A closure refers to the variable {value.name}, which was not made in the scope of the "
             "ParameterServerStrategy: workers would each have their own. Make it in `strategy.scope()`."
         )
+    return None
 
 
 def _parts(gradient: Any) -> list[Tensor]:
@@ -344,10 +346,12 @@ def _parts(gradient: Any) -> list[Tensor]:
     return [convert_to_tensor(gradient)]
 
 
-def kind_of(optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> tuple[Any, ...]:
+def kind_of(
+    optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]], turn: int
+) -> tuple[Any, ...]:
     """What the boxes of two calls of `apply_gradients` may differ in."""
     shapes = (tuple((p._value.shape, p.dtype.name) for p in _parts(g)) for g, _ in pairs)
-    return optimizer, *((v.key, s) for (_, v), s in zip(pairs, shapes, strict=True))
+    return optimizer, turn, *((v.key, s) for (_, v), s in zip(pairs, shapes, strict=True))
 
 
 def outboxes(variable: HostedVariable) -> Outboxes:
@@ -358,10 +362,18 @@ def outboxes(variable: HostedVariable) -> Outboxes:
     return found
 
 
-def gradient_boxes(optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> GradientBoxes:
-    """The outboxes of a call of `apply_gradients`, for all closures of this process."""
+def gradient_boxes(
+    optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]], turn: int = 0
+) -> GradientBoxes:
+    """The outboxes of a call of `apply_gradients`, for all closures of this process.
+
+    Args:
+      optimizer: the optimizer's key.
+      pairs: pairs (gradient, variable).
+      turn: how many calls the function had made before.
+    """
     known = pairs[0][1].__dict__.setdefault("_gradient_boxes", {})
-    kind = kind_of(optimizer, pairs)
+    kind = kind_of(optimizer, pairs, turn)
     if kind not in known:
         known.setdefault(kind, GradientBoxes(optimizer, pairs))
     return known[kind]

@@ -57,6 +57,10 @@ class LocalProcesses:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
 
+    def about(self, kind: str, number: int) -> str:
+        """See `Launcher.about`."""
+        return ""
+
     def stop(self) -> None:
         """See `Launcher.stop`."""
         for process in self.processes.values():

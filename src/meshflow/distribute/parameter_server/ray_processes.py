@@ -102,6 +102,10 @@ class RayProcesses:
         if actor is not None:
             self._ray.kill(actor)
 
+    def about(self, kind: str, number: int) -> str:
+        """See `Launcher.about`."""
+        return ""
+
     def stop(self) -> None:
         """See `Launcher.stop`."""
         if self._ray.is_initialized():

@@ -52,6 +52,9 @@ class Launcher(Protocol):
     def kill(self, kind: str, number: int) -> None:
         """Ends a process that does not answer."""
 
+    def about(self, kind: str, number: int) -> str:
+        """What to say of a process that has not reported, after its name; empty for nothing."""
+
     def stop(self) -> None:
         """Ends all processes."""
 
@@ -231,7 +234,7 @@ class RemoteCluster(Cluster):
             if self._changed.wait_for(lambda: self._failed or not missing(), self._patience):
                 self._check()
                 return
-            names = ", ".join(f"{kind} {number}" for kind, number in missing())
+            names = ", ".join(f"{k} {n}{self._launcher.about(k, n)}" for k, n in missing())
         raise DeadlineExceededError(
             f"ParameterServerStrategy: after {self._patience:g} s these have not reported to the coordinator at "
             f"{self.address}: {names}."
@@ -381,11 +384,12 @@ class RemoteCluster(Cluster):
             self._changed.notify_all()
             lives = list(self._lives.values())
         end(self._listener)
+        # Before connections end: Ray complains of processes that end by themselves.
+        self._launcher.stop()
         for life in lives:
             life.close()
         for server in self.servers:
             server.close()
-        self._launcher.stop()
 
 
 def _stop(cluster: weakref.ref[RemoteCluster]) -> None:

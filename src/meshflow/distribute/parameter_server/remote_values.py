@@ -20,6 +20,8 @@ __all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
 class RemoteValue:
     """The result of a scheduled closure, once there is one."""
 
+    _stays_with_coordinator = "A RemoteValue stays with the coordinator: fetch() its value there, and pass that as an argument."
+
     def __init__(self) -> None:
         self._ready = threading.Event()
         self._value: Any = None
@@ -102,6 +104,8 @@ class PerWorkerDataset:
       dataset_fn: a function without arguments that returns a dataset, or a dataset.
     """
 
+    _stays_with_coordinator = "A per-worker dataset stays with the coordinator: pass iter() of it as an argument of the closure."
+
     def __init__(self, dataset_fn: Any) -> None:
         # What a worker needs is the plain function: a traced one would make datasets of symbolic values.
         self._make: Any = (
@@ -133,6 +137,11 @@ class PerWorkerIterator(PerWorkerValues):
         found = worker.resources.get(self._key)
         if found is None:
             dataset = self._make() if callable(self._make) else self._make
+            if not hasattr(dataset, "__iter__"):
+                raise TypeError(
+                    "The function of a per-worker dataset must return a dataset, or something else that can be iterated "
+                    f"over, got {dataset!r}."
+                )
             found = worker.resources[self._key] = iter(dataset)
         return found
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshflow.core.values import nest
-from meshflow.distribute.parameter_server.closures import dumps
+from meshflow.distribute.parameter_server.closures import dumps, dumps_function
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator, ended
 from meshflow.distribute.parameter_server.wire import Caller, loaded_error
 from meshflow.distribute.parameter_server.worker import (
@@ -122,7 +122,8 @@ class Functions:
             found = self._known.get(id(function))
             if found is None:
                 known = self._strategy.count
-                data = dumps(function, self._strategy, getattr(function, "__name__", "the closure"))
+                name = getattr(function, "__name__", "the closure")
+                data = dumps_function(function, self._strategy, name)
                 self._count += 1
                 found = self._known[id(function)] = (function, self._count, data, known)
                 while len(self._known) > FUNCTIONS:
@@ -176,7 +177,8 @@ class Book:
         """
         number, function = self._functions.of(call.function)
         arrays: list[pickle.PickleBuffer] = []
-        data = dumps((call.args, call.kwargs), strategy, "the arguments", arrays)
+        given = {"args": call.args, "kwargs": call.kwargs}
+        data = dumps(given, strategy, "the arguments", arrays)
         request = Request(
             call.number, number, data, arrays, call.after, call.floor, attempt=call.attempt,
             makes_own=call.makes_own,
@@ -186,7 +188,7 @@ class Book:
                 request.functions[number] = function
             for leaf in nest.flatten((call.args, call.kwargs)):
                 if isinstance(leaf, PerWorkerIterator) and leaf._key not in self._iterators:
-                    made = dumps(leaf._make, strategy, "the dataset function")
+                    made = dumps_function(leaf._make, strategy, "the dataset function")
                     request.iterators[leaf._key] = made
             states = {key: set(variables) for key, variables in call.states.items()}
             if states != self._states:

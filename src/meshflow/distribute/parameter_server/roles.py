@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import NamedTuple
 
 from meshflow.distribute.parameter_server.journal import Folder
 
-__all__ = ["HOST", "ROLE", "Role", "is_crowded", "role_of"]
+__all__ = ["HOST", "ROLE", "Role", "is_crowded", "role_of", "working"]
 
 # The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
 HOST = "meshflow.distribute.parameter_server.host"
@@ -33,6 +34,19 @@ class Role(NamedTuple):
     servers: int
     folder: str | None = None
     crowded: bool = False
+
+
+class _Working(threading.local):
+    """What the thread works for.
+
+    Attributes:
+      worker: the number of the worker whose closure it loads or runs in a process of its own, or None.
+    """
+
+    worker: int | None = None
+
+
+working = _Working()
 
 
 def role_of(

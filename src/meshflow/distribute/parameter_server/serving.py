@@ -189,6 +189,8 @@ class JoinedProcesses:
     def __init__(self, spec: Any, durable: bool) -> None:
         self._spec, self._durable = spec, durable
         self._stopped = False
+        # The last failure to reach each address.
+        self._failures: dict[str, str] = {}
         self._job = secrets.token_hex(8)
         self.addresses = [
             spec.task_address(j, i) for j in ("worker", "ps") for i in spec.task_indices(j)
@@ -207,7 +209,7 @@ class JoinedProcesses:
     def _ask(self, fields: dict[str, Any]) -> None:
         address = self._spec.task_address(fields["kind"], fields["number"])
         while not self._stopped:
-            with contextlib.suppress(Lost):
+            try:
                 wire = connect(address, self.secret)
                 try:
                     wire.send((fields, self._job))
@@ -215,7 +217,14 @@ class JoinedProcesses:
                     return
                 finally:
                     wire.close()
+            except Lost as error:
+                self._failures[address] = str(error)
             time.sleep(_PAUSE)
+
+    def about(self, kind: str, number: int) -> str:
+        """The address of a process, and why it was not reached there."""
+        address = self._spec.task_address(kind, number)
+        return f" ({self._failures.get(address, address)})"
 
     def is_dead(self, kind: str, number: int) -> bool:
         """Not known: whoever begins the processes looks after them."""

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable
@@ -28,6 +28,7 @@ from meshflow.distribute.parameter_server.local_processes import LocalProcesses
 from meshflow.distribute.parameter_server.ray_processes import RayProcesses
 from meshflow.distribute.parameter_server.rehearsal import Rehearsal
 from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
+from meshflow.distribute.parameter_server.roles import working
 from meshflow.distribute.parameter_server.serving import JoinedProcesses, all_here
 from meshflow.distribute.parameter_server.sharding import sharded_variable
 from meshflow.distribute.parameter_server.worker import (
@@ -87,6 +88,7 @@ class ParameterServerStrategy(Strategy):
 
     Raises:
       ValueError: for an unknown engine, or less than one worker or server.
+      FailedPreconditionError: in a closure that a worker runs.
 
     Example:
       >>> import meshflow as tf
@@ -127,6 +129,11 @@ class ParameterServerStrategy(Strategy):
         report_every: float | None = None,
         log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        if working.worker is not None and engine != "threads":
+            raise FailedPreconditionError(
+                f"Worker {working.worker} of parameter servers would begin a cluster of its own: a closure, or a module that "
+                "it imports, makes a ParameterServerStrategy. Make it in the main program, or in a function that it calls."
+            )
         if workers < 1 or servers < 1:
             raise InvalidValueError(
                 f"ParameterServerStrategy: workers and servers must be at least 1, got {workers} and {servers}."

@@ -280,7 +280,7 @@ def connect(address: str, secret: str, timeout: float = _GREETING) -> Wire:
         channel = Channel(made, secret, False, timeout)
         channel.send({"hello": "parameter server"})
         if not channel.receive():
-            raise Lost(f"{address} does not answer")
+            raise Lost("it has ended the connection, as one does that knows another secret")
     except (OSError, Mistrusted) as error:
         raise Lost(f"{address}: {error}") from error
     return Wire(channel)
@@ -395,12 +395,36 @@ def dump_error(
       dumps: makes a pickle.
     """
     text = "".join(traceback.format_exception(error))
-    try:
-        data = dumps(error)
-        pickle.loads(data)
-    except Exception:
-        data = pickle.dumps(UnknownError(f"{type(error).__name__}: {error}"))
-    return data, text
+    # A class whose constructor has arguments of its own cannot be called with those of `Exception`.
+    parts = _bare_error, (type(error), error.args, vars(error))
+    for sent in (lambda: dumps(error), lambda: dumps(_Reduced(*parts))):
+        with contextlib.suppress(Exception):
+            data = sent()
+            pickle.loads(data)
+            return data, text
+    return pickle.dumps(UnknownError(f"{type(error).__name__}: {error}")), text
+
+
+class _Reduced:
+    """What is another object after it was pickled.
+
+    Args:
+      *parts: the function that makes it, and its arguments.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> Any:
+        return self._parts
+
+
+def _bare_error(kind: type[BaseException], args: Any, attributes: dict[str, Any]) -> BaseException:
+    """An exception, without a call of its class's own constructor."""
+    made = kind.__new__(kind, *args)
+    made.args = args
+    made.__dict__.update(attributes)
+    return made
 
 
 def loaded_error(dumped: tuple[bytes, str]) -> BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import logging
 import sys
 import threading
 import weakref
@@ -32,8 +33,8 @@ from meshflow.distribute.parameter_server.hosting import (
     HostedVariable,
     Outbox,
     Outboxes,
-    check_shared,
     gradient_boxes,
+    not_shared,
 )
 from meshflow.distribute.parameter_server.messages import (
     Ballot,
@@ -49,6 +50,10 @@ from meshflow.profiler.annotations import Trace
 
 # Stands for a variable that servers will train.
 _TRAINED = -1
+# Gradients of so many steps are not kept for one message.
+_MOST_STEPS = 64
+
+_log = logging.getLogger("meshflow")
 
 __all__ = [
     "Call",
@@ -106,11 +111,12 @@ class OwnStepsError(BaseException):
 
     Args:
       steps: whether servers take them too.
+      loses_slots: whether slots of an optimizer that others train with too are then those of the last worker.
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, loses_slots: bool = False) -> None:
         super().__init__("a closure goes on with what it has trained")
-        self.steps = steps
+        self.steps, self.loses_slots = steps, loses_slots
 
 
 @dataclass
@@ -267,6 +273,12 @@ class Worker:
                 return value, running, running.pushes(call, clocks)
             except OwnStepsError as error:
                 steps = error.steps
+                if error.loses_slots and self._strategy.cluster.worker_count > 1:
+                    _log.warning(
+                        "%s takes many steps, or steps in a loop of the program: of an optimizer's slots, such as momenta, "
+                        "those of the worker that came last stay. A short loop of Python's own loses nothing.",
+                        getattr(call.function, "__name__", "A closure"),
+                    )
                 with contextlib.suppress(TypeError):
                     self._stepping[call.function] = steps
 
@@ -280,8 +292,8 @@ class Worker:
         programs = list(function._cache.values())
         self._looked_at[function] = len(programs)
         for program in programs:
-            for capture in program.traced.captures:
-                check_shared(capture)
+            for wrong in filter(None, map(not_shared, program.traced.captures)):
+                raise FailedPreconditionError(wrong)
 
     def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a function returns, on the host."""
@@ -427,8 +439,9 @@ class Running:
     Args:
       worker: the worker.
       call: the closure.
-      steps: who takes its steps. Of one that reads what it has trained the worker takes them too, for the closure to
-        see; of one that takes several, or writes what it has trained, servers get what came of the worker's.
+      steps: who takes its steps. Of one that reads what it has trained, or takes several, the worker takes them too, for
+        the closure to see; of one that takes them in a loop, or writes what it has trained, servers get what came of the
+        worker's.
 
     Attributes:
       values: what it has read and written so far, as it sees it.
@@ -445,6 +458,8 @@ class Running:
         self.makes_own, self.rehearses = call.makes_own, worker.rehearses
         # By function that is traced, or this: the variables that servers will train, and how many steps optimizers took.
         self._trained: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+        # How many steps it took before the last one.
+        self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.values: dict[int, Any] = {}
         self.outboxes: dict[int, tuple[Outbox, Any]] = {}
 
@@ -507,17 +522,23 @@ class Running:
         """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`.
 
         Raises:
-          OwnStepsError: in a loop, and for a second step.
+          OwnStepsError: in a loop, and for a second step: the gradients of that need what the first one made.
         """
         whole, repeats = self._whole()
         trained = self._trained.setdefault(whole, {})
-        if repeats or any(v.key in trained for _, v in pairs):
-            raise OwnStepsError(Steps.OWN)
+        has_slots = any(optimizer._slots.values())
+        if repeats or self._turns.get(whole, 0) + 1 >= _MOST_STEPS:
+            raise OwnStepsError(Steps.OWN, has_slots)
+        if not self.worker_steps and any(v.key in trained for _, v in pairs):
+            raise OwnStepsError(Steps.FOLLOWED)
+        turn = self._turns[whole] = self._turns.get(whole, -1) + 1
         trained.update((v.key, _TRAINED) for _, v in pairs)
         steps = optimizer.iterations
         if isinstance(steps, HostedVariable) and not optimizer.gradient_accumulation_steps:
             trained[steps.key] = trained.get(steps.key, 0) + 1
-        gradient_boxes(optimizer._hosted_key, pairs).put([g for g, _ in pairs])
+        boxes = gradient_boxes(optimizer._hosted_key, pairs, turn)
+        boxes.has_slots = has_slots
+        boxes.put([g for g, _ in pairs])
 
     @contextlib.contextmanager
     def making_own(self) -> Iterator[None]:
@@ -611,7 +632,7 @@ class Running:
         count = int(self._sent(boxes.count))
         if count > 1:
             # A function was called that had been traced before.
-            raise OwnStepsError(Steps.OWN)
+            raise OwnStepsError(Steps.OWN, boxes.has_slots)
         if not count:
             return
         for number, push in enumerate(pushes):

@@ -7,12 +7,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
+from meshflow.distribute.parameter_server.absent import Absent
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.remote_worker import FUNCTIONS, Request
+from meshflow.distribute.parameter_server.roles import working
 from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
 from meshflow.distribute.parameter_server.wire import dump_error
 from meshflow.distribute.parameter_server.worker import (
@@ -23,6 +28,21 @@ from meshflow.distribute.parameter_server.worker import (
 )
 
 __all__ = ["WorkerService"]
+
+
+class _Worker(Worker):
+    """A worker whose results go to another process."""
+
+    def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A result that can be sent: of another one servers are not to hear."""
+        value = super()._result(function, args, kwargs)
+        if not all(isinstance(leaf, _SENDABLE) for leaf in nest.flatten(value)):
+            dumps(value, what="the result of the closure", to="the coordinator")
+        return value
+
+
+# What needs no look before it is sent.
+_SENDABLE = (np.ndarray, np.generic, int, float, str, bytes, type(None))
 
 
 class WorkerService:
@@ -53,13 +73,14 @@ class WorkerService:
         self._strategy = ParameterServerStrategy.of_worker(
             workers, len(self._servers), Options(*options)
         )
-        self._worker = Worker(
+        self._worker = _Worker(
             self._number, self._servers, self._strategy, self._crowded, apart=True
         )
 
     def _run(self, request: Request) -> tuple[str, Any]:
         """What came of a closure: its outcome, its error, or what the coordinator has to make first."""
         assert self._worker is not None
+        working.worker = self._number
         try:
             return "done", self._worker.run(self._call(request))
         except StateNeededError as need:
@@ -72,7 +93,7 @@ class WorkerService:
     def _call(self, request: Request) -> Call:
         resolve: dict[str, Callable[..., Any]] = {
             "variable": self._variable,
-            "iterator": lambda key: self._iterators[key],
+            "iterator": self._iterator,
             "strategy": lambda: self._strategy,
         }
         with self._loading:
@@ -86,14 +107,20 @@ class WorkerService:
             for key, data in request.iterators.items():
                 if key not in self._iterators:
                     self._iterators[key] = PerWorkerIterator(loads(data, resolve))
-            args, kwargs = loads(request.arguments, resolve, request.arrays)
+            given = loads(request.arguments, resolve, request.arrays)
             function = self._functions[request.function]
         for key in request.ended:
             self._iterators.pop(key, None)
         return Call(
-            request.number, function, args, kwargs, request.after, request.floor, self._states,
+            request.number, function, given["args"], given["kwargs"], request.after, request.floor, self._states,
             request.ended, request.attempt, request.makes_own,
         )  # fmt: skip
+
+    def _iterator(self, key: int) -> Any:
+        """An iterator that some closure was given; what only objects refer to stands there for it."""
+        return self._iterators.get(key) or Absent(
+            "An iterator of a per-worker dataset is an argument of closures: pass it by `schedule(fn, args=(iterator,))`."
+        )
 
     def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:
         """This process's one object for a hosted variable."""
