@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from distribute.parameter_server.connections import pair
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.attempts import OVER
 from meshflow.distribute.parameter_server.messages import Decision, Push, Wish
@@ -91,11 +92,8 @@ def test_a_push_does_not_wait_for_other_programs(servers):
 
 
 def test_a_server_that_comes_back_knows_what_was_staged(tmp_path):
-    class Plain:
-        lend = staticmethod(np.empty)
-
     def service():
-        return ServerService(0, str(tmp_path)).methods(Plain)
+        return ServerService(0, str(tmp_path)).methods(pair()[0])
 
     server = service()
     server["create"](1, np.zeros(2, np.float32), "v", None)

@@ -40,6 +40,8 @@ class ServerService:
         # What came as pickles, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
+        # Values that workers have in the same memory: known twice, they are not changed in place.
+        self._away: dict[int, Any] = {}
         self._calls: dict[str, Callable[..., Any]] = {
             "create": self._create,
             "write": self._server.write,
@@ -75,19 +77,26 @@ class ServerService:
         return done
 
     def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
+        server = self._server
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
-            if push is None or self._server.knows(push.closure):
-                change = self._server.exchange(push, wish, floor, wire.lend)
+            if push is None or server.knows(push.closure):
+                change = server.exchange(push, wish, floor, wire.lend)
             else:
                 # What is done to the values is written down, and not which of them the worker wants.
-                done = self._noted("exchange", push, Wish(), floor)
-                change = self._server.exchange(None, wish, floor, wire.lend)
+                with wire.placing(server.renewed(push, wish)):
+                    done = self._noted("exchange", push, Wish(), floor)
+                change = server.exchange(None, wish, floor, wire.lend)
                 change.staleness, change.refused = done.staleness, done.refused
             for key, value in change.values.items():
-                if not isinstance(value, Rows) and value.nbytes >= _LARGE:
-                    # While it is sent the next update can be done in place, without fresh memory.
-                    change.values[key] = copied = wire.lend(value.shape, value.dtype)
-                    np.copyto(copied, np.asarray(value))
+                self._away.pop(key, None)
+                if isinstance(value, Rows) or value.nbytes < _LARGE:
+                    continue
+                if wire.fits(value):
+                    self._away[key] = value
+                    continue
+                # While it is sent the next update can be done in place, without fresh memory.
+                change.values[key] = copied = wire.lend(value.shape, value.dtype)
+                np.copyto(copied, np.asarray(value))
         return change
 
     def _recover(self, journal: Journal) -> None:
@@ -186,6 +195,12 @@ class RemoteServer:
                 except Lost:
                     self.close()
 
+    @property
+    def wire(self) -> Wire | None:
+        """The connection; None before the first call, and when the server was lost."""
+        caller = self._caller
+        return None if caller is None else caller.wire
+
     def close(self) -> None:
         """Ends the connection."""
         caller, self._caller = self._caller, None
@@ -197,7 +212,7 @@ class RemoteServer:
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received."""
-        wire = self._caller.wire if self._caller is not None else None
+        wire = self.wire
         return (
             (self.sent, self.received)
             if wire is None

@@ -202,8 +202,9 @@ class Worker:
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
         self._counted = (0, 0)
-        # Memory of gradients that were sent, by shape and dtype.
-        self.spares: dict[Any, list[Any]] = {}
+        # Memory of gradients that were sent, by where it is read, shape and dtype.
+        self._spares: weakref.WeakKeyDictionary[Any, dict[Any, list[Any]]]
+        self._spares = weakref.WeakKeyDictionary()
         self._compress = Compressor(strategy.options.compression)
         # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -342,6 +343,37 @@ class Worker:
             self._known[number].add(variable.key)
         return found
 
+    def spare(self, box: Outbox) -> Any:
+        """An array whose memory a program is given for a gradient: where the server reads it, no copy is sent.
+
+        Args:
+          box: the gradient's outbox.
+        """
+        server = self.servers[box.server]
+        wire = getattr(server, "wire", None)
+        kept = self._kept(box)
+        for at, value in enumerate(kept):
+            if wire is None or wire.is_free(value):
+                return kept.pop(at)
+        if wire is None:
+            return _fresh_zeros(box._shape, box.dtype.dtype)
+        with wire.placing([box.nbytes]):
+            return transfers.transfer(np.zeros(box._shape, box.dtype.dtype))
+
+    def give_back(self, box: Outbox, value: Any) -> None:
+        """Takes the memory of a gradient that was sent.
+
+        Args:
+          box: the gradient's outbox.
+          value: the gradient.
+        """
+        self._kept(box).append(value)
+
+    def _kept(self, box: Outbox) -> list[Any]:
+        server = self.servers[box.server]
+        kept = self._spares.setdefault(getattr(server, "wire", None) or server, {})
+        return kept.setdefault((box._shape, box.dtype), [])
+
     def _push(self, call: Call, pushes: Sequence[Push | None]) -> tuple[list[Change], bool]:
         """Has servers do what a closure wrote, all of one attempt; their answers, and whether it was done before.
 
@@ -467,17 +499,14 @@ class Running:
         """What the closure has written to an outbox; zeros at first."""
         found = self.outboxes.get(id(box))
         if found is None and box.spared:
-            spare = self._worker.spares.get((box._shape, box.dtype), [])
-            value = spare.pop() if spare else _zeros(box)
-            found = self.outboxes[id(box)] = box, value
-            del value
+            self.outboxes[id(box)] = found = box, self._worker.spare(box)
         return _zeros(box) if found is None else found[1]
 
     def spare(self) -> None:
         """Gives back the memory of gradients, after they were sent."""
         for box, value in self.outboxes.values():
             if box.spared:
-                self._worker.spares.setdefault((box._shape, box.dtype), []).append(value)
+                self._worker.give_back(box, value)
         self.outboxes.clear()
 
     # ---- optimizers ------------------------------------------------------------------------
