@@ -14,7 +14,15 @@ import numpy as np
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.journal import Journal
-from meshflow.distribute.parameter_server.messages import Ballot, Change, Decision, Push, Rows, Wish
+from meshflow.distribute.parameter_server.messages import (
+    Ballot,
+    Change,
+    Decision,
+    Done,
+    Push,
+    Rows,
+    Wish,
+)
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, connect
 from meshflow.profiler.annotations import Trace
@@ -172,9 +180,9 @@ class RemoteServer:
         """
         self._call("adopt", key, optimizer)
 
-    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
         """See `ParameterServer.stage`."""
-        done: int | None = self._call("stage", push, ballot, floor)
+        done: Done | None = self._call("stage", push, ballot, floor)
         return done
 
     def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:

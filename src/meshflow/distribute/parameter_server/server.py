@@ -25,6 +25,7 @@ from meshflow.distribute.parameter_server.messages import (
     Ballot,
     Change,
     Decision,
+    Done,
     Push,
     Rows,
     Step,
@@ -220,18 +221,21 @@ class ParameterServer:
             self._histories[key].note(self.clock, rows)
 
     def renewed(self, push: Push | Decision, wish: Wish) -> list[int]:
-        """How many bytes the new values have that a push will make in other memory, and that somebody wants.
+        """How many bytes the large values have that a push will make in other memory, and that somebody wants.
 
         Args:
           push: the push, or the decision to do it.
           wish: what is wanted.
         """
+        if self.size < LARGE:
+            return []
         with self.lock:
             decided = self._attempts.decided(push)
             if decided is None:
                 return []
-            wanted = {*wish.known, *wish.unknown}
-            return [self._held(key)._value.nbytes for key in _renewed(_kind(decided)) & wanted]
+            wanted = _renewed(_kind(decided)).intersection((*wish.known, *wish.unknown))
+            sizes = [self._held(key)._value.nbytes for key in wanted]
+            return [size for size in sizes if size >= LARGE]
 
     # ---- optimizers ------------------------------------------------------------------------
 
@@ -252,7 +256,7 @@ class ParameterServer:
 
     # ---- closures --------------------------------------------------------------------------
 
-    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
         """Keeps what a closure pushes until a `Decision` comes; see `attempts`.
 
         Args:
@@ -261,7 +265,7 @@ class ParameterServer:
           floor: closures with smaller numbers are over.
 
         Returns:
-          The attempt that was done before, if one was.
+          What was done before, if anything was.
         """
         with self.lock:
             self._attempts.raise_floor(floor)
@@ -302,8 +306,10 @@ class ParameterServer:
             repeated = self.knows(push.closure)
             refused = None if repeated else self._attempts.refused(push)
             if not repeated and refused is None:
-                staleness = self._do(self._attempts.decided(push))
-                self._attempts.finish(push.closure, push.attempt)
+                decided = self._attempts.decided(push)
+                staleness = self._do(decided)
+                others = {} if decided is None else decided.others
+                self._attempts.finish(push.closure, Done(push.attempt, others))
         return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
 
     def _do(self, push: Push | None) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import functools
+import itertools
 import sys
 import threading
 import weakref
@@ -39,6 +41,7 @@ from meshflow.distribute.parameter_server.messages import (
     Ballot,
     Change,
     Decision,
+    Done,
     Push,
     Rows,
     Step,
@@ -47,6 +50,8 @@ from meshflow.distribute.parameter_server.messages import (
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
+# A server hears of so many bytes that others are to do: two messages to each cost as much as copying them.
+_TOLD = 1 << 18
 # Stands for a variable that servers will train.
 _TRAINED = -1
 
@@ -377,20 +382,21 @@ class Worker:
     def _push(self, call: Call, pushes: Sequence[Push | None]) -> tuple[list[Change], bool]:
         """Has servers do what a closure wrote, all of one attempt; their answers, and whether it was done before.
 
-        One message goes to each server, and two where several have something to do, or there were other attempts.
+        One message goes to each server, and two where several have much to do, or there were other attempts.
         """
         with self._exchanging, region(COMMUNICATION, "exchange"):
             ballot, chosen = (0, call.attempt), call.attempt
-            staged = call.attempt > 0 or len([p for p in pushes if p is not None]) > 1
+            order = None if call.attempt else _in_turn(pushes)
             while True:
-                messages: Sequence[Push | Decision | None] = pushes
-                if staged:
+                if order is None:
                     chosen, messages = self._staged(call, pushes, ballot)
-                changes = self._ask_all(messages, call.floor)
+                    changes = self._ask_all(messages, call.floor)
+                else:
+                    changes = self._ask_in_turn(pushes, order, call.floor)
                 refused = [c.refused for c in changes if c.refused is not None]
                 if not refused:
                     return changes, chosen != call.attempt or any(c.repeated for c in changes)
-                staged, ballot = True, (max(refused) + 1, call.attempt)
+                order, ballot = None, (max(refused) + 1, call.attempt)
 
     def _staged(
         self, call: Call, pushes: Sequence[Push | None], ballot: Ballot
@@ -399,23 +405,59 @@ class Worker:
         if ballot > (0, 0):
             # Other attempts may have something for other servers.
             pushes = [p or Push(call.number, attempt=call.attempt) for p in pushes]
-        done = list(self._all(self._stage, self.servers, pushes, repeat((ballot, call.floor))))
-        chosen = next((d for d in done if d is not None), call.attempt)
+        rest = ballot, call.floor
+        done = list(self._all(self._stage, self.servers, pushes, repeat(rest)))
+        chosen = next((d.attempt for d in done if d is not None), call.attempt)
+        for number, part in itertools.chain(*(d.others.items() for d in done if d is not None)):
+            if done[number] is None:
+                self._stage(self.servers[number], part, rest)
         decision = Decision(call.number, chosen, ballot)
         return chosen, [None if p is None else decision for p in pushes]
 
     @staticmethod
-    def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> int | None:
+    def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> Done | None:
         if push is None:
             return None
-        done: int | None = outside(server.stage, push, *rest)
+        done: Done | None = outside(server.stage, push, *rest)
         return done
 
+    def _ask_in_turn(
+        self, pushes: Sequence[Push | None], order: Sequence[int], floor: int
+    ) -> list[Change]:
+        """Has one server do its part, which then knows what others are to do, and then those; see `attempts`.
+
+        Args:
+          pushes: what each server is to do.
+          order: the one that is asked first, if others have something to do; all of them otherwise.
+          floor: closures with smaller numbers are over.
+        """
+        if not order:
+            return self._ask_all(pushes, floor)
+        ((first, *others), wishes) = order, self._wishes()
+        push = pushes[first]
+        assert push is not None
+        known = {n: p for n in others if (p := pushes[n]) is not None}
+        message = dataclasses.replace(push, others=known)
+        change = self._ask(self.servers[first], message, wishes[first], floor)
+        if change.repeated:
+            # Perhaps by another attempt, which has something else for the others.
+            change.refused = 0
+        if change.refused is not None:
+            return [change]
+        asked = [(self.servers[n], pushes[n], wishes[n]) for n in others]
+        answers = self._all(self._ask, *zip(*asked, strict=True), repeat(floor))
+        changes = dict(zip(others, answers, strict=True))
+        return self._heard([changes.get(n, change) for n in range(len(pushes))])
+
     def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
-        wishes = [
-            Wish(clock, tuple(keys)) for clock, keys in zip(self._clocks, self._known, strict=True)
-        ]
-        changes = list(self._all(self._ask, self.servers, pushes, wishes, repeat(floor)))
+        answers = self._all(self._ask, self.servers, pushes, self._wishes(), repeat(floor))
+        return self._heard(list(answers))
+
+    def _wishes(self) -> list[Wish]:
+        known = zip(self._clocks, self._known, strict=True)
+        return [Wish(clock, tuple(keys)) for clock, keys in known]
+
+    def _heard(self, changes: list[Change]) -> list[Change]:
         self._clocks = [change.clock for change in changes]
         self._arrived.append(changes)
         return changes
@@ -436,6 +478,20 @@ class Worker:
                     else:
                         self._values[key] = _on_device(value)
         return list(self._own_clocks)
+
+
+def _in_turn(pushes: Sequence[Push | None]) -> list[int] | None:
+    """In which order servers are asked: first the one with the largest part, and no order where only one has any.
+
+    None where the first one would get too much besides its own part.
+    """
+    sizes = {n: push.nbytes for n, push in enumerate(pushes) if push is not None}
+    if len(sizes) < 2:
+        return []
+    first = max(sizes, key=lambda n: sizes[n])
+    if sum(sizes.values()) - sizes[first] > _TOLD:
+        return None
+    return [first, *(n for n in range(len(pushes)) if n != first)]
 
 
 def _on_device(value: Any) -> Any:
