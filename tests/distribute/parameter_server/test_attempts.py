@@ -1,8 +1,6 @@
 """Several attempts at one closure: servers do one and the same of them, whenever a worker dies."""
 
-import dataclasses
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +8,10 @@ import pytest
 from distribute.parameter_server.connections import pair
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.attempts import OVER
+from meshflow.distribute.parameter_server.exchanges import TOLD, Exchanges
 from meshflow.distribute.parameter_server.messages import Decision, Done, Push, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
 from meshflow.distribute.parameter_server.server import ParameterServer
-from meshflow.distribute.parameter_server.worker import _TOLD, Call, Worker
 
 CLOSURE = 7
 
@@ -82,54 +80,47 @@ def test_servers_without_a_part_note_what_was_done(servers):
     assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == Done(OVER, {})
 
 
-def working(servers):
-    """A worker of these servers, and what they are told: which server, and which method."""
-    told = []
+@pytest.fixture
+def told(servers):
+    """What servers are told: which of them, and by which method."""
+    found = []
     for server in servers:
         for name in ("stage", "exchange"):
 
             def noted(push, *args, _call=getattr(server, name), _told=(server.number, name)):
                 if push is not None:
-                    told.append(_told)
+                    found.append(_told)
                 return _call(push, *args)
 
             setattr(server, name, noted)
-    options = SimpleNamespace(options=SimpleNamespace(compression=None))
-    return Worker(0, servers, options), told
+    return found
 
 
-def attempt_at(number):
-    return Call(CLOSURE, print, (), {}, attempt=number)
-
-
-def test_each_server_is_told_once(servers):
-    worker, told = working(servers)
-    changes, repeated = worker._push(attempt_at(0), [push(0, 1.0), push(0, 1.0)])
+def test_each_server_is_told_once(servers, told):
+    exchanges = Exchanges(servers)
+    changes, repeated = exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert not repeated and [c.clock for c in changes] == [s.clock for s in servers]
     assert told == [(0, "exchange"), (1, "exchange")]
     assert values(servers) == [1.0, 1.0]
     # The next attempt hears of both.
-    _, repeated = worker._push(attempt_at(1), [push(1, 10.0), push(1, 10.0)])
+    _, repeated = exchanges.push(CLOSURE, 1, 0, [push(1, 10.0), push(1, 10.0)])
     assert repeated and values(servers) == [1.0, 1.0]
 
 
-def test_the_server_with_the_largest_part_comes_first_and_much_is_staged(servers):
-    worker, told = working(servers)
+def test_the_server_with_the_largest_part_comes_first_and_much_is_staged(servers, told):
+    exchanges, part = Exchanges(servers), np.ones(TOLD // 4, np.float32)
     for server in servers:
-        server.create(2, np.zeros(_TOLD // 4, np.float32), "large")
-    large = Push(CLOSURE, adds={2: np.ones(_TOLD // 4, np.float32)})
-    worker._push(attempt_at(0), [push(0, 1.0), large])
+        server.create(2, np.zeros_like(part), "large")
+    exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), Push(CLOSURE, adds={2: part})])
     assert told == [(1, "exchange"), (0, "exchange")]
     told.clear()
-    largest = Push(CLOSURE + 1, adds={1: np.ones(2, np.float32), **large.adds})
-    call = Call(CLOSURE + 1, print, (), {})
-    worker._push(call, [largest, dataclasses.replace(largest)])
+    more = [Push(CLOSURE + 1, adds={1: np.ones(2, np.float32)}, sets={2: part}) for _ in range(2)]
+    exchanges.push(CLOSURE + 1, 0, 0, more)
     assert [name for _, name in told] == ["stage", "stage", "exchange", "exchange"]
     assert values(servers) == [2.0, 1.0]
 
 
 def test_a_server_that_was_told_first_knows_the_others_parts(servers):
-    worker, _ = working(servers)
     exchange = servers[1].exchange
 
     def killed(message, *args):
@@ -137,23 +128,22 @@ def test_a_server_that_was_told_first_knows_the_others_parts(servers):
 
     servers[1].exchange = killed
     with pytest.raises(KeyboardInterrupt):
-        worker._push(attempt_at(0), [push(0, 1.0), push(0, 2.0)])
+        Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 2.0)])
     assert values(servers) == [1.0, 0.0]
     servers[1].exchange = exchange
     # Another one has other numbers, and writes on the first server only.
-    _, repeated = Worker(1, servers, worker._strategy)._push(attempt_at(1), [push(1, 10.0), None])
+    _, repeated = Exchanges(servers).push(CLOSURE, 1, 0, [push(1, 10.0), None])
     assert repeated and values(servers) == [1.0, 2.0]
     # The first one stood still, and goes on.
     assert exchange(push(0, 2.0), Wish()).repeated and values(servers) == [1.0, 2.0]
 
 
-def test_a_worker_that_comes_too_late_has_the_later_attempt_done(servers):
-    worker, _ = working(servers)
+def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):
     for server in servers:
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[1], 1, (0, 1))
-    # Here the other attempt's worker stands still: this one is refused, asks, and has it finished.
-    _, repeated = worker._push(attempt_at(0), [push(0, 1.0), push(0, 1.0)])
+    # Here the other attempt's worker stands still: this one is refused, asks, and goes on with it.
+    _, repeated = Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert repeated and values(servers) == [10.0, 10.0]
 
 

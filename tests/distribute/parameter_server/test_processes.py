@@ -243,9 +243,9 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
     def step():
         import gc
 
-        from meshflow.distribute.parameter_server.worker import Worker
+        from meshflow.distribute.parameter_server.exchanges import Exchanges
 
-        def ask(server, push, wish, floor, first=Worker._ask):
+        def ask(server, push, wish, floor, first=Exchanges._ask):
             found = first(server, push, wish, floor)
             if push is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -253,9 +253,9 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
 
         if not os.path.exists(once):
             open(once, "w").close()
-            Worker._ask = staticmethod(ask)
-            for worker in [o for o in gc.get_objects() if type(o) is Worker]:
-                worker._all = map  # one server after the other
+            Exchanges._ask = staticmethod(ask)
+            for exchanges in [o for o in gc.get_objects() if type(o) is Exchanges]:
+                exchanges._all = map  # one server after the other
         a.assign(os.getpid())
         b.assign(os.getpid())
         return os.getpid()

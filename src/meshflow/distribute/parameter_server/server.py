@@ -423,7 +423,10 @@ class ParameterServer:
 
 
 def _kind(push: Push) -> Any:
-    """What pushes of one program have in common: of each step the optimizer, the variables and which change by rows, and what is set and added."""
+    """What pushes of one program have in common.
+
+    Of each step the optimizer, its variables, and whether each changes by rows; and what is set and what is added.
+    """
     steps = ((s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps)
     return tuple(steps), tuple(push.sets), tuple(push.adds)
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import functools
-import itertools
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 import jax
@@ -23,12 +18,13 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parameter_server.buffers import Spares
 from meshflow.distribute.parameter_server.compression import Compressor
+from meshflow.distribute.parameter_server.exchanges import Exchanges, entered
 from meshflow.distribute.parameter_server.hosting import (
     GradientBoxes,
     HostedVariable,
@@ -38,20 +34,13 @@ from meshflow.distribute.parameter_server.hosting import (
     gradient_boxes,
 )
 from meshflow.distribute.parameter_server.messages import (
-    Ballot,
-    Change,
-    Decision,
-    Done,
     Push,
     Rows,
     Step,
-    Wish,
 )
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
-# A server hears of so many bytes that others are to do: two messages to each cost as much as copying them.
-_TOLD = 1 << 18
 # Stands for a variable that servers will train.
 _TRAINED = -1
 
@@ -63,7 +52,6 @@ __all__ = [
     "Steps",
     "VariablesNeededError",
     "Worker",
-    "outside",
 ]
 
 
@@ -195,21 +183,14 @@ class Worker:
         self._strategy = strategy
         # A team of threads would wait for a core that another worker has.
         self._cores = sizes.one_core if crowded else contextlib.nullcontext
-        self._all: Callable[..., Any] = map
-        if apart and len(servers) > 1:
-            self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
-        # Each server's clock of what was pulled, and of what closures see.
-        self._clocks = [-1] * len(servers)
+        self._exchanges = Exchanges(servers, apart)
+        # Each server's clock of what closures see.
         self._own_clocks = [-1] * len(servers)
-        self._arrived: deque[list[Change]] = deque()
         self._values: dict[int, Any] = {}
-        self._known: list[set[int]] = [set() for _ in servers]
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
-        self._counted = (0, 0)
-        # Memory of gradients that were sent, by where it is read, shape and dtype.
-        self._spares: weakref.WeakKeyDictionary[Any, dict[Any, list[Any]]]
-        self._spares = weakref.WeakKeyDictionary()
+        # Memory of gradients that were sent.
+        self.spares = Spares()
         self._compress = Compressor(strategy.options.compression)
         # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -220,7 +201,7 @@ class Worker:
         # Closures that go on with what they have trained.
         self._stepping: weakref.WeakKeyDictionary[Any, Steps] = weakref.WeakKeyDictionary()
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
-        self._computing, self._exchanging = threading.Lock(), threading.Lock()
+        self._computing = threading.Lock()
 
     def run(self, call: Call) -> Outcome:
         """Runs a closure: pulls if it must, computes, pushes, and pulls for the next one.
@@ -237,23 +218,22 @@ class Worker:
             for key in call.ended:
                 self.resources.pop(key, None)
             if self._must_pull(call):
-                with self._exchanging:
-                    self._ask_all([None] * len(self.servers), call.floor)
+                self._exchanges.pull(call.floor)
             clocks = self._settled()
             with self._cores():
                 value, running, pushes = self._computed(call, clocks)
             if self._is_over(call, running):
-                return Outcome(value, clocks, [], False, self._traffic())
+                return Outcome(value, clocks, [], False, self._exchanges.traffic())
             self._compress(pushes)
             # What the closure saw may be changed in place from here on.
             running.values.clear()
-        changes, repeated = self._push(call, pushes)
+        changes, repeated = self._exchanges.push(call.number, call.attempt, call.floor, pushes)
         sent = [push is not None for push in pushes]
         del pushes
         running.spare()
         stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
         clocks = [c.clock for c in changes]
-        return Outcome(value, clocks, stale, repeated, self._traffic())
+        return Outcome(value, clocks, stale, repeated, self._exchanges.traffic())
 
     def _computed(
         self, call: Call, clocks: Sequence[int]
@@ -265,7 +245,7 @@ class Worker:
         while True:
             running = Running(self, call, steps)
             try:
-                with self._strategy.scope(), _entered(running):
+                with self._strategy.scope(), entered(running):
                     with running.making_own():
                         args, kwargs = self._own_arguments(call)
                     value = self._result(call.function, args, kwargs)
@@ -295,7 +275,7 @@ class Worker:
 
     def _must_pull(self, call: Call) -> bool:
         """Whether a closure's values have to be pulled before it."""
-        if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+        if any(own < after for own, after in zip(self._exchanges.clocks, call.after, strict=False)):
             return True
         if not self._behind:
             return False
@@ -321,14 +301,6 @@ class Worker:
         args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
         return args, kwargs
 
-    def _traffic(self) -> tuple[int, int]:
-        """Bytes sent to servers and received from them since the last call."""
-        with self._exchanging:
-            counts = [getattr(server, "traffic", (0, 0)) for server in self.servers]
-            now = sum(c[0] for c in counts), sum(c[1] for c in counts)
-            before, self._counted = self._counted, now
-            return now[0] - before[0], now[1] - before[1]
-
     def _own(self, leaf: Any) -> Any:
         """What an argument stands for on this worker."""
         of_worker = getattr(leaf, "_of_worker", None)
@@ -340,137 +312,15 @@ class Worker:
         """The own copy of a variable; pulled when it was never used before."""
         found = self._values.get(variable.key)
         if found is None:
-            number = variable.servers[0]
-            wish = Wish(unknown=(variable.key,))
-            change = outside(self.servers[number].exchange, None, wish)
-            found = self._values[variable.key] = _on_device(change.values[variable.key])
-            # The clock stays: what else has changed since is pulled with everything.
-            self._known[number].add(variable.key)
+            first = self._exchanges.first(variable.servers[0], variable.key)
+            found = self._values[variable.key] = _on_device(first)
         return found
-
-    def spare(self, box: Outbox) -> Any:
-        """An array whose memory a program is given for a gradient: where the server reads it, no copy is sent.
-
-        Args:
-          box: the gradient's outbox.
-        """
-        server = self.servers[box.server]
-        wire = getattr(server, "wire", None)
-        kept = self._kept(box)
-        for at, value in enumerate(kept):
-            if wire is None or wire.is_free(value):
-                return kept.pop(at)
-        if wire is None:
-            return _fresh_zeros(box._shape, box.dtype.dtype)
-        with wire.placing([box.nbytes]):
-            return transfers.transfer(np.zeros(box._shape, box.dtype.dtype))
-
-    def give_back(self, box: Outbox, value: Any) -> None:
-        """Takes the memory of a gradient that was sent.
-
-        Args:
-          box: the gradient's outbox.
-          value: the gradient.
-        """
-        self._kept(box).append(value)
-
-    def _kept(self, box: Outbox) -> list[Any]:
-        server = self.servers[box.server]
-        kept = self._spares.setdefault(getattr(server, "wire", None) or server, {})
-        return kept.setdefault((box._shape, box.dtype), [])
-
-    def _push(self, call: Call, pushes: Sequence[Push | None]) -> tuple[list[Change], bool]:
-        """Has servers do what a closure wrote, all of one attempt; their answers, and whether it was done before.
-
-        One message goes to each server, and two where several have much to do, or there were other attempts.
-        """
-        with self._exchanging, region(COMMUNICATION, "exchange"):
-            ballot, chosen = (0, call.attempt), call.attempt
-            order = None if call.attempt else _in_turn(pushes)
-            while True:
-                if order is None:
-                    chosen, messages = self._staged(call, pushes, ballot)
-                    changes = self._ask_all(messages, call.floor)
-                else:
-                    changes = self._ask_in_turn(pushes, order, call.floor)
-                refused = [c.refused for c in changes if c.refused is not None]
-                if not refused:
-                    return changes, chosen != call.attempt or any(c.repeated for c in changes)
-                order, ballot = None, (max(refused) + 1, call.attempt)
-
-    def _staged(
-        self, call: Call, pushes: Sequence[Push | None], ballot: Ballot
-    ) -> tuple[int, list[Decision | None]]:
-        """The attempt that is to be done, and what tells servers so."""
-        if ballot > (0, 0):
-            # Other attempts may have something for other servers.
-            pushes = [p or Push(call.number, attempt=call.attempt) for p in pushes]
-        rest = ballot, call.floor
-        done = list(self._all(self._stage, self.servers, pushes, repeat(rest)))
-        chosen = next((d.attempt for d in done if d is not None), call.attempt)
-        for number, part in itertools.chain(*(d.others.items() for d in done if d is not None)):
-            if done[number] is None:
-                self._stage(self.servers[number], part, rest)
-        decision = Decision(call.number, chosen, ballot)
-        return chosen, [None if p is None else decision for p in pushes]
-
-    @staticmethod
-    def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> Done | None:
-        if push is None:
-            return None
-        done: Done | None = outside(server.stage, push, *rest)
-        return done
-
-    def _ask_in_turn(
-        self, pushes: Sequence[Push | None], order: Sequence[int], floor: int
-    ) -> list[Change]:
-        """Has one server do its part, which then knows what others are to do, and then those; see `attempts`.
-
-        Args:
-          pushes: what each server is to do.
-          order: the one that is asked first, if others have something to do; all of them otherwise.
-          floor: closures with smaller numbers are over.
-        """
-        if not order:
-            return self._ask_all(pushes, floor)
-        ((first, *others), wishes) = order, self._wishes()
-        push = pushes[first]
-        assert push is not None
-        known = {n: p for n in others if (p := pushes[n]) is not None}
-        message = dataclasses.replace(push, others=known)
-        change = self._ask(self.servers[first], message, wishes[first], floor)
-        if change.repeated:
-            # Perhaps by another attempt, which has something else for the others.
-            change.refused = 0
-        if change.refused is not None:
-            return [change]
-        asked = [(self.servers[n], pushes[n], wishes[n]) for n in others]
-        answers = self._all(self._ask, *zip(*asked, strict=True), repeat(floor))
-        changes = dict(zip(others, answers, strict=True))
-        return self._heard([changes.get(n, change) for n in range(len(pushes))])
-
-    def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
-        answers = self._all(self._ask, self.servers, pushes, self._wishes(), repeat(floor))
-        return self._heard(list(answers))
-
-    def _wishes(self) -> list[Wish]:
-        known = zip(self._clocks, self._known, strict=True)
-        return [Wish(clock, tuple(keys)) for clock, keys in known]
-
-    def _heard(self, changes: list[Change]) -> list[Change]:
-        self._clocks = [change.clock for change in changes]
-        self._arrived.append(changes)
-        return changes
-
-    @staticmethod
-    def _ask(server: Any, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
-        change: Change = outside(server.exchange, push, wish, floor)
-        return change
 
     def _settled(self) -> list[int]:
         """Takes what has arrived, while no closure computes; each server's clock of the values then."""
-        while self._arrived:
-            for number, change in enumerate(self._arrived.popleft()):
+        arrived = self._exchanges.arrived
+        while arrived:
+            for number, change in enumerate(arrived.popleft()):
                 self._own_clocks[number] = change.clock
                 for key, value in change.values.items():
                     if isinstance(value, Rows):
@@ -478,20 +328,6 @@ class Worker:
                     else:
                         self._values[key] = _on_device(value)
         return list(self._own_clocks)
-
-
-def _in_turn(pushes: Sequence[Push | None]) -> list[int] | None:
-    """In which order servers are asked: first the one with the largest part, and no order where only one has any.
-
-    None where the first one would get too much besides its own part.
-    """
-    sizes = {n: push.nbytes for n, push in enumerate(pushes) if push is not None}
-    if len(sizes) < 2:
-        return []
-    first = max(sizes, key=lambda n: sizes[n])
-    if sum(sizes.values()) - sizes[first] > _TOLD:
-        return None
-    return [first, *(n for n in range(len(pushes)) if n != first)]
 
 
 def _on_device(value: Any) -> Any:
@@ -555,14 +391,17 @@ class Running:
         """What the closure has written to an outbox; zeros at first."""
         found = self.outboxes.get(id(box))
         if found is None and box.spared:
-            self.outboxes[id(box)] = found = box, self._worker.spare(box)
+            worker = self._worker
+            spare = worker.spares.get(worker.servers[box.server], box._shape, box.dtype.dtype)
+            found = self.outboxes[id(box)] = box, spare
+            del spare
         return _zeros(box) if found is None else found[1]
 
     def spare(self) -> None:
         """Gives back the memory of gradients, after they were sent."""
         for box, value in self.outboxes.values():
             if box.spared:
-                self._worker.give_back(box, value)
+                self._worker.spares.put(self._worker.servers[box.server], value)
         self.outboxes.clear()
 
     # ---- optimizers ------------------------------------------------------------------------
@@ -742,24 +581,3 @@ def _on_host(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return leaf.numpy()
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
-@contextlib.contextmanager
-def _entered(running: Running | None) -> Iterator[None]:
-    saved, context.closure = context.closure, running
-    try:
-        yield
-    finally:
-        context.closure = saved
-
-
-def outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls what must not find the closure: a server, or a variable's constructor, in one process with the worker.
-
-    Args:
-      function: the function.
-      *args: its arguments.
-      **kwargs: its keyword arguments.
-    """
-    with _entered(None):
-        return function(*args, **kwargs)
