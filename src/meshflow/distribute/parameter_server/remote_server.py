@@ -42,7 +42,7 @@ class ServerService:
     """
 
     def __init__(self, number: int, folder: str | None) -> None:
-        self._server = ParameterServer(number)
+        self._server = ParameterServer(number, renews=True)
         # How often it was asked, for profiles.
         self._asked = itertools.count()
         # What came as pickles, for the journal.

@@ -112,12 +112,14 @@ class ParameterServer:
 
     Args:
       number: the server's number.
+      renews: whether variables that change as a whole get new values beside the old ones, which other processes have.
+        Within one process a copy, and a change in place, cost less.
     """
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, renews: bool = False) -> None:
         # Before the first table is made: behind one of small pages each row takes a look at the page table.
         library.load()
-        self.number = number
+        self.number, self._renews = number, renews
         self.clock = 0
         self._variables: dict[int, Held] = {}
         self._histories: dict[int, _History] = {}
@@ -374,7 +376,7 @@ class ParameterServer:
     @contextlib.contextmanager
     def _renewing(self, kind: Any) -> Iterator[None]:
         """Whoever has a value that changes as a whole keeps it: the program makes the new one beside it."""
-        held = [self._held(key) for key in _renewed(kind)]
+        held = [self._held(key) for key in _renewed(kind)] if self._renews else []
         try:
             for variable in held:
                 variable.renewed = True
