@@ -114,6 +114,8 @@ class Library:
       handlers: those of `HANDLERS` that it has, by name.
       level: the best of `LEVELS` that is used here, None where there is none.
       tiles: whether convolutions in bfloat16 may run on matrix tiles, emulated ones included.
+      huge_pages: whether huge pages are put behind XLA's buffers.
+      places: whether these may lie in memory that is offered.
 
     Raises:
       KernelsUnavailableError: the file or oneDNN is missing or damaged.
@@ -169,7 +171,7 @@ class Library:
                 ) from None
         self.level = LEVELS[number - 1] if number > 0 else None
         self.tiles = number == len(LEVELS) or (emulated and self.has("AVX512"))
-        self.huge_pages = False
+        self.huge_pages = self.places = False
 
     def version(self) -> str:
         """oneDNN's version."""
@@ -195,6 +197,7 @@ class Library:
         files = jax_internals.LIBRARIES.glob("*.so")
         if self._huge_pages is not None:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
+            self.places = self.huge_pages and self._offer is not None
         return self.huge_pages
 
     def release_memory(self) -> int:
@@ -209,11 +212,11 @@ class Library:
           least: of how many bytes the buffer is at least.
           most: of how many it may be.
         """
-        return self._offer is not None and self._offer(address, least, most) == 0
+        return self.places and self._offer(address, least, most) == 0
 
     def withdraw_memory(self) -> None:
         """Takes back what was offered to this thread."""
-        if self._offer is not None:
+        if self.places:
             self.compiled.meshflow_withdraw_memory()
 
     def holds_memory(self, address: int) -> bool:
@@ -222,7 +225,7 @@ class Library:
         Args:
           address: where.
         """
-        return self._offer is not None and self.compiled.meshflow_holds_memory(address) != 0
+        return self.places and self.compiled.meshflow_holds_memory(address) != 0
 
     def implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
         """The name of the code that oneDNN would run for a descriptor; None when it has only slow code.

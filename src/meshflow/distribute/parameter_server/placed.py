@@ -9,17 +9,23 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["holds", "keep", "offered"]
+__all__ = ["holds", "keep", "offered", "possible"]
 
 # Memory of nobody else in which there still is an array, by address.
 _kept: dict[int, np.ndarray] = {}
+
+
+def possible() -> bool:
+    """Whether arrays of XLA may lie in memory of ours: with the compiled kernels, unless they leave its buffers alone."""
+    kernels = library.load()
+    return kernels is not None and kernels.places
 
 
 @contextlib.contextmanager
 def offered(memories: Sequence[tuple[np.ndarray, int]]) -> Iterator[None]:
     """What programs that run inside in this thread make lies in these memories: one array in each, if it is as large.
 
-    Nothing happens without the compiled kernels.
+    Nothing happens where that is not `possible`.
 
     Args:
       memories: each with how many bytes the array has.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.context import writing
+from meshflow.distribute.parameter_server import placed
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.journal import Journal
 from meshflow.distribute.parameter_server.messages import (
@@ -42,7 +43,7 @@ class ServerService:
     """
 
     def __init__(self, number: int, folder: str | None) -> None:
-        self._server = ParameterServer(number, renews=True)
+        self._server = ParameterServer(number, renews=placed.possible())
         # How often it was asked, for profiles.
         self._asked = itertools.count()
         # What came as pickles, for the journal.
