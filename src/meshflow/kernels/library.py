@@ -212,7 +212,8 @@ class Library:
           least: of how many bytes the buffer is at least.
           most: of how many it may be.
         """
-        return self.places and self._offer(address, least, most) == 0
+        offer = self._offer if self.places else None
+        return offer is not None and offer(address, least, most) == 0
 
     def withdraw_memory(self) -> None:
         """Takes back what was offered to this thread."""
