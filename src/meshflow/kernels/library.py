@@ -114,6 +114,8 @@ class Library:
       handlers: those of `HANDLERS` that it has, by name.
       level: the best of `LEVELS` that is used here, None where there is none.
       tiles: whether convolutions in bfloat16 may run on matrix tiles, emulated ones included.
+      huge_pages: whether huge pages are put behind XLA's buffers.
+      places: whether these may lie in memory that is offered.
 
     Raises:
       KernelsUnavailableError: the file or oneDNN is missing or damaged.
@@ -143,6 +145,7 @@ class Library:
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
             self._release = getattr(self.compiled, "meshflow_release_memory", None)
+            self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.remedy()}"
@@ -153,6 +156,9 @@ class Library:
             self._packed_bytes.argtypes, self._packed_bytes.restype = descriptor, ctypes.c_int64
         if self._release is not None:
             self._release.restype = ctypes.c_int64
+        if self._offer is not None:
+            self._offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+            self.compiled.meshflow_holds_memory.argtypes = [ctypes.c_void_p]
         self._implementation = functools.lru_cache(KEPT)(self._ask)
         limited, emulated = limit(), emulates_tiles()
         number = -1 if limited is None else LEVELS.index(limited) + 1
@@ -165,7 +171,7 @@ class Library:
                 ) from None
         self.level = LEVELS[number - 1] if number > 0 else None
         self.tiles = number == len(LEVELS) or (emulated and self.has("AVX512"))
-        self.huge_pages = False
+        self.huge_pages = self.places = False
 
     def version(self) -> str:
         """oneDNN's version."""
@@ -191,11 +197,36 @@ class Library:
         files = jax_internals.LIBRARIES.glob("*.so")
         if self._huge_pages is not None:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
+            self.places = self.huge_pages and self._offer is not None
         return self.huge_pages
 
     def release_memory(self) -> int:
         """Gives back the memory kept for the next step; the bytes of XLA's large buffers among it."""
         return int(self._release()) if self._release is not None else 0
+
+    def offer_memory(self, address: int, least: int, most: int) -> bool:
+        """Has the next buffer of XLA that this thread makes lie somewhere, if it is as large; whether that can be.
+
+        Args:
+          address: where.
+          least: of how many bytes the buffer is at least.
+          most: of how many it may be.
+        """
+        offer = self._offer if self.places else None
+        return offer is not None and offer(address, least, most) == 0
+
+    def withdraw_memory(self) -> None:
+        """Takes back what was offered to this thread."""
+        if self.places:
+            self.compiled.meshflow_withdraw_memory()
+
+    def holds_memory(self, address: int) -> bool:
+        """Whether a buffer of XLA lies where memory was offered.
+
+        Args:
+          address: where.
+        """
+        return self.places and self.compiled.meshflow_holds_memory(address) != 0
 
     def implementation(self, descriptor: Sequence[int], types: Sequence[str]) -> str | None:
         """The name of the code that oneDNN would run for a descriptor; None when it has only slow code.

@@ -1,11 +1,12 @@
-// Huge pages behind XLA's buffers, and buffers that are used again.
+// Huge pages behind XLA's buffers, buffers that are used again, and buffers in memory of ours.
 //
 // XLA takes every buffer of a step from posix_memalign and gives it back afterwards, so each step
 // touches fresh memory 4 KiB at a time: tens of thousands of page faults. Kernels that leave huge
 // pages to "madvise" (the usual setting) grant them to whoever asks, and neither XLA nor glibc does.
 // The system also clears all of it, as glibc gives blocks of more than 32 MiB back at once: some of
-// these are kept for the next step. XLA's library calls posix_memalign and free through its table of
-// imported functions; the entries are changed to those here.
+// these are kept for the next step. What another process is to have lies in memory that it shares, when
+// that was offered. XLA's library calls posix_memalign and free through its table of imported functions;
+// the entries are changed to those here.
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -15,10 +16,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "guard.h"
@@ -92,8 +95,72 @@ class Kept {
   size_t most_ = std::min<size_t>(size_t(1) << 30, size_t(sysconf(_SC_PHYS_PAGES)) / 16 * sysconf(_SC_PAGESIZE));
 };
 
-// What is returned is glibc's memory, so that whoever frees it needs to know nothing.
+// Buffers in memory that others gave for them.
+class Placed {
+ public:
+  static Placed& get() {
+    static Placed* placed = new Placed();  // never destroyed: buffers are freed at exit
+    return *placed;
+  }
+
+  // Has the next buffer of this thread with at least and at most so many bytes lie there.
+  static void offer(void* memory, size_t least, size_t most) { offers().push_back({memory, least, most}); }
+
+  // Takes back what was offered to this thread.
+  static void withdraw() { offers().clear(); }
+
+  // Memory that was offered for a buffer, or null.
+  void* take(size_t alignment, size_t size) {
+    for (auto offer = offers().begin(); offer != offers().end(); ++offer) {
+      if (size < offer->least || size > offer->most || reinterpret_cast<uintptr_t>(offer->memory) % alignment) continue;
+      void* memory = offer->memory;
+      std::lock_guard<std::mutex> lock(mutex_);
+      buffers_.insert(memory);
+      count_.store(buffers_.size(), std::memory_order_release);
+      offers().erase(offer);
+      return memory;
+    }
+    return nullptr;
+  }
+
+  // Whether a buffer lies there.
+  bool holds(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return buffers_.count(memory) != 0;
+  }
+
+  // Forgets a buffer; whether it was one of these.
+  bool give(void* memory) {
+    if (!count_.load(std::memory_order_acquire)) return false;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!buffers_.erase(memory)) return false;
+    count_.store(buffers_.size(), std::memory_order_release);
+    return true;
+  }
+
+ private:
+  struct Offer { void* memory; size_t least, most; };
+
+  static std::vector<Offer>& offers() {
+    thread_local std::vector<Offer> offers;
+    return offers;
+  }
+
+  std::mutex mutex_;
+  std::unordered_set<void*> buffers_;
+  std::atomic<size_t> count_{0};
+};
+
+// Whether XLA's library frees by `release`, too: only then its buffers may lie elsewhere than in glibc's memory.
+std::atomic<bool> releases{false};
+
+void* offered(size_t alignment, size_t size) noexcept {
+  return meshflow::guarded<void*>(nullptr, [&] { return Placed::get().take(alignment, size); });
+}
+
+// Besides what was offered it is glibc's memory, so that whoever frees it needs to know nothing.
 int allocate(void** memory, size_t alignment, size_t size) noexcept {
+  if (void* found = offered(alignment, size)) return *memory = found, 0;
   if (size < 2 * kPage) return posix_memalign(memory, alignment, size);
   alignment = std::max(alignment, kPage);
   void* kept = size < Kept::kLeast ? nullptr : Kept::get().take(alignment, size);
@@ -104,6 +171,7 @@ int allocate(void** memory, size_t alignment, size_t size) noexcept {
 }
 
 void release(void* memory) noexcept {
+  if (Placed::get().give(memory)) return;
   size_t size = malloc_usable_size(memory);
   if (size < Kept::kLeast) return std::free(memory);
   // Where there is no memory to remember it, it goes.
@@ -152,8 +220,22 @@ extern "C" int meshflow_huge_pages(const char* path) noexcept {
   bool found = dlinfo(handle, RTLD_DI_LINKMAP, &library) == 0;
   dlclose(handle);
   if (!found || !replace(library, "posix_memalign", reinterpret_cast<void*>(&allocate))) return 1;
-  replace(library, "free", reinterpret_cast<void*>(&release));
+  if (replace(library, "free", reinterpret_cast<void*>(&release))) releases = true;
   return 0;
+}
+
+// Has the next buffer of XLA that this thread makes, and that has so many bytes, lie in a memory; 0 when it can.
+extern "C" int meshflow_offer_memory(void* memory, int64_t least, int64_t most) noexcept {
+  if (!releases) return 1;
+  return meshflow::guarded(1, [&] { return Placed::offer(memory, least, most), 0; });
+}
+
+// Takes back what was offered to this thread.
+extern "C" void meshflow_withdraw_memory() noexcept { Placed::withdraw(); }
+
+// Whether a buffer of XLA lies in a memory that was offered.
+extern "C" int meshflow_holds_memory(void* memory) noexcept {
+  return meshflow::guarded(1, [&] { return int(Placed::get().holds(memory)); });
 }
 
 // Gives back the memory that is kept for the next step; says how many bytes of large blocks that were.

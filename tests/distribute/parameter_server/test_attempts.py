@@ -5,9 +5,11 @@ import threading
 import numpy as np
 import pytest
 
+from distribute.parameter_server.connections import pair
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.attempts import OVER
-from meshflow.distribute.parameter_server.messages import Decision, Push, Wish
+from meshflow.distribute.parameter_server.exchanges import TOLD, Exchanges
+from meshflow.distribute.parameter_server.messages import Decision, Done, Push, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
 from meshflow.distribute.parameter_server.server import ParameterServer
 
@@ -38,7 +40,7 @@ def test_what_one_server_has_done_the_other_does_too(servers):
     assert [s.stage(push(0, 1.0), (0, 0)) for s in servers] == [None, None]
     decide(servers[0], 0, (0, 0))
     # The worker dies here. Another one has other numbers, and hears that they come too late.
-    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [0, None]
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [Done(0, {}), None]
     repeated = [decide(s, 0, (0, 1)).repeated for s in servers]
     assert repeated == [True, False]
     assert values(servers) == [1.0, 1.0]
@@ -56,7 +58,7 @@ def test_who_comes_back_too_late_is_refused(servers):
         assert decide(server, 1, (0, 1)).refused is None
     assert values(servers) == [10.0, 10.0]
     # With a ballot of the next round the first one hears what was done.
-    assert servers[0].stage(push(0, 1.0), (1, 0)) == 1
+    assert servers[0].stage(push(0, 1.0), (1, 0)) == Done(1, {})
     assert values(servers) == [10.0, 10.0]
 
 
@@ -70,12 +72,79 @@ def test_a_push_to_one_server_is_refused_too(servers):
 
 def test_servers_without_a_part_note_what_was_done(servers):
     servers[0].exchange(push(0, 1.0), Wish())
-    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [0, None]
+    assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [Done(0, {}), None]
     for server in servers:
         decide(server, 0, (0, 1))
     assert values(servers) == [1.0, 0.0]
-    assert servers[1].stage(push(2, 100.0), (0, 2)) == 0
-    assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == OVER
+    assert servers[1].stage(push(2, 100.0), (0, 2)) == Done(0, {})
+    assert servers[1].stage(push(3, 100.0), (0, 3), floor=CLOSURE + 1) == Done(OVER, {})
+
+
+@pytest.fixture
+def told(servers):
+    """What servers are told: which of them, and by which method."""
+    found = []
+    for server in servers:
+        for name in ("stage", "exchange"):
+
+            def noted(push, *args, _call=getattr(server, name), _told=(server.number, name)):
+                if push is not None:
+                    found.append(_told)
+                return _call(push, *args)
+
+            setattr(server, name, noted)
+    return found
+
+
+def test_each_server_is_told_once(servers, told):
+    exchanges = Exchanges(servers)
+    changes, repeated = exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
+    assert not repeated and [c.clock for c in changes] == [s.clock for s in servers]
+    assert told == [(0, "exchange"), (1, "exchange")]
+    assert values(servers) == [1.0, 1.0]
+    # The next attempt hears of both.
+    _, repeated = exchanges.push(CLOSURE, 1, 0, [push(1, 10.0), push(1, 10.0)])
+    assert repeated and values(servers) == [1.0, 1.0]
+
+
+def test_the_server_with_the_largest_part_comes_first_and_much_is_staged(servers, told):
+    exchanges, part = Exchanges(servers), np.ones(TOLD // 4, np.float32)
+    for server in servers:
+        server.create(2, np.zeros_like(part), "large")
+    exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), Push(CLOSURE, adds={2: part})])
+    assert told == [(1, "exchange"), (0, "exchange")]
+    told.clear()
+    more = [Push(CLOSURE + 1, adds={1: np.ones(2, np.float32)}, sets={2: part}) for _ in range(2)]
+    exchanges.push(CLOSURE + 1, 0, 0, more)
+    assert [name for _, name in told] == ["stage", "stage", "exchange", "exchange"]
+    assert values(servers) == [2.0, 1.0]
+
+
+def test_a_server_that_was_told_first_knows_the_others_parts(servers):
+    exchange = servers[1].exchange
+
+    def killed(message, *args):
+        raise KeyboardInterrupt
+
+    servers[1].exchange = killed
+    with pytest.raises(KeyboardInterrupt):
+        Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 2.0)])
+    assert values(servers) == [1.0, 0.0]
+    servers[1].exchange = exchange
+    # Another one has other numbers, and writes on the first server only.
+    _, repeated = Exchanges(servers).push(CLOSURE, 1, 0, [push(1, 10.0), None])
+    assert repeated and values(servers) == [1.0, 2.0]
+    # The first one stood still, and goes on.
+    assert exchange(push(0, 2.0), Wish()).repeated and values(servers) == [1.0, 2.0]
+
+
+def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):
+    for server in servers:
+        server.stage(push(1, 10.0), (0, 1))
+    decide(servers[1], 1, (0, 1))
+    # Here the other attempt's worker stands still: this one is refused, asks, and goes on with it.
+    _, repeated = Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
+    assert repeated and values(servers) == [10.0, 10.0]
 
 
 def test_a_push_does_not_wait_for_other_programs(servers):
@@ -91,11 +160,8 @@ def test_a_push_does_not_wait_for_other_programs(servers):
 
 
 def test_a_server_that_comes_back_knows_what_was_staged(tmp_path):
-    class Plain:
-        lend = staticmethod(np.empty)
-
     def service():
-        return ServerService(0, str(tmp_path)).methods(Plain)
+        return ServerService(0, str(tmp_path)).methods(pair()[0])
 
     server = service()
     server["create"](1, np.zeros(2, np.float32), "v", None)

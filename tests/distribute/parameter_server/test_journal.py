@@ -3,11 +3,11 @@
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from distribute.parameter_server.connections import pair
 from meshflow.distribute.parameter_server.journal import Folder, Journal
 from meshflow.distribute.parameter_server.messages import Push, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
@@ -86,7 +86,7 @@ def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     monkeypatch.setattr(Journal, "least", least)
 
     def service():
-        return ServerService(0, str(tmp_path)).methods(SimpleNamespace(lend=np.empty))
+        return ServerService(0, str(tmp_path)).methods(pair()[0])
 
     server = service()
     server["create"](1, np.zeros(4, np.float32), "v", None)

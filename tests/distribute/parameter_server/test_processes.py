@@ -114,6 +114,40 @@ def test_rows_of_tables_are_pulled_as_rows(strategy, coordinator):
     assert last < 0
 
 
+def test_large_values_are_whole_while_others_change_them(strategy, coordinator):
+    with strategy.scope():
+        v = tf.Variable(np.zeros((2000, 160), np.float32))
+        optimizer = tf.keras.optimizers.SGD(1.0, momentum=0.5)
+
+    def step(rows=None):
+        value = tf.convert_to_tensor(v)
+        if rows is None:
+            gradient = 0 * value - 1
+        else:
+            gradient = tf.IndexedSlices(tf.ones([2, 160]), rows, [2000, 160])
+        strategy.run(lambda: optimizer.apply_gradients([(gradient, v)]))
+        rest = value[2:]
+        return tf.reduce_min(rest), tf.reduce_max(rest)
+
+    whole, by_rows = tf.function(step), tf.function(step)
+    rows = tf.constant([0, 1])
+    own, rule = tf.Variable(v.numpy()), tf.keras.optimizers.SGD(1.0, momentum=0.5)
+    for _ in range(3):
+        seen = [coordinator.schedule(whole) for _ in range(6)]
+        coordinator.join()
+        seen += [coordinator.schedule(by_rows, args=(rows,)) for _ in range(3)]
+        for least, most in coordinator.fetch(seen):
+            assert least == most
+        for _ in range(6):
+            rule.apply_gradients([(-tf.ones([2000, 160]), own)])
+        for _ in range(3):
+            rule.apply_gradients([(tf.IndexedSlices(tf.ones([2, 160]), rows, [2000, 160]), own)])
+    np.testing.assert_array_equal(v.numpy(), own.numpy())
+    np.testing.assert_array_equal(
+        optimizer.get_slot(v, "momentum").numpy(), rule.get_slot(own, "momentum").numpy()
+    )
+
+
 def test_datasets_are_made_in_the_workers(strategy, coordinator):
     def dataset():
         return tf.data.Dataset.range(5).map(lambda x: x * 2).repeat()
@@ -309,9 +343,9 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
     def step():
         import gc
 
-        from meshflow.distribute.parameter_server.worker import Worker
+        from meshflow.distribute.parameter_server.exchanges import Exchanges
 
-        def ask(server, push, wish, floor, first=Worker._ask):
+        def ask(server, push, wish, floor, first=Exchanges._ask):
             found = first(server, push, wish, floor)
             if push is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -319,9 +353,9 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
 
         if not os.path.exists(once):
             open(once, "w").close()
-            Worker._ask = staticmethod(ask)
-            for worker in [o for o in gc.get_objects() if type(o) is Worker]:
-                worker._all = map  # one server after the other
+            Exchanges._ask = staticmethod(ask)
+            for exchanges in [o for o in gc.get_objects() if type(o) is Exchanges]:
+                exchanges._all = map  # one server after the other
         a.assign(os.getpid())
         b.assign(os.getpid())
         return os.getpid()

@@ -2,32 +2,20 @@
 
 import gc
 import os
-import socket
 import threading
 
 import numpy as np
 import pytest
 
+from distribute.parameter_server.connections import pair
 from meshflow.core.runtime import transfers
-from meshflow.distribute.cluster.channel import Channel
-from meshflow.distribute.parameter_server import segments
-from meshflow.distribute.parameter_server.wire import Lost, Wire
+from meshflow.distribute.parameter_server import placed, segments
+from meshflow.distribute.parameter_server.wire import Lost
+from meshflow.kernels import library
 
 pytestmark = pytest.mark.skipif(not segments.POSSIBLE, reason="needs files without names")
 
 LARGE = np.arange(100_000, dtype=np.float32)
-
-
-def pair():
-    """Two ends of a connection of one machine."""
-    ends, found = socket.socketpair(), {}
-    other = threading.Thread(
-        target=lambda: found.update(end=Wire(Channel(ends[1], "secret", True, 20.0)))
-    )
-    other.start()
-    wire = Wire(Channel(ends[0], "secret", False, 20.0))
-    other.join()
-    return wire, found["end"]
 
 
 @pytest.fixture
@@ -91,6 +79,82 @@ def test_lent_memory_is_sent_without_a_copy(wires):
     seen = b.receive()
     assert [s.address for s in segments_of(a) if s.is_used] == [address]
     np.testing.assert_array_equal(seen, np.full((200, 300), 7, np.float32))
+
+
+@pytest.fixture
+def kernels():
+    found = library.load()
+    if not placed.possible():
+        pytest.skip("needs the compiled kernels")
+    return found
+
+
+def placed_array(wire, value):
+    with wire.placing([LARGE.nbytes]):
+        return transfers.transfer(LARGE + np.float32(value))
+
+
+def test_what_a_device_makes_is_sent_without_a_copy(wires, kernels):
+    a, b = wires
+    made = placed_array(a, 1)
+    assert a.fits(made)
+    seen = []
+    for _ in range(2):
+        a.send(made)
+        seen.append(b.receive())
+    # The second one has a segment of its own: the first to be let go of would free it for both.
+    first, second = segments_of(a)
+    assert first.address == made.unsafe_buffer_pointer()
+    assert first.is_used and second.is_used and not a.fits(made) and not a.is_free(made)
+    for array in seen:
+        np.testing.assert_array_equal(array, LARGE + 1)
+
+
+def test_what_either_side_has_is_not_written_over(wires, kernels):
+    a, b = wires
+    made = placed_array(a, 1)
+    a.send(made)
+    seen = b.receive()
+    (segment,) = segments_of(a)
+    del made
+    assert not kernels.holds_memory(segment.address) and not segment.is_free
+    others = [placed_array(a, value) for value in (2, 3)]
+    np.testing.assert_array_equal(seen, LARGE + 1)
+    del seen
+    assert segment.is_free
+    again = placed_array(a, 4)
+    assert again.unsafe_buffer_pointer() == segment.address and len(segments_of(a)) == 3
+    for value, array in zip((2, 3, 4), (*others, again), strict=True):
+        np.testing.assert_array_equal(array, LARGE + np.float32(value))
+
+
+def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
+    a, _ = wires
+    made = []
+    with a.placing([LARGE.nbytes]):
+        made.append(transfers.transfer(np.concatenate([LARGE, LARGE])))
+        other = threading.Thread(target=lambda: made.append(transfers.transfer(LARGE)))
+        other.start()
+        other.join()
+    made.append(transfers.transfer(LARGE))
+    assert not any(a.fits(array) for array in made)
+    assert all(segment.is_free for segment in segments_of(a))
+
+
+def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
+    a, b = pair()
+    made = placed_array(a, 1)
+    address = made.unsafe_buffer_pointer()
+    for wire in (a, b):
+        wire.close()
+    del a, b, wire
+    gc.collect()
+    np.testing.assert_array_equal(made, LARGE + 1)
+    assert address in placed._kept
+    del made
+    placed_array(pair()[0], 1)
+    gc.collect()
+    assert address not in placed._kept
 
 
 def test_segments_that_nothing_needs_any_more_are_given_up(wires):

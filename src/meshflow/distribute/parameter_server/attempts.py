@@ -1,16 +1,17 @@
 """Which attempt at a closure counts, when a worker dies with it or two run it: one and the same on all servers.
 
-What a closure writes on several servers is *staged* on each of them first, and done when all have it. A later attempt
-stages its own, under a higher *ballot*, and hears from each server what was done there. If one has done an earlier attempt's
-part, all have that attempt's staged: the later one has the others do it. If none has, none will: from the staging of a ballot
-on, servers refuse decisions under lower ones.
+The first attempt has one server do its part, which with it gets what *others* are to do, and then those: one message each. Where
+that is much, all parts are *staged* first, each on its server, and done when all have theirs. A later attempt stages its own, under
+a higher *ballot*, and hears from each server what was done there. If one has done an earlier attempt's part, the others' parts are
+staged, or that server has them: the later one has the others do them. If none has, none will: from the staging of a ballot on,
+servers refuse what comes under lower ones.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from meshflow.distribute.parameter_server.messages import Ballot, Decision, Push
+from meshflow.distribute.parameter_server.messages import Ballot, Decision, Done, Push
 
 __all__ = ["OVER", "Attempts"]
 
@@ -22,10 +23,10 @@ class Attempts:
     """What one server knows of attempts at closures."""
 
     def __init__(self) -> None:
-        # Closures with smaller numbers are over. Of the others, by number: the attempt that was done, the highest ballot, and
-        # what attempts have staged.
+        # Closures with smaller numbers are over. Of the others, by number: what was done, the highest ballot, and what
+        # attempts have staged.
         self.floor = 0
-        self._done: dict[int, int] = {}
+        self._done: dict[int, Done] = {}
         self._promised: dict[int, Ballot] = {}
         self._staged: dict[int, dict[int, Push]] = {}
 
@@ -41,15 +42,15 @@ class Attempts:
                 for closure in [c for c in known if c < floor]:
                     del known[closure]
 
-    def done(self, closure: int) -> int | None:
-        """The attempt that was done of a closure; None when none was.
+    def done(self, closure: int) -> Done | None:
+        """What was done of a closure; None when nothing was.
 
         Args:
           closure: its number.
         """
-        return OVER if closure < self.floor else self._done.get(closure)
+        return Done(OVER, {}) if closure < self.floor else self._done.get(closure)
 
-    def stage(self, push: Push, ballot: Ballot) -> int | None:
+    def stage(self, push: Push, ballot: Ballot) -> Done | None:
         """Keeps an attempt's push until there is a decision, and promises to heed none of lower ballots.
 
         Args:
@@ -57,7 +58,7 @@ class Attempts:
           ballot: its ballot.
 
         Returns:
-          The attempt that was done before, if one was.
+          What was done before, if anything was.
         """
         done = self.done(push.closure)
         if done is None:
@@ -86,14 +87,14 @@ class Attempts:
             return message
         return self._staged.get(message.closure, {}).get(message.attempt)
 
-    def finish(self, closure: int, attempt: int) -> None:
-        """Notes that an attempt was done.
+    def finish(self, closure: int, done: Done) -> None:
+        """Notes what was done.
 
         Args:
           closure: the closure's number.
-          attempt: the attempt's.
+          done: the attempt, and what it has others do.
         """
-        self._done[closure] = attempt
+        self._done[closure] = done
         self._promised.pop(closure, None)
         self._staged.pop(closure, None)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime import transfers
 
-__all__ = ["Buffers"]
+__all__ = ["Buffers", "Spares"]
 
 # So many buffers of at least so many bytes are kept; what the list and the loop over it count as references.
 _MOST, _LARGE, _ONLY_HERE = 64, 1 << 20, 3
@@ -36,3 +38,48 @@ class Buffers:
         self._kept.append(made)
         del self._kept[:-_MOST]
         return made
+
+
+class Spares:
+    """Arrays whose memory programs are given for what they make, by who reads that.
+
+    What goes to another process of the machine lies where that reads it, and is free again when it was read. One thread
+    gets, another one may put meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._by_reader: weakref.WeakKeyDictionary[Any, dict[Any, list[Any]]]
+        self._by_reader = weakref.WeakKeyDictionary()
+
+    def get(self, server: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array of anything.
+
+        Args:
+          server: who reads what comes to be in its memory.
+          shape: its shape.
+          dtype: its dtype.
+        """
+        wire = getattr(server, "wire", None)
+        kept = self._of(server, shape, dtype)
+        for at, value in enumerate(kept):
+            if wire is None or wire.is_free(value):
+                return kept.pop(at)
+        zeros = np.zeros(shape, dtype)
+        if wire is None:
+            return transfers.transfer(zeros, copy=False)
+        with wire.placing([zeros.nbytes]):
+            return transfers.transfer(zeros)
+
+    def put(self, server: Any, value: Any) -> None:
+        """Takes an array that nobody here needs any more.
+
+        Args:
+          server: who has read it, or still does.
+          value: the array.
+        """
+        self._of(server, value.shape, value.dtype).append(value)
+
+    def _of(self, server: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
+        # A connection takes them with it.
+        kept = self._by_reader.setdefault(getattr(server, "wire", None) or server, {})
+        return kept.setdefault((shape, np.dtype(dtype)), [])

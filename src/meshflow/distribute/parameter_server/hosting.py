@@ -237,7 +237,8 @@ class Outbox(DescribedVariable):
 
     def __init__(self, owner: Any, shape: Sequence[int], dtype: Any, name: str) -> None:
         self.owner = owner
-        self.spared = False
+        # Whether programs are given memory for it, and the server that reads it there.
+        self.spared, self.server = False, 0
         self._static_shape, self._dtype, self._name = (
             TensorShape(tuple(shape)),
             as_dtype(dtype),
@@ -314,7 +315,7 @@ class GradientBoxes:
         for box in made:
             # The memory of an earlier gradient is given to the program: fresh pages cost more than filling them.
             box._write_only = box._is_lent
-            box.spared = not box._is_lent
+            box.spared, box.server = not box._is_lent, variable.servers[0]
         return made
 
     def put(self, gradients: Sequence[Any]) -> None:

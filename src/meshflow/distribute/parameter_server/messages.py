@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Ballot", "Change", "Decision", "Largest", "Push", "Rows", "Step", "Wish", "rounded_up"]
+__all__ = [
+    "Ballot",
+    "Change",
+    "Decision",
+    "Done",
+    "Largest",
+    "Push",
+    "Rows",
+    "Step",
+    "Wish",
+    "rounded_up",
+]
 
 # A round, and the number of the attempt: of two, the higher one counts.
 Ballot = tuple[int, int]
@@ -60,6 +71,7 @@ class Push:
       adds: what is added afterwards, by key.
       steps: what optimizers do after that.
       attempt: which attempt at the closure it is.
+      others: by server, what the attempt has others do after this one; see `attempts`.
     """
 
     closure: int
@@ -68,6 +80,14 @@ class Push:
     adds: dict[int, Any] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     attempt: int = 0
+    others: dict[int, Push] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its arrays have."""
+        gradients = [g for step in self.steps for g in step.gradients]
+        arrays = [*self.sets.values(), *self.adds.values(), *gradients]
+        return sum(_nbytes(array) for array in arrays)
 
 
 class Decision(NamedTuple):
@@ -82,6 +102,18 @@ class Decision(NamedTuple):
     closure: int
     attempt: int
     ballot: Ballot
+
+
+class Done(NamedTuple):
+    """Which attempt at a closure a server has done.
+
+    Attributes:
+      attempt: the attempt.
+      others: what it has others do; see `Push`.
+    """
+
+    attempt: int
+    others: dict[int, Push]
 
 
 class Wish(NamedTuple):
@@ -115,6 +147,12 @@ class Change:
     staleness: int = 0
     repeated: bool = False
     refused: int | None = None
+
+
+def _nbytes(array: Any) -> int:
+    if isinstance(array, (Rows, Largest)):
+        return int(array.values.nbytes + array.indices.nbytes)
+    return int(array.nbytes)
 
 
 def rounded_up(rows: int) -> int:

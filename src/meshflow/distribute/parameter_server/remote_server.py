@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.context import writing
+from meshflow.distribute.parameter_server import placed
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.journal import Journal
-from meshflow.distribute.parameter_server.messages import Ballot, Change, Decision, Push, Rows, Wish
+from meshflow.distribute.parameter_server.messages import (
+    Ballot,
+    Change,
+    Decision,
+    Done,
+    Push,
+    Rows,
+    Wish,
+)
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, connect
 from meshflow.profiler.annotations import Trace
@@ -34,12 +43,14 @@ class ServerService:
     """
 
     def __init__(self, number: int, folder: str | None) -> None:
-        self._server = ParameterServer(number)
+        self._server = ParameterServer(number, renews=placed.possible())
         # How often it was asked, for profiles.
         self._asked = itertools.count()
         # What came as pickles, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
+        # Values that workers have in the same memory: known twice, they are not changed in place.
+        self._away: dict[int, Any] = {}
         self._calls: dict[str, Callable[..., Any]] = {
             "create": self._create,
             "write": self._server.write,
@@ -75,19 +86,26 @@ class ServerService:
         return done
 
     def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
+        server = self._server
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
-            if push is None or self._server.knows(push.closure):
-                change = self._server.exchange(push, wish, floor, wire.lend)
+            if push is None or server.knows(push.closure):
+                change = server.exchange(push, wish, floor, wire.lend)
             else:
                 # What is done to the values is written down, and not which of them the worker wants.
-                done = self._noted("exchange", push, Wish(), floor)
-                change = self._server.exchange(None, wish, floor, wire.lend)
+                with wire.placing(server.renewed(push, wish)):
+                    done = self._noted("exchange", push, Wish(), floor)
+                change = server.exchange(None, wish, floor, wire.lend)
                 change.staleness, change.refused = done.staleness, done.refused
             for key, value in change.values.items():
-                if not isinstance(value, Rows) and value.nbytes >= _LARGE:
-                    # While it is sent the next update can be done in place, without fresh memory.
-                    change.values[key] = copied = wire.lend(value.shape, value.dtype)
-                    np.copyto(copied, np.asarray(value))
+                self._away.pop(key, None)
+                if isinstance(value, Rows) or value.nbytes < _LARGE:
+                    continue
+                if wire.fits(value):
+                    self._away[key] = value
+                    continue
+                # While it is sent the next update can be done in place, without fresh memory.
+                change.values[key] = copied = wire.lend(value.shape, value.dtype)
+                np.copyto(copied, np.asarray(value))
         return change
 
     def _recover(self, journal: Journal) -> None:
@@ -163,9 +181,9 @@ class RemoteServer:
         """
         self._call("adopt", key, optimizer)
 
-    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
         """See `ParameterServer.stage`."""
-        done: int | None = self._call("stage", push, ballot, floor)
+        done: Done | None = self._call("stage", push, ballot, floor)
         return done
 
     def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
@@ -186,6 +204,12 @@ class RemoteServer:
                 except Lost:
                     self.close()
 
+    @property
+    def wire(self) -> Wire | None:
+        """The connection; None before the first call, and when the server was lost."""
+        caller = self._caller
+        return None if caller is None else caller.wire
+
     def close(self) -> None:
         """Ends the connection."""
         caller, self._caller = self._caller, None
@@ -197,7 +221,7 @@ class RemoteServer:
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received."""
-        wire = self._caller.wire if self._caller is not None else None
+        wire = self.wire
         return (
             (self.sent, self.received)
             if wire is None

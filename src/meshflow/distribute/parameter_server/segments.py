@@ -12,11 +12,14 @@ import contextlib
 import mmap
 import os
 import sys
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime import transfers
+from meshflow.distribute.parameter_server import placed
 
 fcntl: Any
 try:
@@ -66,6 +69,11 @@ class Segment:
         """Whether the other side has an array in it."""
         return self._mapping[self.size] != _FREE
 
+    @property
+    def is_free(self) -> bool:
+        """Whether no array is in it, on neither side."""
+        return not (self.is_used or placed.holds(self.address))
+
     def mark(self, given_up: bool = False) -> None:
         """Says that the other side has an array in it, or that no other one comes."""
         self._mapping[self.size] = _GIVEN_UP if given_up else _USED
@@ -79,18 +87,22 @@ class Segment:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+            placed.keep(self.data)
 
 
 class Outgoing:
-    """The segments of who sends."""
+    """The segments of who sends; other threads may have arrays made in them while one sends."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, list[Segment]] = {}
-        # Those that were given out to be filled, by address.
-        self._lent: dict[int, Segment] = {}
+        self._at: dict[int, Segment] = {}
+        # Addresses of those that were given out to be filled, for the next message and for programs.
+        self._lent: set[int] = set()
+        self._offered: set[int] = set()
         # Numbers are given again, so that the other side lets go of what had them before.
         self._numbers = list(range(_MOST, 0, -1))
         self._bytes = self._new = self._messages = 0
+        self._lock = threading.Lock()
 
     def lend(self, nbytes: int) -> np.ndarray | None:
         """Bytes to be filled and sent with the next message; None when there are none.
@@ -98,14 +110,40 @@ class Outgoing:
         Args:
           nbytes: how many.
         """
-        segment = self._free(nbytes) if nbytes >= _LEAST else None
-        if segment is None:
-            return None
-        self._lent[segment.address] = segment
-        return segment.data[:nbytes]
+        with self._lock:
+            segment = self._free(nbytes) if nbytes >= _LEAST else None
+            if segment is None:
+                return None
+            self._lent.add(segment.address)
+            return segment.data[:nbytes]
+
+    @contextlib.contextmanager
+    def placing(self, sizes: Sequence[int]) -> Iterator[None]:
+        """Arrays of so many bytes that programs make inside, in this thread, lie in segments: they go without a copy.
+
+        Args:
+          sizes: how many bytes, of one array each.
+        """
+        with self._lock:
+            offers = [(self._offer(size), size) for size in sizes]
+        memories = [(segment.data, size) for segment, size in offers if segment is not None]
+        try:
+            with placed.offered(memories):
+                yield
+        finally:
+            with self._lock:
+                self._offered.difference_update(m.ctypes.data for m, _ in memories)
+
+    def segment_of(self, array: np.ndarray) -> Segment | None:
+        """The segment that an array lies in; None where there is none.
+
+        Args:
+          array: the array.
+        """
+        return self._at.get(array.ctypes.data)
 
     def of(self, memory: memoryview) -> Segment | None:
-        """The segment that holds an array, which is filled with it unless it was lent; None when there is none.
+        """The segment that holds an array, which is filled with it unless it lies there; None when there is none.
 
         Args:
           memory: the array's bytes.
@@ -113,11 +151,16 @@ class Outgoing:
         if memory.nbytes < _LEAST:
             return None
         array = np.frombuffer(memory, np.uint8)
-        segment = self._lent.pop(array.ctypes.data, None)
-        if segment is None:
-            segment = self._free(array.nbytes)
+        with self._lock:
+            segment = self.segment_of(array)
+            # While the other side has it no other message can name it: the first to be over there would free it.
+            lies_there = segment is not None and not segment.is_used
+            if not lies_there:
+                segment = self._free(array.nbytes)
             if segment is None:
                 return None
+            self._lent.add(segment.address)
+        if not lies_there:
             np.copyto(segment.data[: array.nbytes], array)
         segment.mark()
         segment.last = self._messages
@@ -125,20 +168,30 @@ class Outgoing:
 
     def sent(self) -> None:
         """Notes that a message has gone, with all that was lent for it."""
-        self._lent.clear()
-        self._new = 0
-        self._messages += 1
-        if self._messages % _UNUSED == 0:
-            self._give_up(self._messages - _UNUSED)
+        with self._lock:
+            self._lent.clear()
+            self._new = 0
+            self._messages += 1
+            if self._messages % _UNUSED == 0:
+                self._give_up(self._messages - _UNUSED)
 
     def _free(self, nbytes: int) -> Segment | None:
         # Few different sizes, so that arrays of nearly the same one share segments.
         unit = max(1 << max(nbytes.bit_length() - 4, 0), _PAGE)
         size = -(-nbytes // unit) * unit
         for segment in self._by_size.get(size, ()):
-            if not segment.is_used and segment.address not in self._lent:
+            if segment.is_free and not self._is_given_out(segment):
                 return segment
         return self._made(size)
+
+    def _offer(self, nbytes: int) -> Segment | None:
+        segment = self._free(nbytes) if nbytes >= _LEAST else None
+        if segment is not None:
+            self._offered.add(segment.address)
+        return segment
+
+    def _is_given_out(self, segment: Segment) -> bool:
+        return segment.address in self._lent or segment.address in self._offered
 
     def _made(self, size: int) -> Segment | None:
         if self._new == _MOST_NEW:
@@ -156,6 +209,7 @@ class Outgoing:
         self._new += 1
         self._bytes += size
         self._by_size.setdefault(size, []).append(made)
+        self._at[made.address] = made
         return made
 
     def _give_up(self, before: int) -> None:
@@ -163,14 +217,12 @@ class Outgoing:
         for size, segments in self._by_size.items():
             for segment in [s for s in segments if s.last < before]:
                 # One that has not been sent yet has still to be.
-                if (
-                    segment.is_used
-                    or segment.address in self._lent
-                    or segment.descriptor is not None
-                ):
+                is_needed = not segment.is_free or self._is_given_out(segment)
+                if is_needed or segment.descriptor is not None:
                     continue
                 segment.mark(given_up=True)
                 segments.remove(segment)
+                del self._at[segment.address]
                 self._numbers.append(segment.number)
                 self._bytes -= size
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from meshflow.distribute.parameter_server.messages import (
     Ballot,
     Change,
     Decision,
+    Done,
     Push,
     Rows,
     Step,
@@ -34,7 +36,7 @@ from meshflow.kernels import library
 
 __all__ = ["LARGE", "Held", "ParameterServer"]
 
-# From so many bytes on variables are changed in place, and who asks for the value gets a copy.
+# From so many bytes on variables are changed in place where that are rows, or nobody asks for them, as for slots.
 LARGE = 1 << 20
 
 
@@ -58,11 +60,13 @@ class Held(Variable):
     """
 
     key: int
+    # Whether the program that is made gives it a new value in other memory.
+    renewed = False
 
     @property
     def _is_lent(self) -> bool:  # type: ignore[override]
         # Workers in this process, and messages, have it as it is.
-        return self._value.nbytes < LARGE
+        return self.renewed or self._value.nbytes < LARGE
 
 
 class _History:
@@ -108,12 +112,14 @@ class ParameterServer:
 
     Args:
       number: the server's number.
+      renews: whether variables that change as a whole get new values beside the old ones, which other processes have.
+        Within one process a copy, and a change in place, cost less.
     """
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, renews: bool = False) -> None:
         # Before the first table is made: behind one of small pages each row takes a look at the page table.
         library.load()
-        self.number = number
+        self.number, self._renews = number, renews
         self.clock = 0
         self._variables: dict[int, Held] = {}
         self._histories: dict[int, _History] = {}
@@ -216,6 +222,23 @@ class ParameterServer:
         for key, rows in changes:
             self._histories[key].note(self.clock, rows)
 
+    def renewed(self, push: Push | Decision, wish: Wish) -> list[int]:
+        """How many bytes the large values have that a push will make in other memory, and that somebody wants.
+
+        Args:
+          push: the push, or the decision to do it.
+          wish: what is wanted.
+        """
+        if self.size < LARGE:
+            return []
+        with self.lock:
+            decided = self._attempts.decided(push)
+            if decided is None:
+                return []
+            wanted = _renewed(_kind(decided)).intersection((*wish.known, *wish.unknown))
+            sizes = [self._held(key)._value.nbytes for key in wanted]
+            return [size for size in sizes if size >= LARGE]
+
     # ---- optimizers ------------------------------------------------------------------------
 
     def resolve(self, key: int) -> Any:
@@ -235,7 +258,7 @@ class ParameterServer:
 
     # ---- closures --------------------------------------------------------------------------
 
-    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> int | None:
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
         """Keeps what a closure pushes until a `Decision` comes; see `attempts`.
 
         Args:
@@ -244,7 +267,7 @@ class ParameterServer:
           floor: closures with smaller numbers are over.
 
         Returns:
-          The attempt that was done before, if one was.
+          What was done before, if anything was.
         """
         with self.lock:
             self._attempts.raise_floor(floor)
@@ -285,8 +308,10 @@ class ParameterServer:
             repeated = self.knows(push.closure)
             refused = None if repeated else self._attempts.refused(push)
             if not repeated and refused is None:
-                staleness = self._do(self._attempts.decided(push))
-                self._attempts.finish(push.closure, push.attempt)
+                decided = self._attempts.decided(push)
+                staleness = self._do(decided)
+                others = {} if decided is None else decided.others
+                self._attempts.finish(push.closure, Done(push.attempt, others))
         return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
 
     def _do(self, push: Push | None) -> int:
@@ -312,10 +337,6 @@ class ParameterServer:
     def _apply(self, push: Push) -> None:
         """One program for all of it: it is done as a whole or, after an error, not at all."""
         push.steps = [self._whole(step) for step in push.steps]
-        steps = tuple(
-            (s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps
-        )
-        kind = steps, tuple(push.sets), tuple(push.adds)
         gradients = [
             [
                 _padded(g, self._held(k)) if type(g) is Rows else g
@@ -330,7 +351,7 @@ class ParameterServer:
         given.extend(itertools.chain(*operands[1:]))
         arrays = [transfers.to_device(a) if type(a) is np.ndarray else a for a in given]
         # Found without the checks of a call: there is one program for each kind of push.
-        key = kind, tuple((a.shape, a.dtype) for a in arrays)
+        key = _kind(push), tuple((a.shape, a.dtype) for a in arrays)
         program = self._programs.get(key)
         if program is None or not program.is_ready:
             raise _ProgramNeededError(lambda: self._make_program(key, operands))
@@ -347,8 +368,22 @@ class ParameterServer:
             if program is None:
                 name = "parameter_server_step"
                 function = Function(self._program(key[0]), autograph=False, name=name)
-                program = self._programs[key] = function.get_concrete_function(*operands)
+                with self._renewing(key[0]):
+                    program = function.get_concrete_function(*operands)
+                self._programs[key] = program
             program.prepare()
+
+    @contextlib.contextmanager
+    def _renewing(self, kind: Any) -> Iterator[None]:
+        """Whoever has a value that changes as a whole keeps it: the program makes the new one beside it."""
+        held = [self._held(key) for key in _renewed(kind)] if self._renews else []
+        try:
+            for variable in held:
+                variable.renewed = True
+            yield
+        finally:
+            for variable in held:
+                variable.renewed = False
 
     def _whole(self, step: Step) -> Step:
         held = [self._held(key) for key in step.keys]
@@ -387,6 +422,24 @@ class ParameterServer:
         counts = (optimizer.iterations, optimizer._accumulated_steps)
         changes.extend((v.key, None) for v in counts if isinstance(v, Held))
         return changes
+
+
+def _kind(push: Push) -> Any:
+    """What pushes of one program have in common.
+
+    Of each step the optimizer, its variables, and whether each changes by rows; and what is set and what is added.
+    """
+    steps = ((s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps)
+    return tuple(steps), tuple(push.sets), tuple(push.adds)
+
+
+def _renewed(kind: Any) -> set[int]:
+    """The variables that change as a whole."""
+    steps, sets, adds = kind
+    keys = {*sets, *adds}
+    for _, trained, by_rows in steps:
+        keys.update(k for k, rows in zip(trained, by_rows, strict=True) if not rows)
+    return keys
 
 
 def _different(numbers: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster, NoCluster
 from meshflow.distribute.parameter_server.compression import checked
+from meshflow.distribute.parameter_server.exchanges import outside
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
@@ -35,7 +36,6 @@ from meshflow.distribute.parameter_server.worker import (
     Call,
     StateNeededError,
     VariablesNeededError,
-    outside,
 )
 from meshflow.distribute.strategy import Strategy, _check_roles
 

@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -114,6 +114,35 @@ class Wire:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         memory = self._outgoing.lend(size) if self._outgoing is not None else None
         return np.ndarray(shape, dtype, self._written.get(size) if memory is None else memory)
+
+    def placing(self, sizes: Sequence[int]) -> contextlib.AbstractContextManager[None]:
+        """Arrays that programs make inside lie where the other side reads them, where both are on one machine.
+
+        Args:
+          sizes: how many bytes, of one array each; what is smaller or larger lies elsewhere.
+        """
+        return contextlib.nullcontext() if self._outgoing is None else self._outgoing.placing(sizes)
+
+    def fits(self, array: Any) -> bool:
+        """Whether an array would go without a copy: it lies where the other side reads it, and has none now.
+
+        Args:
+          array: one of NumPy, or of a CPU.
+        """
+        segment = self._segment_of(array)
+        return segment is not None and not segment.is_used
+
+    def is_free(self, array: Any) -> bool:
+        """Whether the other side does not read an array any more.
+
+        Args:
+          array: one of NumPy, or of a CPU.
+        """
+        segment = self._segment_of(array)
+        return segment is None or not segment.is_used
+
+    def _segment_of(self, array: Any) -> segments.Segment | None:
+        return None if self._outgoing is None else self._outgoing.segment_of(np.asarray(array))
 
     def send(self, message: Any) -> None:
         """Sends a message.
@@ -375,14 +404,18 @@ def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
     """
     with contextlib.suppress(Lost):
         while True:
-            with region(WAITING):
-                method, args = wire.receive()
-            try:
-                reply = ("value", methods[method](*args))
-            except BaseException as error:
-                reply = ("error", dump_error(error))
-            wire.send(reply)
+            # Nothing is kept of a call: the caller fills its memory again.
+            wire.send(_answer_of(wire, methods))
     wire.close()
+
+
+def _answer_of(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, Any]:
+    with region(WAITING):
+        method, args = wire.receive()
+    try:
+        return "value", methods[method](*args)
+    except BaseException as error:
+        return "error", dump_error(error)
 
 
 def dump_error(

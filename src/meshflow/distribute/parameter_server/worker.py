@@ -9,11 +9,8 @@ import logging
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 import jax
@@ -22,12 +19,13 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parameter_server.buffers import Spares
 from meshflow.distribute.parameter_server.compression import Compressor
+from meshflow.distribute.parameter_server.exchanges import Exchanges, entered
 from meshflow.distribute.parameter_server.hosting import (
     GradientBoxes,
     HostedVariable,
@@ -37,13 +35,9 @@ from meshflow.distribute.parameter_server.hosting import (
     not_shared,
 )
 from meshflow.distribute.parameter_server.messages import (
-    Ballot,
-    Change,
-    Decision,
     Push,
     Rows,
     Step,
-    Wish,
 )
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
@@ -63,7 +57,6 @@ __all__ = [
     "Steps",
     "VariablesNeededError",
     "Worker",
-    "outside",
 ]
 
 
@@ -196,20 +189,14 @@ class Worker:
         self._strategy = strategy
         # A team of threads would wait for a core that another worker has.
         self._cores = sizes.one_core if crowded else contextlib.nullcontext
-        self._all: Callable[..., Any] = map
-        if apart and len(servers) > 1:
-            self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
-        # Each server's clock of what was pulled, and of what closures see.
-        self._clocks = [-1] * len(servers)
+        self._exchanges = Exchanges(servers, apart)
+        # Each server's clock of what closures see.
         self._own_clocks = [-1] * len(servers)
-        self._arrived: deque[list[Change]] = deque()
         self._values: dict[int, Any] = {}
-        self._known: list[set[int]] = [set() for _ in servers]
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
-        self._counted = (0, 0)
-        # Memory of gradients that were sent, by shape and dtype.
-        self.spares: dict[Any, list[Any]] = {}
+        # Memory of gradients that were sent.
+        self.spares = Spares()
         self._compress = Compressor(strategy.options.compression)
         # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -220,7 +207,7 @@ class Worker:
         # Closures that go on with what they have trained.
         self._stepping: weakref.WeakKeyDictionary[Any, Steps] = weakref.WeakKeyDictionary()
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
-        self._computing, self._exchanging = threading.Lock(), threading.Lock()
+        self._computing = threading.Lock()
 
     def run(self, call: Call) -> Outcome:
         """Runs a closure: pulls if it must, computes, pushes, and pulls for the next one.
@@ -237,23 +224,22 @@ class Worker:
             for key in call.ended:
                 self.resources.pop(key, None)
             if self._must_pull(call):
-                with self._exchanging:
-                    self._ask_all([None] * len(self.servers), call.floor)
+                self._exchanges.pull(call.floor)
             clocks = self._settled()
             with self._cores():
                 value, running, pushes = self._computed(call, clocks)
             if self._is_over(call, running):
-                return Outcome(value, clocks, [], False, self._traffic())
+                return Outcome(value, clocks, [], False, self._exchanges.traffic())
             self._compress(pushes)
             # What the closure saw may be changed in place from here on.
             running.values.clear()
-        changes, repeated = self._push(call, pushes)
+        changes, repeated = self._exchanges.push(call.number, call.attempt, call.floor, pushes)
         sent = [push is not None for push in pushes]
         del pushes
         running.spare()
         stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
         clocks = [c.clock for c in changes]
-        return Outcome(value, clocks, stale, repeated, self._traffic())
+        return Outcome(value, clocks, stale, repeated, self._exchanges.traffic())
 
     def _computed(
         self, call: Call, clocks: Sequence[int]
@@ -265,7 +251,7 @@ class Worker:
         while True:
             running = Running(self, call, steps)
             try:
-                with self._strategy.scope(), _entered(running):
+                with self._strategy.scope(), entered(running):
                     with running.making_own():
                         args, kwargs = self._own_arguments(call)
                     value = self._result(call.function, args, kwargs)
@@ -301,7 +287,7 @@ class Worker:
 
     def _must_pull(self, call: Call) -> bool:
         """Whether a closure's values have to be pulled before it."""
-        if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+        if any(own < after for own, after in zip(self._exchanges.clocks, call.after, strict=False)):
             return True
         if not self._behind:
             return False
@@ -327,14 +313,6 @@ class Worker:
         args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
         return args, kwargs
 
-    def _traffic(self) -> tuple[int, int]:
-        """Bytes sent to servers and received from them since the last call."""
-        with self._exchanging:
-            counts = [getattr(server, "traffic", (0, 0)) for server in self.servers]
-            now = sum(c[0] for c in counts), sum(c[1] for c in counts)
-            before, self._counted = self._counted, now
-            return now[0] - before[0], now[1] - before[1]
-
     def _own(self, leaf: Any) -> Any:
         """What an argument stands for on this worker."""
         of_worker = getattr(leaf, "_of_worker", None)
@@ -346,69 +324,15 @@ class Worker:
         """The own copy of a variable; pulled when it was never used before."""
         found = self._values.get(variable.key)
         if found is None:
-            number = variable.servers[0]
-            wish = Wish(unknown=(variable.key,))
-            change = outside(self.servers[number].exchange, None, wish)
-            found = self._values[variable.key] = _on_device(change.values[variable.key])
-            # The clock stays: what else has changed since is pulled with everything.
-            self._known[number].add(variable.key)
+            first = self._exchanges.first(variable.servers[0], variable.key)
+            found = self._values[variable.key] = _on_device(first)
         return found
-
-    def _push(self, call: Call, pushes: Sequence[Push | None]) -> tuple[list[Change], bool]:
-        """Has servers do what a closure wrote, all of one attempt; their answers, and whether it was done before.
-
-        One message goes to each server, and two where several have something to do, or there were other attempts.
-        """
-        with self._exchanging, region(COMMUNICATION, "exchange"):
-            ballot, chosen = (0, call.attempt), call.attempt
-            staged = call.attempt > 0 or len([p for p in pushes if p is not None]) > 1
-            while True:
-                messages: Sequence[Push | Decision | None] = pushes
-                if staged:
-                    chosen, messages = self._staged(call, pushes, ballot)
-                changes = self._ask_all(messages, call.floor)
-                refused = [c.refused for c in changes if c.refused is not None]
-                if not refused:
-                    return changes, chosen != call.attempt or any(c.repeated for c in changes)
-                staged, ballot = True, (max(refused) + 1, call.attempt)
-
-    def _staged(
-        self, call: Call, pushes: Sequence[Push | None], ballot: Ballot
-    ) -> tuple[int, list[Decision | None]]:
-        """The attempt that is to be done, and what tells servers so."""
-        if ballot > (0, 0):
-            # Other attempts may have something for other servers.
-            pushes = [p or Push(call.number, attempt=call.attempt) for p in pushes]
-        done = list(self._all(self._stage, self.servers, pushes, repeat((ballot, call.floor))))
-        chosen = next((d for d in done if d is not None), call.attempt)
-        decision = Decision(call.number, chosen, ballot)
-        return chosen, [None if p is None else decision for p in pushes]
-
-    @staticmethod
-    def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> int | None:
-        if push is None:
-            return None
-        done: int | None = outside(server.stage, push, *rest)
-        return done
-
-    def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
-        wishes = [
-            Wish(clock, tuple(keys)) for clock, keys in zip(self._clocks, self._known, strict=True)
-        ]
-        changes = list(self._all(self._ask, self.servers, pushes, wishes, repeat(floor)))
-        self._clocks = [change.clock for change in changes]
-        self._arrived.append(changes)
-        return changes
-
-    @staticmethod
-    def _ask(server: Any, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
-        change: Change = outside(server.exchange, push, wish, floor)
-        return change
 
     def _settled(self) -> list[int]:
         """Takes what has arrived, while no closure computes; each server's clock of the values then."""
-        while self._arrived:
-            for number, change in enumerate(self._arrived.popleft()):
+        arrived = self._exchanges.arrived
+        while arrived:
+            for number, change in enumerate(arrived.popleft()):
                 self._own_clocks[number] = change.clock
                 for key, value in change.values.items():
                     if isinstance(value, Rows):
@@ -482,17 +406,17 @@ class Running:
         """What the closure has written to an outbox; zeros at first."""
         found = self.outboxes.get(id(box))
         if found is None and box.spared:
-            spare = self._worker.spares.get((box._shape, box.dtype), [])
-            value = spare.pop() if spare else _zeros(box)
-            found = self.outboxes[id(box)] = box, value
-            del value
+            worker = self._worker
+            spare = worker.spares.get(worker.servers[box.server], box._shape, box.dtype.dtype)
+            found = self.outboxes[id(box)] = box, spare
+            del spare
         return _zeros(box) if found is None else found[1]
 
     def spare(self) -> None:
         """Gives back the memory of gradients, after they were sent."""
         for box, value in self.outboxes.values():
             if box.spared:
-                self._worker.spares.setdefault((box._shape, box.dtype), []).append(value)
+                self._worker.spares.put(self._worker.servers[box.server], value)
         self.outboxes.clear()
 
     # ---- optimizers ------------------------------------------------------------------------
@@ -678,24 +602,3 @@ def _on_host(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return leaf.numpy()
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
-@contextlib.contextmanager
-def _entered(running: Running | None) -> Iterator[None]:
-    saved, context.closure = context.closure, running
-    try:
-        yield
-    finally:
-        context.closure = saved
-
-
-def outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls what must not find the closure: a server, or a variable's constructor, in one process with the worker.
-
-    Args:
-      function: the function.
-      *args: its arguments.
-      **kwargs: its keyword arguments.
-    """
-    with _entered(None):
-        return function(*args, **kwargs)

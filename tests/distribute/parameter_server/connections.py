@@ -1,0 +1,19 @@
+"""Connections of one machine, for tests of what processes of a job say to each other."""
+
+import socket
+import threading
+
+from meshflow.distribute.cluster.channel import Channel
+from meshflow.distribute.parameter_server.wire import Wire
+
+
+def pair():
+    """Two ends of a connection of one machine."""
+    ends, found = socket.socketpair(), {}
+    other = threading.Thread(
+        target=lambda: found.update(end=Wire(Channel(ends[1], "secret", True, 20.0)))
+    )
+    other.start()
+    wire = Wire(Channel(ends[0], "secret", False, 20.0))
+    other.join()
+    return wire, found["end"]
