@@ -181,7 +181,7 @@ def test_files_and_tables_are_for_their_sizes(tmp_path):
     with pytest.raises(ValueError, match="'banana' in cell 1 of device 1"):
         schedule_of("0F0,0B0\n1F0,banana", 2, 1)
     for rows in (["0F0,0B0"], [["0F0", 3]], b"0F0,0B0", 7, tmp_path):
-        with pytest.raises(ValueError, match="expected the name|Is a directory"):
+        with pytest.raises(ValueError, match=r"expected the name|Is a directory"):
             schedule_of(rows, 1, 1)
     assert schedule_of(table, 2, 2) is table
     with pytest.raises(

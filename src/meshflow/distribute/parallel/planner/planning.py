@@ -14,7 +14,12 @@ from meshflow.core.runtime.errors import InvalidValueError, ResourceExhaustedErr
 from meshflow.core.values import nest
 from meshflow.distribute.parallel.planner.choices import Choice, choices, refusal
 from meshflow.distribute.parallel.planner.costs import Costs, Estimate
-from meshflow.distribute.parallel.planner.hardware import Hardware, measured, shown_bytes
+from meshflow.distribute.parallel.planner.hardware import (
+    Hardware,
+    measured,
+    shown_bytes,
+    shown_seconds,
+)
 from meshflow.distribute.parallel.planner.profile import ModelProfile, profiled
 from meshflow.distribute.parallel.planner.trial import Trial, bare, tried
 from meshflow.distribute.parallel.strategy import MeshStrategy
@@ -136,7 +141,7 @@ class Plan:
                 str(c.choice),
                 shown_bytes(c.memory),
                 shown_bytes(c.bytes),
-                f"{c.time(self.hardware):.3g} s",
+                shown_seconds(c.time(self.hardware)),
                 f"{c.estimate.bubble:.3f}" if c.estimate.bubble else "",
             ]
             if tried_some:
