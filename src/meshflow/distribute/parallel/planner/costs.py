@@ -219,12 +219,16 @@ class Costs:
         in_turn = choice.micro_batches > 1
         gathered = 0
         if choice.zero == 3:
-            # In a loop over micro-batches a layer that is computed again has its kernels one after the other.
-            at_once = largest // (2 if in_turn and again else 1)
+            at_once = largest
+            if in_turn and again:
+                # In a loop a layer has half of its kernels beside what it keeps, in the place of which all of them and
+                # their gradients are there in the end.
+                kept = rows * max(split.shared if choice.sequence == "split" else split.kept)
+                at_once = max(largest // 2, 2 * largest - kept)
             gathered = min(sizes.divisible, at_once) if choice.recompute else sizes.divisible
         # Gradients come as activations go. Where devices sum them whole, terms and sums are there together.
-        # A layer's gradient is whole before it is scattered, or added.
-        beside = largest if in_turn and again and choice.zero != 3 else 0
+        # About half of a layer's gradients are whole before they are scattered, or added.
+        beside = largest // 2 if in_turn and again and choice.zero != 3 else 0
         if in_turn:
             sums = parts if choice.zero >= 2 else whole
             gradients = sums + max(beside, max(sums, largest) - activations)
@@ -240,6 +244,8 @@ class Costs:
                 choice.zero == 3 or (in_turn and choice.zero != 2)
             )
             gradients += looked_up + (0 if by_layer else summed - min(summed, beside))
+            if in_turn and again and choice.zero == 3:
+                gradients += 2 * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _make_stages(
