@@ -298,8 +298,16 @@ def plan(
         hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
     if compiled:
         mesh_of(Choice(hardware.devices))  # so that too few devices are told of now
-    with bare(model):
-        profile = profiled(model._loss_program(), rows, model.optimizer)
+    try:
+        with bare(model):
+            profile = profiled(model._loss_program(), rows, model.optimizer)
+    except ValueError as error:
+        if getattr(model, "loss", None):
+            raise
+        raise InvalidValueError(
+            f"plan: {model.name} was compiled without a loss, and what a train_step of its own computes is not read "
+            f"({error}) Give compile the loss, or the layers add_loss."
+        ) from None
     found = planned(profile, hardware, objective)
     return tested(found, model, rows, compiled) if compiled else found
 
