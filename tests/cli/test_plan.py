@@ -74,11 +74,23 @@ def test_a_batch_that_the_caller_makes(tmp_path):
     assert "96 examples a step" in planned(path, "--devices", 2)
 
 
+def test_a_loop_of_ones_own_is_told_what_plans_it(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        SCRIPT.replace("{train}", "pass").replace(
+            "model.compile", "model(tf.ones([1, 4])); model.compile"
+        )
+    )
+    text = planned(path, "--devices", 2, code=1)
+    assert "A training loop of your own is not planned: give tf.distribute.plan" in text
+    assert 'train.py", line 9, in <module>' in text and "dispatch.py" not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["--evaluate"], "ended without calling fit"),
-        (["--width", "many"], "failed before it called fit: invalid literal"),
+        (["--width", "many"], "failed before it called fit: ValueError: invalid literal"),
         (["--devices", "4", "--memory", "10KB"], "10 kB. The smallest, "),
         (["--devices", "7"], "32 examples do not divide over 7 devices"),
     ],

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import backend_started, make_virtual_cpus
-from meshflow.core.runtime.errors import InvalidValueError, OpError
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError, OpError
 from meshflow.core.values import nest
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.hardware import Hardware
@@ -151,15 +151,31 @@ def _run(script: str, arguments: list[str]) -> _Reached:
             raise InvalidValueError(
                 f"{script} ended with {ended.code!r} before it called fit."
             ) from None
+    except FailedPreconditionError as error:
+        _show_own_frames(error)
+        raise InvalidValueError(
+            f"{script} computed with weights before it called fit: {error} A training loop of your own is not planned: give "
+            "tf.distribute.plan the compiled model and the specs of a batch, or have fit train it."
+        ) from None
     except Exception as error:
-        traceback.print_exc()
-        raise InvalidValueError(f"{script} failed before it called fit: {error}") from None
+        _show_own_frames(error)
+        kind = type(error).__name__
+        raise InvalidValueError(f"{script} failed before it called fit: {kind}: {error}") from None
     finally:
         sys.argv, sys.path[:], context.reached = saved
     raise InvalidValueError(
         f"{script} ended without calling fit or train_on_batch of a compiled Keras model: there is nothing to plan. Is "
         "training behind an argument? Arguments of the script follow its name."
     )
+
+
+def _show_own_frames(error: Exception) -> None:
+    """Prints where an error came from, without what is inside of this package and of what runs the script."""
+    inside = str(Path(__file__).parents[1]), "<frozen runpy>"
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(inside)
+    ]
+    print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
 
 
 def _show(found: Plan, top: int) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Comparison", "Exchange", "compared"]
+__all__ = ["Comparison", "Exchange", "compared", "ring"]
+
+
+def ring(number: int, devices: int) -> int:
+    """What each of a ring of devices sends to gather, or to scatter, so many bytes; half of what a sum takes.
+
+    Args:
+      number: the bytes.
+      devices: how many devices.
+    """
+    return number * (devices - 1) // devices
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ LAYERS = tf.keras.layers
 WIDTH, TOKENS, WORDS, ROWS = 16, 8, 32, 16
 STAGES = {"stage": 2, "data": 4}
 TENSORS = "batch:rows, heads:cols, hidden:cols, vocab:cols"
+CUBE = {"depth": 2, "rows": 2, "cols": 2}
+THIRD = "in_2:cols+depth, out_2:rows"
 # Name: mesh, rules, options. The mesh's dimensions may have any names.
 CHOICES = {
     "copies": ({"data": 8}, "batch:data", {}),
@@ -36,10 +38,13 @@ CHOICES = {
     "ring": ({"data": 2, "seq": 4}, "batch:data, sequence:seq", {"sequence": "ring"}),
     "ulysses": ({"data": 4, "seq": 2}, "batch:data, sequence:seq", {"sequence": "ulysses"}),
     "compress": ({"data": 8}, "batch:data", {"compress": "int8"}),
+    "late": ({"data": 8}, "batch:data", {"zero": 1}),
+    "2.5d": (CUBE, "batch:depth+rows, in:rows, out:cols", {}),
+    "3d": (CUBE, f"batch:depth+cols, in:rows+depth, out:cols, {THIRD}", {}),
 }
 
 
-def make_model(experts):
+def language_model(experts=False):
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
     x = x + LAYERS.MultiHeadAttention(4, WIDTH // 4)(x, x, use_causal_mask=True)
@@ -48,6 +53,32 @@ def make_model(experts):
     else:
         x = x + LAYERS.Dense(WIDTH)(LAYERS.Dense(4 * WIDTH, "relu")(x))
     return tf.keras.Model(tokens, LAYERS.Dense(WORDS, dims="out:vocab")(x))
+
+
+def products(dims):
+    """Two products, of numbers; the second may call its axes otherwise."""
+    numbers = tf.keras.Input([TOKENS], dtype="int32")
+    x = LAYERS.Dense(4 * WIDTH, "tanh")(tf.cast(numbers, "float32"))
+    return tf.keras.Model(numbers, LAYERS.Dense(TOKENS, dims=dims)(x))
+
+
+def compiled(name):
+    """The model of a choice."""
+    if name.endswith("d"):
+        model = products("in:in_2, out:out_2" if name == "3d" else None)
+        model.compile("adam", "mse")
+        return model
+    # Gradients of fewer than 4,096 values are not sent in few bits.
+    model = language_model(name == "experts") if name != "compress" else wide_model()
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, gradient_accumulation_steps=3 if name == "late" else None)
+    return model
+
+
+def wide_model():
+    tokens = tf.keras.Input([TOKENS], dtype="int32")
+    x = LAYERS.Embedding(WORDS, 4 * WIDTH)(tokens)
+    return tf.keras.Model(tokens, LAYERS.Dense(WORDS)(LAYERS.Dense(8 * WIDTH)(x)))
 
 
 def wait(model):
@@ -60,11 +91,9 @@ def profiled(name, folder):
     sizes, rules, options = CHOICES[name]
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
-        model = make_model(name == "experts")
-        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss)
+        model = compiled(name)
     tokens = np.random.default_rng(0).integers(0, WORDS, (3 * ROWS, TOKENS)).astype("int32")
-    model.fit(tokens[:ROWS], tokens[:ROWS], batch_size=ROWS, verbose=0)
+    model.fit(tokens, tokens, batch_size=ROWS, verbose=0)
     wait(model)
     with tf.profiler.experimental.Profile(str(folder)):
         model.fit(tokens, tokens, batch_size=ROWS, verbose=0)

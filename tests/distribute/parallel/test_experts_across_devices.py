@@ -197,7 +197,9 @@ def embedded():
     """Experts whose losses count as much as the model's."""
     tokens = tf.keras.Input([6], dtype="int32")
     x = tf.keras.layers.Embedding(16, 8, mask_zero=True)(tokens)
-    layer = tf.keras.layers.MixtureOfExperts(4, 16, capacity=4.0, groups=8, aux=0.5, z_loss=0.1)
+    layer = tf.keras.layers.MixtureOfExperts(
+        4, 16, capacity=1.0, groups=8, aux=0.5, z_loss=0.1, name="moe"
+    )
     return tf.keras.Model(tokens, tf.keras.layers.Dense(16)(x + layer(x)))
 
 
@@ -221,7 +223,7 @@ def embedded():
         ),
     ],
 )
-def test_balance_of_unequal_masks_is_that_of_one_device(sizes, rules, options):
+def test_balance_and_drops_of_unequal_masks_are_those_of_one_device(sizes, rules, options):
     batch = of_unequal_texts()
     loss = lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     compiled = {"batch": batch, "optimizer": lambda: tf.keras.optimizers.SGD(0.5), "loss": loss}
@@ -229,5 +231,8 @@ def test_balance_of_unequal_masks_is_that_of_one_device(sizes, rules, options):
     strategy = tf.distribute.MeshStrategy(training.mesh(**sizes), rules, **options)
     model, found = training.trained(embedded, strategy, **compiled)
     np.testing.assert_allclose(found["loss"], curves["loss"], rtol=1e-6)
+    assert min(curves["moe_dropped"]) > 0.01
+    np.testing.assert_allclose(found["moe_dropped"], curves["moe_dropped"], rtol=1e-5)
+    assert min(np.subtract(found["moe_load"], curves["moe_load"])) > -1e-5
     for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)

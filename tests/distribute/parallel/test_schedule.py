@@ -172,9 +172,17 @@ def test_what_is_used_before_it_arrives_is_refused():
 
 def test_files_and_tables_are_for_their_sizes(tmp_path):
     path = tmp_path / "table.csv"
-    path.write_text("0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n")
+    text = "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n"
+    path.write_text(text)
     table = schedule_of(str(path), 2, 2)
     assert table.ticks == 4  # forward and backward passes share ticks where they can
+    for spec in (path, text, table.rows()):
+        np.testing.assert_array_equal(schedule_of(spec, 2, 2).table, table.table)
+    with pytest.raises(ValueError, match="'banana' in cell 1 of device 1"):
+        schedule_of("0F0,0B0\n1F0,banana", 2, 1)
+    for rows in (["0F0,0B0"], [["0F0", 3]], b"0F0,0B0", 7, tmp_path):
+        with pytest.raises(ValueError, match=r"expected the name|Is a directory"):
+            schedule_of(rows, 1, 1)
     assert schedule_of(table, 2, 2) is table
     with pytest.raises(
         ValueError, match="for 2 devices and 2 micro-batches, the pipeline has 4 and 2"

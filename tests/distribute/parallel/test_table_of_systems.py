@@ -1,6 +1,8 @@
 """The table of `docs/large_models.md`: what it says to write is taken, and the tests it names try that."""
 
 import ast
+import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -80,3 +82,58 @@ def test_what_is_said_is_taken_and_tested(said, cells, files, tmp_path):
 def near(path, test):
     """Whether a file is a test's or a program that it runs."""
     return path == test or (not path.name.startswith("test_") and path.stem in test.read_text())
+
+
+def becomes(head):
+    """What the pages of another system say to write, each once."""
+    lines = PAGE.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    assert all(len(row) == 2 for row in cells)
+    return dict.fromkeys(code for _, said in cells for code in re.findall(r"`(.*?)`", said))
+
+
+# What stands for the reader's own, and for what is left out.
+PLACES = {
+    "experts": 4,
+    "hidden": 8,
+    "optimizer": tf.keras.optimizers.SGD(),
+    "pattern": "dense.*",
+    "tf": tf,
+}
+LEFT_OUT = {"balance=)": 'balance="auto")', "capacity=)": "capacity=1.25)", "[...]": "[1, 1]"}
+SPACES = [tf.keras.layers, tf.keras.optimizers, tf.keras.callbacks, tf.distribute, tf.keras.Model]
+SPACES += [tf.keras.mixed_precision]
+TAKERS = [tf.distribute.MeshStrategy, tf.distribute.ParallelOptions, tf.distribute.Pipeline]
+TAKERS += [
+    tf.keras.Model.compile,
+    tf.keras.optimizers.Adam,
+    tf.keras.mixed_precision.LossScaleOptimizer,
+]
+
+
+@pytest.mark.parametrize("system", ["DeepSpeed", "FairScale", "Colossal-AI"])
+def test_what_other_systems_become_is_there(system, tmp_path):
+    options = {f.name for f in dataclasses.fields(tf.distribute.ParallelOptions)}
+    taken = {"dims"}.union(*(inspect.signature(taker).parameters for taker in TAKERS))
+    taken |= options | {"global_clipnorm"}
+    codes = becomes(f"| {system} has | it becomes |\n")
+    assert len(codes) > 10
+    for code in codes:
+        for short, long in {**LEFT_OUT, "topk:k": "topk:2"}.items():
+            code = code.replace(short, long)
+        names = {**PLACES, "folder": str(tmp_path), **vars(tf.distribute)}
+        if re.fullmatch(r"\w+=", code):
+            assert code[:-1] in taken, code
+        elif re.match(r"\w+=", code):
+            given = eval(f"dict({code})", names)
+            assert {*given} <= taken, code
+            mine = {k: v for k, v in given.items() if k in options - {"zero_over"}}
+            offload = {"offload": "optimizer"} if "offload_to" in mine else {}
+            tf.distribute.ParallelOptions(**{**offload, **mine})
+        elif re.match(r"[A-Z]\w+\(|tf\..*\)$", code):
+            eval(code, {**vars(tf.keras.layers), **names})
+        elif code.startswith("tf."):
+            eval(code.partition("(")[0], names)
+        elif re.fullmatch(r"[A-Za-z]\w+", code) and code not in ("mixed_float8", "gain"):
+            found = [space for space in (*SPACES, *TAKERS) if hasattr(space, code)]
+            assert found or code in taken, code

@@ -114,6 +114,13 @@ class Sent:
         return -(-math.prod(self.shape) // (self.devices * block)) * block
 
     @property
+    def bytes(self) -> int:
+        """The size of the codes and numbers of a device's gradient."""
+        block = BLOCKS[self.kind]
+        codes = block if self.kind == "int8" else block // 8
+        return self.devices * self.part // block * (codes + 4)
+
+    @property
     def errors(self) -> list[tuple[int, ...]]:
         """Shapes of a device's errors: of the parts that it sends, and of the sum that it sends back."""
         sent: tuple[int, ...] = (self.devices, self.part)

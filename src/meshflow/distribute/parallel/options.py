@@ -28,7 +28,7 @@ class Pipeline:
     Args:
       over: the mesh dimension; its size is the number of stages.
       schedule: which micro-batch a stage works on and when: "1f1b", "gpipe", "interleaved:2" (stages a device),
-        "zero_bubble", or a table of your own.
+        "zero_bubble", or a table of your own: its text, such as "0F0,0B0\\n1F0,1B0", or the path of a .csv file.
       balance: how layers are shared out: "auto", or a number of layers for each stage.
 
     Example:

@@ -1,7 +1,7 @@
 """Products of tensors that lie on a mesh, with the collectives written down: pure functions of arrays.
 
 XLA finds collectives for any layouts, but not always those of least bytes. Letters: X the input, W the kernel and Y the
-output in bytes of all devices, N, q and d sizes of mesh dimensions; sent by each device:
+output in bytes of all devices, N, q and d sizes of mesh dimensions; sent by each device, in a backward pass by itself:
 
 | form | split | forwards | backwards |
 | --- | --- | --- | --- |
@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
+
+from meshflow.placement.expected_traffic import ring
 
 __all__ = ["Divided", "product"]
 
@@ -44,6 +47,46 @@ class Divided:
     mesh: Any
     batch: tuple[str, ...]
     over: tuple[str, ...]
+
+    @classmethod
+    def on_grid(
+        cls, axes: Sequence[Sequence[str]], mesh: Any, batch: Sequence[str]
+    ) -> Divided | None:
+        """A product in two or three dimensions; None where a kernel's split asks for none.
+
+        Args:
+          axes: for each axis of the kernel the mesh dimensions that it is split over.
+          mesh: the JAX mesh.
+          batch: the mesh dimensions that the batch is split over.
+        """
+        if len(axes) != 2 or len(axes[1]) != 1 or axes[1][0] in axes[0]:
+            return None
+        first, second = axes
+        if len(first) == 1 and first[0] in batch and second[0] not in batch:
+            return cls("2d", "", mesh, tuple(batch), (*first, *second))
+        return cls("3d", "", mesh, tuple(batch), (*first, *second)) if len(first) == 2 else None
+
+    def sent(self, x: int, w: int, y: int, owes: bool = True) -> int:
+        """Bytes that each device sends in a training step for a product in two or three dimensions.
+
+        What is brought together forwards is kept for the backward pass, which scatters where the other gathers.
+
+        Args:
+          x, w, y: bytes of input, kernel and output on all devices.
+          owes: whether the input has a gradient.
+        """
+        size = self.sizes
+        if self.form == "2d":
+            rows, columns = self.over
+            of_x, of_w = (
+                ring(x // size(*self.batch), size(columns)),
+                ring(w // size(columns), size(rows)),
+            )
+            return (1 + owes) * of_x + 2 * of_w
+        into, third, out = self.over
+        of_x = ring(x // size(third, into), size(out))
+        of_w = ring(w // size(into, out), size(third))
+        return (1 + owes) * of_x + 2 * (of_w + ring(y // size(third, out), size(into)))
 
     def sizes(self, *names: str) -> int:
         """How many parts some mesh dimensions make."""

@@ -222,6 +222,7 @@ class MeshStrategy(Strategy):
 
     def _lay(self, variable: Variable, layout: Layout | None) -> None:
         layout = layout or self.replicated(variable.ndim)
+        variable._ruled_layout = layout  # type: ignore[attr-defined]
         named = {d for spec in layout.sharding_specs for d in dimensions_of(spec, self.mesh)}
         pipeline = self.options.pipeline
         taken = {*self.batch_dimensions, *([] if pipeline is None else [self.options.stages.over])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -119,12 +120,12 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
     Args:
       spec: "1f1b" (a forward and a backward pass in each tick), "gpipe", "classic_1f1b", "interleaved:2" (so many
         stages on each device), "zero_bubble", "forward" (for predictions); a `Schedule`; rows as for
-        `Schedule.from_rows`; or the path of a file that ends in ".csv".
+        `Schedule.from_rows`; text as for `Schedule.from_csv`; or the path of a file of it that ends in ".csv".
       devices: how many devices the pipeline has.
       micro_batches: how many micro-batches.
 
     Raises:
-      ValueError: for an unknown name, or a table of other sizes.
+      ValueError: for an unknown name, a file that cannot be read, or a table of other sizes.
 
     Example:
       >>> from meshflow.distribute.parallel.tables import schedule_of
@@ -136,15 +137,17 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
         raise InvalidValueError(
             f"Schedule: {devices} devices and {micro_batches} micro-batches; both must be at least 1."
         )
-    if isinstance(spec, str) and not spec.endswith(".csv"):
+    if isinstance(spec, os.PathLike) or (isinstance(spec, str) and spec.endswith(".csv")):
+        spec = _of_file(os.fspath(spec))
+    elif isinstance(spec, str) and {",", "\n"} & {*spec}:
+        spec = Schedule.from_csv(spec)
+    elif isinstance(spec, str):
         return _by_name(spec, devices, micro_batches)
-    if isinstance(spec, str):
-        spec = _of_file(spec)
     elif not isinstance(spec, Schedule):
-        if not isinstance(spec, Sequence) or isinstance(spec, bytes):
+        if not _is_table(spec):
             raise InvalidValueError(
-                f"Schedule: expected the name of a schedule, the path of a file that ends in .csv, or rows of cells, got "
-                f"{spec!r}."
+                "Schedule: expected the name of a schedule, the path of a file that ends in .csv, its text, or for each "
+                f"device a list of cells such as '0F0', got {spec!r}."
             )
         spec = Schedule.from_rows(spec)
     if (spec.devices, spec.micro_batches) != (devices, micro_batches):
@@ -155,10 +158,22 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
     return spec
 
 
+def _is_table(spec: Any) -> bool:
+    listed = lambda value: isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    return listed(spec) and all(
+        listed(row) and all(isinstance(c, str) for c in row) for row in spec
+    )
+
+
 def _of_file(path: str) -> Schedule:
     try:
         with open(path, encoding="utf-8") as file:
             return Schedule.from_csv(file.read())
+    except OSError as error:
+        raise InvalidValueError(
+            f"Schedule: the file {path!r} cannot be read: {error.strerror}. Expected the path, from the folder "
+            f"{os.getcwd()!r}, of a text with a line for each device and cells such as 0F0."
+        ) from None
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"Schedule: the file {path!r} is no text: {error}.") from None
 
@@ -176,6 +191,7 @@ def _by_name(name: str, devices: int, micro_batches: int) -> Schedule:
         placed = {}
     if not placed:
         raise InvalidValueError(
-            f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, and no file that ends in .csv."
+            f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, no file that ends in .csv, and no table: "
+            "that has a line for each device, and cells with commas between them, such as 0F0,0F1,0B0,0B1."
         )
     return Schedule.of(placed, devices, chunks, micro_batches, 1 + max(placed.values()))

@@ -344,7 +344,10 @@ class MixtureOfExperts(Layer):
             self.add_loss(self.aux * math.divide_no_nan(total.balance, tokens))
         if self.z_loss:
             self.add_loss(self.z_loss * math.divide_no_nan(total.z, tokens))
-        self.add_metric(total.dropped / math.maximum(total.asked, 1.0), name=f"{self.name}_dropped")
+        # Shares with more tokens count more: the mean over shares is the share of all choices.
+        of_mean = math.divide_no_nan(total.live, tokens)
+        dropped = of_mean * total.dropped / math.maximum(total.asked, 1.0)
+        self.add_metric(dropped, name=f"{self.name}_dropped")
         load = total.load if shares is None else shares.mean(total.load)
         even = math.maximum(math.reduce_sum(load), 1.0) / self.experts
         self.add_metric(math.reduce_max(load) / even, name=f"{self.name}_load")

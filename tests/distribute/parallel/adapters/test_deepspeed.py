@@ -524,6 +524,10 @@ def test_schedules_of_deepspeed(kind):
         ({"scheduler": {"type": "WarmupDecayLR"}}, r"lacks \['total_num_steps'\]"),
         ({"scheduler": {"type": "OneCycle"}}, "OneCycle moves momentum as well"),
         ({"optimizer": {"type": "Adam", "params": {"rate": 1}}}, r"unknown keys \['rate'\]"),
+        (
+            {"optimizer": {"type": "Lamb", "params": {"max_coeff": 0.3}}},
+            r"\['max_coeff'\] bound Lamb",
+        ),
         ({"optimizer": None}, "gradient_clipping without an optimizer"),
     ],
 )

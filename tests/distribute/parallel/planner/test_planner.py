@@ -250,6 +250,10 @@ def test_bad_hardware_and_objectives(equal):
         tf.distribute.plan(model, rows, tf.TensorSpec([None, 4]), hardware=hardware)
     with pytest.raises(ValueError, match="not compiled"):
         tf.distribute.plan(tf.keras.Sequential(), tf.TensorSpec([4, 2]), memory="1GB")
+    own = tf.keras.Sequential([tf.keras.Input([4]), LAYERS.Dense(4)], name="own")
+    own.compile("sgd")
+    with pytest.raises(ValueError, match="own was compiled without a loss, and what a train_step"):
+        tf.distribute.plan(own, rows, rows, hardware=hardware)
     with pytest.raises(ValueError, match="pass a batch"):
         tf.distribute.plan(dense([4]), devices=2, hardware=None, memory="1GB")
     with pytest.raises(ValueError, match="there are 4 here"):

@@ -15,10 +15,12 @@ import pytest
 import meshflow as tf
 import tiers
 from distribute.launching import SOURCE
-from distribute.parallel.training import mesh
-from meshflow.distribute.parallel.planner.choices import Choice
-from meshflow.distribute.parallel.planner.theory import Outside, choice_of
+from distribute.parallel.training import LAYERS, mesh
+from meshflow.distribute.parallel.planner.theory import Outside, theory
 from meshflow.distribute.parallel.strategy import in_training
+from meshflow.experimental import dtensor
+from meshflow.experimental.dtensor import UNSHARDED as U
+from meshflow.placement.expected_traffic import compared
 from meshflow.profiler import description
 
 PROGRAM = Path(__file__).parents[1] / "profiled_on_eight_devices.py"
@@ -64,25 +66,92 @@ def test_parts_stages_experts_and_divided_products(tmp_path):
 
 @pytest.mark.soak
 def test_copies_micro_batches_parts_of_sequences_and_what_has_no_formula(tmp_path):
-    found = profiles(tmp_path, "copies", "zero=2", "ring", "ulysses", "compress")
+    found = profiles(
+        tmp_path, "copies", "zero=2", "ring", "ulysses", "compress", "late", "2.5d", "3d"
+    )
     check(found["copies"][0], ["gradients"])
     check(found["zero=2"][0], ["weights", "gradients"])
     between = ["attention between parts of sequences", "gradients of parts of sequences"]
     check(found["ring"][0], ["gradients"], between)
     check(found["ulysses"][0], ["gradients"], between)
-    assert found["compress"] == ({}, "no formula is about compress= and zero_over=")
+    check(found["compress"][0], ["gradients", "gradients in few bits"])
+    # Three steps, of which one brings new weights to all devices.
+    check(found["late"][0], ["gradients", "weights"])
+    for name in ("2.5d", "3d"):
+        check(found[name][0], ["gradients", "products in two or three dimensions"])
 
 
-def test_a_strategy_is_a_choice_of_the_planner():
-    parts = tf.distribute.MeshStrategy(
-        mesh(a=2, b=2), "batch:a, hidden:b, sequence:b", zero=1, sequence="split", micro_batches=2
+def pair():
+    wide = LAYERS.Dense(128, "tanh", name="wide")
+    return tf.keras.Sequential([tf.keras.Input([64]), wide, LAYERS.Dense(64, name="back")])
+
+
+def halves(over):
+    """A map that says what the rule "hidden:model" does."""
+    found = tf.keras.dtensor.experimental.LayoutMap(mesh=over)
+    found["wide.kernel"] = dtensor.Layout([U, "model"], over)
+    found["wide.bias"] = dtensor.Layout(["model"], over)
+    found["back.kernel"] = dtensor.Layout(["model", U], over)
+    return found
+
+
+KERNEL = 4 * 64 * 128
+ALL = 2 * KERNEL + 4 * (64 + 128)
+NODES, GRID = {"node": 2, "data": 2}, {"rows": 2, "cols": 2}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rules", "options", "sent"),
+    [
+        (
+            *(NODES, "batch:node+data", {"zero": 2, "zero_over": "data", "micro_batches": 2}),
+            # Halves within a node, twice, and sums of these across nodes.
+            {"gradients": 2 * (ALL // 2 + ALL // 2), "weights": ALL // 2},
+        ),
+        (
+            *({"data": 4}, "batch:data", {"compress": "int8"}),
+            # Codes of both kernels and a number for each 256, there and back; biases as they are.
+            {
+                "gradients": 2 * 4 * 192 * 3 // 4,
+                "gradients in few bits": 2 * 2 * (KERNEL // 4 + KERNEL // 256) * 3 // 4,
+            },
+        ),
+        (
+            *({"data": 2, "model": 2}, halves, {"zero": 1}),
+            {
+                # The first bias has one axis, which the map splits: its gradient is summed.
+                "gradients": (KERNEL + 4 * 64) // 2 + 4 * 64,
+                "weights": (KERNEL + 4 * 64) // 2,
+                # The result of the second product, of which each device has a term.
+                "sums of divided products": 2 * 4 * 16 * 64 // 2,
+            },
+        ),
+        (
+            *(GRID, "batch:rows, in:rows, out:cols", {}),
+            # Inputs and kernels as q = 2 says; what goes into the model needs no gradient.
+            {
+                "products in two or three dimensions": 2 * 2 * KERNEL // 4
+                + 4 * 32 * (64 + 2 * 128) // 4,
+                "gradients": 4 * (64 + 128) // 2,
+            },
+        ),
+    ],
+    ids=["within a node", "few bits", "layout map", "2d"],
+)
+def test_formulas_are_what_programs_send(sizes, rules, options, sent):
+    over = mesh(**sizes)
+    strategy = tf.distribute.MeshStrategy(
+        over, rules(over) if callable(rules) else rules, **options
     )
-    chosen = {"zero": 1, "micro_batches": 2, "sequence": "split", "names": ("hidden",)}
-    assert choice_of(parts) == Choice(2, 2, **chosen)
-    stages = tf.distribute.MeshStrategy(mesh(p=4), "", pipeline="p", recompute="layer")
-    assert choice_of(stages) == Choice(1, 1, 4, recompute="layer")
-    experts = tf.distribute.MeshStrategy(mesh(n=2, d=2), "batch:n+d, experts:n+d")
-    assert choice_of(experts) == Choice(4, experts=True)
+    with strategy.scope():
+        model = pair()
+        model.compile("adam", "mse")
+    batch = tf.ones([32, 64]), tf.ones([32, 64])
+    step = dtensor.explain(model, *batch)
+    found = theory(strategy, model, *batch)
+    assert {one.purpose: one.sent for one in found} == sent
+    counted = compared(found, [(c.kind, c.axes, c.sent * c.times) for c in step.collectives])
+    check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
 
 
 def test_who_is_asked_and_who_is_not_kept():
@@ -104,7 +173,8 @@ def test_who_is_asked_and_who_is_not_kept():
     several = trained(steps_per_execution=3)
     assert [e["sent"] for e in description.theory()["exchanges"]] == [60, 60]
     late = trained(gradient_accumulation_steps=2)
-    assert "gradient_accumulation_steps" in description.theory()["why"]
+    sent = {e["purpose"]: e["sent"] for e in description.theory()["exchanges"]}
+    assert sent == {"gradients": 20, "weights": 10}
     assert {model, several, late} <= {*in_training}
     seen = weakref.ref(model)
     tf.keras.backend.clear_session()
@@ -116,14 +186,17 @@ def test_who_is_asked_and_who_is_not_kept():
 @pytest.mark.parametrize(
     ("rules", "options", "message"),
     [
-        ("batch:a", {"compress": "int8"}, "compress="),
-        ("batch:a+b", {"zero": 1, "zero_over": "b"}, "zero_over="),
+        ("batch:a", {"compress": "int8", "compress_after": 2}, "whole in the first steps"),
         ("batch:a", {"recompute": lambda *_, **__: True}, "a policy"),
-        ("batch:a, in:b", {}, "rules that split heads"),
-        ("heads:a, hidden:b", {}, "over one dimension"),
-        ("batch:a+b, experts:b", {}, "experts are of those over the batch"),
+        ("batch:a, in:b, hidden:a", {}, "experts and of products in two"),
+        ("in:a, out:b", {"micro_batches": 2}, "over one dimension"),
+        ("batch:a, sequence:b, out:b", {"zero": 1, "sequence": "ring"}, "beside divided products"),
     ],
 )
 def test_strategies_that_no_formula_is_about(rules, options, message):
+    strategy = tf.distribute.MeshStrategy(mesh(a=2, b=2), rules, **options)
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input([4]), LAYERS.Dense(8)])
+        model.compile("sgd", "mse")
     with pytest.raises(Outside, match=message):
-        choice_of(tf.distribute.MeshStrategy(mesh(a=2, b=2), rules, **options))
+        theory(strategy, model, tf.TensorSpec([8, 4]), tf.TensorSpec([8, 8]))

@@ -149,6 +149,12 @@ def _arguments(kind: _Kind, parameters: dict[str, Any]) -> dict[str, Any]:
         raise InvalidValueError(
             'from_deepspeed: optimizer.params.max_grad_norm is "gradient_clipping" of the configuration.'
         )
+    bounds = sorted({"max_coeff", "min_coeff"} & set(parameters))
+    if kind.name == "Lamb" and bounds:
+        raise InvalidValueError(
+            f"from_deepspeed: optimizer.params {bounds} bound Lamb's trust ratios, which have no bounds in "
+            "tf.keras.optimizers.Lamb. Take them out of the configuration."
+        )
     for name in kind.unused.split():
         parameters.pop(name, None)
     # A decay that is part of the gradient goes through momentum and scales, one that stands apart does not.

@@ -151,9 +151,11 @@ def _sequences(profile: ModelProfile, model: int, stage: int, named: bool) -> li
     """What may be done with sequences."""
     if model == 1:
         return [None]
-    found: list[str | None] = [None, *(["split"] * bool(profile.sequence))] if named else []
+    # The second axis of what has no attention, such as that of images, is no sequence.
+    sequences = bool(profile.attention and profile.sequence)
+    found: list[str | None] = [None, *(["split"] * sequences)] if named else []
     # In stages, and beside experts, whose tokens are not in parts, parts of sequences are for users to add.
-    possible = profile.attention and profile.sequence and stage == 1 and not profile.experts
+    possible = sequences and stage == 1 and not profile.experts
     return found + ([*PARTS] if possible else [])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from meshflow.distribute.parallel.planner.choices import PARTS, Choice
 from meshflow.distribute.parallel.planner.hardware import Hardware
 from meshflow.distribute.parallel.planner.profile import ModelProfile, Split
+from meshflow.placement.expected_traffic import ring
 
 __all__ = ["Costs", "Estimate"]
 
@@ -148,45 +149,89 @@ class Costs:
         """Bytes of weights, by number, when rules have split them."""
         found = 0
         for n in weights:
-            w = self.profile.weights[n]
-            split = choice.model > 1 and w.named(choice.names) is not None
-            found += w.bytes // choice.model if split else w.bytes
+            w, parts = self.profile.weights[n], 1
+            if choice.experts and w.named(["experts"]) is not None:
+                parts = choice.data
+            elif choice.model > 1 and w.named(choice.names) is not None:
+                parts = choice.model
+            found += w.bytes // parts
         return found
 
     def _activations(self, choice: Choice, split: Split, layers: range, rows: int) -> int:
         """Bytes that some layers keep for the backward pass, and that it has at hand besides."""
         divided = choice.sequence == "split"
         kept = [(split.shared if divided else split.kept)[u] for u in layers]
-        edges = [split.edges[u] // (choice.model if divided else 1) for u in layers]
+        edges = self._edges(choice, split, layers)
         largest = max(kept, default=0)
-        # Sums over divided products have terms, results and both of their gradients, all of them whole.
-        sums = 4 * max((split.edges[u] for u in layers), default=0) if choice.names else 0
+        between = self._between(choice, split, layers)
         if "activations" in choice.offload:
             # One layer's are computed with while another's come or go.
             at_hand = max(edges, default=0) if choice.recompute == "layer" else largest
-            return rows * (sums + largest + at_hand)
+            return rows * (between + largest + at_hand)
         if choice.recompute == "layer":
-            # In a stage, as its own forward pass is computed again, too, a part of another layer's lies beside it.
-            beside = largest // 4 if choice.stage > 1 else 0
-            return rows * (sums + sum(edges) + largest + beside)
-        # The gradients of what a layer computes inside are about half as much as it keeps; less of what is kept whole.
-        inside = 0 if choice.recompute else largest // (4 if divided else 2)
-        return rows * ((0 if divided else sums) + sum(kept) + inside)
+            # As a stage's own forward pass is computed again, too, a part of another layer's lies beside it.
+            return rows * (between + sum(edges) + largest + largest // 4)
+        # Of gradients inside of a layer there are a quarter as much as it keeps: what is used up makes room.
+        return rows * ((0 if divided else between) + sum(kept) + largest // 4)
+
+    def _edges(self, choice: Choice, split: Split, layers: range) -> list[int]:
+        """Bytes of an example that layers give to others, as they lie between them."""
+        parts = choice.model if choice.sequence == "split" else 1
+        return [split.edges[u] // parts for u in layers]
+
+    def _between(self, choice: Choice, split: Split, layers: range) -> int:
+        """Bytes of an example where layers meet: results, terms that are summed to them, and the gradients of both."""
+        return 4 * max((split.edges[u] for u in layers), default=0)
+
+    def _recomputed(self, choice: Choice, split: Split, rows: int) -> int:
+        """Bytes at the moment when most are at hand, where layers are computed again outside of a pipeline.
+
+        While one's backward pass runs, what goes into those before it is kept, and gradients of those behind it are there.
+        """
+        layers = range(len(self.profile.layers))
+        divided = choice.sequence == "split"
+        edges = self._edges(choice, split, layers)
+        # Where sequences are in parts between layers, what goes into one comes together whole.
+        whole = max(split.edges, default=0)
+        beside = whole if divided else self._between(choice, split, layers)
+        # Gradients wait for each other to be sent, unless there are sums of them, or a layer's own exchange.
+        waits = choice.micro_batches == 1 and choice.zero != 3
+        found = 0
+        for u in layers:
+            kept = (split.shared if divided else split.kept)[u]
+            kept += kept // (4 if divided else 12)
+            behind = sorted({n for v in layers[u + 1 :] for n in self.profile.uses[v]})
+            gradients = self._own(behind, choice) if waits else 0
+            found = max(found, rows * (sum(edges[: u + 1]) + kept + beside) + gradients)
+        return found
 
     def _step(self, choice: Choice, split: Split) -> dict[str, int]:
         sizes, d, rows = self.sizes(choice), choice.data, self._rows(choice)
         layers = range(len(self.profile.layers))
-        activations = self._activations(choice, split, layers, rows)
+        again = choice.recompute == "layer" and "activations" not in choice.offload
+        activations = (
+            self._recomputed(choice, split, rows)
+            if again
+            else self._activations(choice, split, layers, rows)
+        )
         whole, parts = sizes.weights, sizes.weights - sizes.divisible * (d - 1) // d
         largest = max((self._own(u, choice) for u in self.profile.uses), default=0)
+        in_turn = choice.micro_batches > 1
         gathered = 0
         if choice.zero == 3:
-            gathered = min(sizes.divisible, largest) if choice.recompute else sizes.divisible
+            at_once = largest
+            if in_turn and again:
+                # In a loop a layer has half of its kernels beside what it keeps, in the place of which all of them and
+                # their gradients are there in the end.
+                kept = rows * max(split.shared if choice.sequence == "split" else split.kept)
+                at_once = max(largest // 2, 2 * largest - kept)
+            gathered = min(sizes.divisible, at_once) if choice.recompute else sizes.divisible
         # Gradients come as activations go. Where devices sum them whole, terms and sums are there together.
-        if choice.micro_batches > 1:
+        # About half of a layer's gradients are whole before they are scattered, or added.
+        beside = largest // 2 if in_turn and again and choice.zero != 3 else 0
+        if in_turn:
             sums = parts if choice.zero >= 2 else whole
-            # A layer's gradient is whole before it is scattered.
-            gradients = sums + max(0, max(sums, largest) - activations)
+            gradients = sums + max(beside, max(sums, largest) - activations)
         else:
             at_last = parts if choice.zero else whole * (2 if d > 1 else 1)
             gradients = max(0, at_last - activations)
@@ -195,8 +240,12 @@ class Costs:
             # whose layers are computed again each by itself. What ZeRO 2 scatters is whole before, all the same. The
             # rows of tables come together, too.
             summed, looked_up = self._of_parts(choice)
-            by_layer = choice.recompute == "layer" and choice.micro_batches > 1 and choice.zero != 2
-            gradients += looked_up + (0 if by_layer else summed)
+            by_layer = choice.recompute == "layer" and (
+                choice.zero == 3 or (in_turn and choice.zero != 2)
+            )
+            gradients += looked_up + (0 if by_layer else summed - min(summed, beside))
+            if in_turn and again and choice.zero == 3:
+                gradients += 2 * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _make_stages(
@@ -239,7 +288,7 @@ class Costs:
           choice: the choice.
         """
         sizes, d, m = self.sizes(choice), choice.data, choice.micro_batches
-        ring, sent = _ring, dict[str, int]()
+        sent = dict[str, int]()
         if choice.stage > 1:
             return self._divided(choice, self._sent_in_stages(choice, sizes))
         if choice.experts:
@@ -270,7 +319,7 @@ class Costs:
         turns = choice.micro_batches
         return {
             "attention": (forward + backward) * turns * self._rows(choice),
-            "parts": turns * (2 * _ring(summed, t) + _ring(looked_up, t)),
+            "parts": turns * (2 * ring(summed, t) + ring(looked_up, t)),
         }
 
     def _of_parts(self, choice: Choice) -> tuple[int, int]:
@@ -286,7 +335,7 @@ class Costs:
     def _sent_in_stages(self, choice: Choice, sizes: _Sizes) -> dict[str, int]:
         """What a pipeline sends: to neighbours, and once in a step to bring a stage's weights together."""
         _, weights, edge = self._stages(choice)
-        p, d, ring = choice.stage, choice.data, _ring
+        p, d = choice.stage, choice.data
         packed = max(weights)
         # Those that are divided over the pipeline's devices and the batch's at once.
         both = packed * sizes.divisible // max(sizes.weights, 1) if choice.zero else 0
@@ -394,8 +443,3 @@ class Costs:
             kept = split.edges if choice.recompute == "layer" else split.kept
             found += 2 * sum(kept) * self.profile.batch // choice.data // choice.stage
         return found
-
-
-def _ring(number: int, devices: int) -> int:
-    """What a ring of devices sends to gather, or to scatter, so many bytes."""
-    return number * (devices - 1) // devices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from meshflow.distribute.parallel.cutting import FORMS, size_of
 from meshflow.distribute.parallel.routing import Router
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import without_calls
+from meshflow.placement.expected_traffic import ring
 
-__all__ = ["Attended", "Experts", "attention_of", "experts_of"]
+__all__ = ["Attended", "Experts", "Product", "attention_of", "experts_of", "products_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,20 +63,29 @@ class Experts:
     tokens: int
     groups: int | None
 
-    def sent(self, examples: int, devices: int, micro_batches: int, exchanges: int) -> int:
+    def sent(
+        self,
+        examples: int,
+        devices: int,
+        micro_batches: int,
+        exchanges: int,
+        over: int | None = None,
+    ) -> int:
         """Bytes that a device sends in a step.
 
         Args:
           examples: of the whole batch.
-          devices: over how many devices tokens and experts lie.
+          devices: over how many devices tokens lie.
           micro_batches: how many parts a step has.
           exchanges: how often tokens, or gradients of them, go to experts or back: four times, or six where layers are
             computed again.
+          over: over how many of these devices experts lie; default all.
         """
+        over = devices if over is None else over
         groups = self.groups or devices * micro_batches
         slots = self.router.slots(examples * self.tokens // groups)
         here = self.router.experts * slots * groups // devices * self.row
-        return exchanges * here * (devices - 1) // devices
+        return exchanges * ring(here, over)
 
     def refusal(self, devices: int, micro_batches: int) -> str | None:
         """Why its experts cannot lie on so many devices, or None."""
@@ -86,6 +96,31 @@ class Experts:
         if self.groups and self.groups % (devices * micro_batches):
             return f"{self.groups} groups do not divide over {devices} devices and {micro_batches} micro-batches"
         return None
+
+
+class Product(NamedTuple):
+    """A product with a weight.
+
+    Attributes:
+      weight: the weight's number.
+      shape: the shape of what it is multiplied with.
+      given, made: bytes of that, and of the result, of an example.
+      owes: whether gradients go on to what it is multiplied with.
+    """
+
+    weight: int
+    shape: tuple[int, ...]
+    given: int
+    made: int
+    owes: bool
+
+
+def products_of(traced: Traced, numbers: Mapping[int, int], rows: int) -> tuple[Product, ...]:
+    """The products of a model with its weights; arguments as of `attention_of`."""
+    return tuple(
+        Product(numbers[capture], other.shape, size_of(other) // rows, size_of(out) // rows, owes)
+        for capture, other, out, owes in _products(traced, numbers)
+    )
 
 
 def attention_of(
@@ -100,7 +135,7 @@ def attention_of(
       rows: how many examples.
     """
     keys = whole = heads = 0
-    for capture, other, out in _products(traced, numbers):
+    for capture, other, out, _ in _products(traced, numbers):
         weight = weights[numbers[capture]]
         axes = [i for i, names in enumerate(weight.dims or ()) if "heads" in names]
         if len(weight.shape) < 3 or not axes:
@@ -126,7 +161,7 @@ def experts_of(traced: Traced, model: Any, rows: int) -> tuple[Experts, ...]:
     gates = {id(layer.gate): layer for layer in layers if layer.built}
     places = {i: gates[id(c)] for i, c in enumerate(traced.captures) if id(c) in gates}
     found = []
-    for capture, other, _ in _products(traced, places):
+    for capture, other, _, _ in _products(traced, places):
         layer = places[capture]
         width, _ = layer.gate.shape
         row = width * np.dtype(layer.compute_dtype).itemsize
@@ -135,16 +170,22 @@ def experts_of(traced: Traced, model: Any, rows: int) -> tuple[Experts, ...]:
     return tuple(found)
 
 
-def _products(traced: Traced, numbers: Mapping[int, Any]) -> Iterator[tuple[int, Any, Any]]:
-    """For each product with one of some captures the capture's number, the other operand, and the result."""
+def _products(traced: Traced, numbers: Mapping[int, Any]) -> Iterator[tuple[int, Any, Any, bool]]:
+    """For each product with one of some captures its number, the other operand, the result, and whether that follows
+    from such captures, too."""
     jaxpr = without_calls(traced.closed).jaxpr
     offset = len(jaxpr.invars) - len(traced.captures)
     source = {jaxpr.invars[offset + i]: i for i in numbers}
+    following = set(source)
     for eqn in jaxpr.eqns:
-        known = [None if isinstance(v, jex_core.Literal) else source.get(v) for v in eqn.invars]
+        inputs = [None if isinstance(v, jex_core.Literal) else v for v in eqn.invars]
+        known = [source.get(v) for v in inputs]
+        if not following.isdisjoint(inputs):
+            following.update(eqn.outvars)
         if eqn.primitive.name in FORMS and known[0] is not None:
             source[eqn.outvars[0]] = known[0]
         if eqn.primitive.name == "dot_general":
             for place, number in enumerate(known):
                 if number is not None:
-                    yield number, eqn.invars[1 - place].aval, eqn.outvars[0].aval
+                    other = eqn.invars[1 - place]
+                    yield number, other.aval, eqn.outvars[0].aval, inputs[1 - place] in following

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["Hardware", "bytes_of", "measured", "shown_bytes"]
+__all__ = ["Hardware", "bytes_of", "measured", "shown_bytes", "shown_seconds"]
 
 _UNITS = {"": 1, "B": 1} | {
     letter + end: base**power
@@ -49,6 +49,14 @@ def shown_bytes(number: float) -> str:
             break
         number /= 1000
     return f"{number:.3g} {unit}"
+
+
+def shown_seconds(number: float) -> str:
+    """A time in three digits, such as "13.5 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number / 1e-6:.3g} µs"
 
 
 @dataclasses.dataclass(frozen=True)

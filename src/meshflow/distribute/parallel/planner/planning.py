@@ -14,7 +14,12 @@ from meshflow.core.runtime.errors import InvalidValueError, ResourceExhaustedErr
 from meshflow.core.values import nest
 from meshflow.distribute.parallel.planner.choices import Choice, choices, refusal
 from meshflow.distribute.parallel.planner.costs import Costs, Estimate
-from meshflow.distribute.parallel.planner.hardware import Hardware, measured, shown_bytes
+from meshflow.distribute.parallel.planner.hardware import (
+    Hardware,
+    measured,
+    shown_bytes,
+    shown_seconds,
+)
 from meshflow.distribute.parallel.planner.profile import ModelProfile, profiled
 from meshflow.distribute.parallel.planner.trial import Trial, bare, tried
 from meshflow.distribute.parallel.strategy import MeshStrategy
@@ -136,7 +141,7 @@ class Plan:
                 str(c.choice),
                 shown_bytes(c.memory),
                 shown_bytes(c.bytes),
-                f"{c.time(self.hardware):.3g} s",
+                shown_seconds(c.time(self.hardware)),
                 f"{c.estimate.bubble:.3f}" if c.estimate.bubble else "",
             ]
             if tried_some:
@@ -293,8 +298,16 @@ def plan(
         hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
     if compiled:
         mesh_of(Choice(hardware.devices))  # so that too few devices are told of now
-    with bare(model):
-        profile = profiled(model._loss_program(), rows, model.optimizer)
+    try:
+        with bare(model):
+            profile = profiled(model._loss_program(), rows, model.optimizer)
+    except ValueError as error:
+        if getattr(model, "loss", None):
+            raise
+        raise InvalidValueError(
+            f"plan: {model.name} was compiled without a loss, and what a train_step of its own computes is not read "
+            f"({error}) Give compile the loss, or the layers add_loss."
+        ) from None
     found = planned(profile, hardware, objective)
     return tested(found, model, rows, compiled) if compiled else found
 

@@ -25,8 +25,10 @@ from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.planner.exchanges import (
     Attended,
     Experts,
+    Product,
     attention_of,
     experts_of,
+    products_of,
 )
 from meshflow.distribute.parallel.planner.splits import Splits, splits_of
 from meshflow.distribute.parallel.program import LossProgram
@@ -139,6 +141,7 @@ class ModelProfile:
       results: bytes of what the model predicts for one example.
       attention: what its attention layers exchange where sequences are in parts, None without such layers.
       experts: its layers of experts.
+      products: its products with weights.
     """
 
     name: str
@@ -152,6 +155,7 @@ class ModelProfile:
     results: int
     attention: Attended | None
     experts: tuple[Experts, ...]
+    products: tuple[Product, ...]
     _traced: _Tracing
 
     @property
@@ -261,6 +265,7 @@ def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
         sum(size_of(a) for a in outputs) // ROWS,
         attention_of(traced, of_capture, weights, ROWS),
         experts_of(traced, program.model, ROWS),
+        products_of(traced, of_capture, ROWS),
         _Tracing(traced, cut, of_capture),
     )
 

@@ -46,7 +46,9 @@ def tried(model: Any, batch: Any, strategy: MeshStrategy) -> Trial:
         adopt(strategy, model)
         # What explains compiled steps stands on strategies; it is there for whoever gets here.
         step = public_face().experimental.dtensor.explain(model, *rows)
-    return Trial(sum(step.memory.values()), step.sent())
+    # What lies in the host's memory comes to the device in a step, where it is an argument, too.
+    held = sum(step.memory[name] for name in ("arguments", "results", "temporaries"))
+    return Trial(held, step.sent())
 
 
 def _shape(value: Any) -> jax.ShapeDtypeStruct:
@@ -151,7 +153,7 @@ def unplaced(model: Any) -> Iterator[None]:
 
 
 # Where a variable lies, and what it is besides.
-_PLACE = ("_own_layout", "_slot_layout", "_distribute_strategy")
+_PLACE = ("_own_layout", "_ruled_layout", "_slot_layout", "_distribute_strategy")
 _STATE = ("_value", *_PLACE)
 
 

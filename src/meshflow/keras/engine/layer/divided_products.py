@@ -89,16 +89,9 @@ def _how(strategy: Any, kernel: Any, rank: int, equation: str | None) -> Divided
     split = [i for i, names in enumerate(axes) if names]
     if equation and split == [1] and set(axes[1]).isdisjoint(batch):
         return _pair("features", equation, strategy, axes[1], 1)
-    if shares is not None or equation is not None or len(axes) != 2 or strategy.options.zero == 3:
+    if shares is not None or equation is not None or strategy.options.zero == 3:
         return None
-    first, second = axes
-    if len(second) != 1 or not set(first).isdisjoint(second):
-        return None
-    if len(first) == 1 and first[0] in batch and second[0] not in batch:
-        return Divided("2d", "", mesh.jax_mesh, batch, (*first, *second))
-    if len(first) == 2:
-        return Divided("3d", "", mesh.jax_mesh, batch, (*first, *second))
-    return None
+    return Divided.on_grid(axes, mesh.jax_mesh, batch)
 
 
 def _pair(
