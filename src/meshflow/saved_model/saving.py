@@ -356,7 +356,7 @@ class _Writer:
         structure = packed((args, kwargs))
         try:
             entry, program = self._traced(name, call, args, kwargs)
-        except (UnimplementedError, ImportError):
+        except (UnimplementedError, ImportError, Unsaved):
             raise
         except Exception as error:
             if not is_for_any_size(args, kwargs):
@@ -517,13 +517,22 @@ class _Writer:
             for name, function in self._default_signatures().items():
                 try:
                     self._add_signature(name, function)
-                except UnimplementedError as error:
+                except (UnimplementedError, Unsaved) as error:
                     _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
             return
         if not isinstance(given, Mapping):
             given = {SERVING: given}
         for name, function in given.items():
-            self._add_signature(name, function)
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"tf.saved_model.save: names of signatures must be strings, got {name!r}."
+                )
+            try:
+                self._add_signature(name, function)
+            except Unsaved as error:
+                raise ValueError(
+                    f"tf.saved_model.save: signature {name!r} takes or returns {error}."
+                ) from None
 
     def _add_signature(self, name: str, function: Any) -> None:
         # A function that has several names is traced once.
@@ -560,27 +569,22 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {specs}."
             )
-        names = argument_names(specs, function)
+        names = argument_names(args, kwargs, function)
 
         def by_name(**tensors: Any) -> Any:
             ordered = [tensors[n] for n in names]
             positional, named = nest.pack_sequence_as((args, kwargs), ordered)
-            return as_dictionary(name, call(*positional, **named))
+            return as_dictionary(call(*positional, **named))
 
         named_specs = {
             n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
         }
         named_call: Any = by_name
         if isinstance(call, TextCall):
-            named_call = _with_names(name, call, names, (args, kwargs))
-        try:
-            if any(s.shape.rank is None for s in specs):
-                return self._signature_by_rank(name, named_call, named_specs)
-            return self._program(name, named_call, (), named_specs)
-        except Unsaved as error:
-            raise ValueError(
-                f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
-            ) from None
+            named_call = _with_names(call, names, (args, kwargs))
+        if any(s.shape.rank is None for s in specs):
+            return self._signature_by_rank(name, named_call, named_specs)
+        return self._program(name, named_call, (), named_specs)
 
     def _signature_by_rank(self, name: str, call: Any, specs: dict[str, Any]) -> dict[str, Any]:
         """A signature of tensors of unknown rank: a program for each."""
@@ -599,13 +603,13 @@ def _without_text(leaf: Any) -> Any:
     return None if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string" else leaf
 
 
-def _with_names(name: str, call: TextCall, names: list[str], structure: Any) -> TextCall:
+def _with_names(call: TextCall, names: list[str], structure: Any) -> TextCall:
     """A function of strings that takes its tensors by name, and gives them so."""
     order = sorted(names)
 
     def rest(results: Any, **tensors: Any) -> Any:
         positional, named = nest.pack_sequence_as(structure, [tensors[n] for n in names])
-        return as_dictionary(name, call.rest(results, *positional, **named))
+        return as_dictionary(call.rest(results, *positional, **named))
 
     steps = [(order.index(names[at]), steps) for at, steps in call.steps]
     return TextCall(steps, call.specs, rest, rest)
