@@ -5,7 +5,9 @@ import pytest
 
 import meshflow as tf
 from helpers import assert_close
-from meshflow.saved_model.graph.nodes import Type, add_node, constant, shape
+from meshflow.checkpoint.bundle_writer import write_bundle
+from meshflow.saved_model.graph.messages import SavedModel
+from meshflow.saved_model.graph.nodes import Type, add_node, constant, put_shape, shape
 
 v1 = tf.compat.v1
 WEIGHTS = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]], np.float32)
@@ -68,3 +70,48 @@ def test_what_is_no_frozen_graph_is_refused(definition):
         v1.import_graph_def(definition)
     with pytest.raises(tf.errors.UnimplementedError, match=r"tf\.function"):
         v1.wrap_function(lambda: None, [])
+
+
+@pytest.fixture
+def first_version(tmp_path):
+    """A SavedModel as version 1 wrote it: x @ w + b, with variables of both kinds."""
+    saved = SavedModel(saved_model_schema_version=1)
+    meta = saved.meta_graphs.add()
+    meta.meta_info_def.tags.append("serve")
+    nodes, kind = meta.graph_def.node, Type(1)
+    add_node(nodes, "x", "Placeholder", dtype=kind, shape=shape([None, 3]))
+    add_node(nodes, "w", "VariableV2", dtype=kind, shape=shape([3, 2]))
+    add_node(nodes, "w/read", "Identity", ["w"], T=kind)
+    add_node(nodes, "b", "VarHandleOp", dtype=kind, shape=shape([2]), shared_name=b"b")
+    add_node(nodes, "b/read", "ReadVariableOp", ["b"], dtype=kind)
+    add_node(nodes, "product", "MatMul", ["x", "w/read"], T=kind)
+    add_node(nodes, "y", "AddV2", ["product", "b/read"], T=kind)
+    add_node(nodes, "z", "Relu", ["y"], T=kind)
+    signature = meta.signature_def["serving_default"]
+    signature.method_name = "tensorflow/serving/predict"
+    for place, name, sizes in (
+        (signature.inputs, "x", [None, 3]),
+        (signature.outputs, "y", [None, 2]),
+    ):
+        place[name].name, place[name].dtype = f"{name}:0", 1
+        put_shape(place[name].tensor_shape, sizes)
+    (tmp_path / "variables").mkdir()
+    write_bundle(
+        tmp_path / "variables" / "variables", {"w": WEIGHTS, "b": np.array([1.0, -9.0], np.float32)}
+    )
+    (tmp_path / "saved_model.pb").write_bytes(saved.SerializeToString())
+    return tmp_path
+
+
+def test_models_of_version_1_have_signatures_variables_and_parts(first_version):
+    loaded = tf.saved_model.load(first_version)
+    x = np.array([[1.0, 2.0, 3.0]], np.float32)
+    expected = x @ WEIGHTS + [1.0, -9.0]
+    assert_close(loaded.signatures["serving_default"](x=x)["y"], expected, 1e-6)
+    assert [v.name for v in loaded.variables] == ["w:0", "b:0"]
+    assert loaded.graph.get_operation_by_name("w").type == "VariableV2"
+    part = loaded.prune(["x:0"], {"z": "z:0", "b": "b/read:0"})
+    assert_close(part(x)["z"], np.maximum(expected, 0), 1e-6)
+    assert part(x)["b"].numpy().tolist() == [1.0, -9.0]
+    loaded.variables[1].assign([2.0, 2.0])
+    assert_close(part(x)["z"], np.maximum(x @ WEIGHTS + 2, 0), 1e-6)
