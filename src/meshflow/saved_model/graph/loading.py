@@ -34,7 +34,7 @@ from meshflow.saved_model.graph.structured import taken
 from meshflow.saved_model.restored import Restored, own_name, put_child
 from meshflow.saved_model.structures import packed
 
-__all__ = ["load", "meta_graph"]
+__all__ = ["has_graph", "load", "meta_graph"]
 
 _log = logging.getLogger("meshflow")
 _CONTAINERS: dict[str, Callable[[], Any]] = {
@@ -49,6 +49,15 @@ _FILLING = frozenset(
     + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
 )
 _INIT = "__saved_model_init_op"
+
+
+def has_graph(path: str) -> bool:
+    """Whether a folder has TensorFlow's description of a model, its own or one beside Meshflow's.
+
+    Args:
+      path: the folder.
+    """
+    return gfile.exists(gfile.join(path, GRAPH_FILE))
 
 
 def meta_graph(path: str, tags: Any = None) -> Any:
