@@ -115,3 +115,53 @@ def test_models_of_version_1_have_signatures_variables_and_parts(first_version):
     assert part(x)["b"].numpy().tolist() == [1.0, -9.0]
     loaded.variables[1].assign([2.0, 2.0])
     assert_close(part(x)["z"], np.maximum(x @ WEIGHTS + 2, 0), 1e-6)
+
+
+def test_signatures_of_version_1_are_messages(first_version):
+    names, graph = v1.saved_model, tf.saved_model.load(first_version).graph
+    x, y = (graph.get_tensor_by_name(name) for name in ("x:0", "y:0"))
+    made = names.predict_signature_def({"x": x}, {"y": y})
+    assert made.inputs["x"].name == "x:0" and made.inputs["x"].dtype == 1
+    assert [d.size for d in made.inputs["x"].tensor_shape.dim] == [-1, 3]
+    assert made.method_name == names.signature_constants.PREDICT_METHOD_NAME
+    assert names.is_valid_signature(made)
+    found = names.utils.get_tensor_from_tensor_info(made.outputs["y"], graph)
+    assert found.name == "y:0"
+    empty = names.signature_def_utils.build_signature_def({}, {}, made.method_name)
+    assert not names.is_valid_signature(empty)
+    with pytest.raises(ValueError, match="take strings"):
+        names.regression_signature_def(x, y)
+    with pytest.raises(ValueError, match="cannot be None or empty"):
+        names.predict_signature_def({}, {"y": y})
+    with pytest.raises(RuntimeError, match="tensor of an imported graph"):
+        names.build_tensor_info(tf.constant(1.0))
+    words = v1.GraphDef()
+    add_node(words.node, "words", "Placeholder", dtype=Type(7), shape=shape([None]))
+    wrapped = v1.wrap_function(lambda: v1.import_graph_def(words, name=""), [])
+    given = wrapped.graph.get_tensor_by_name("words:0")
+    made = names.classification_signature_def(given, given, y)
+    assert sorted(made.outputs) == ["classes", "scores"] and names.is_valid_signature(made)
+    assert names.is_valid_signature(names.regression_signature_def(given, y))
+
+
+def test_what_needs_a_session_says_what_to_use(first_version):
+    names = v1.saved_model
+    for name in ("simple_save", "Builder", "load"):
+        with pytest.raises(NotImplementedError, match="session"):
+            getattr(names, name)
+    assert not hasattr(names.loader, "load")
+    assert names.loader.maybe_saved_model_directory(str(first_version))
+    assert names.tag_constants.SERVING == names.SERVING == "serve"
+    assert names.load_v2(first_version).signatures
+
+
+def test_tags_and_options(tmp_path):
+    options = tf.saved_model.SaveOptions(extra_tags=["mine"], experimental_variable_policy=None)
+    tf.saved_model.save(tf.Module(), tmp_path, options=options)
+    saved = SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
+    assert sorted(saved.meta_graphs[0].meta_info_def.tags) == ["mine", "serve"]
+    load = tf.saved_model.LoadOptions(experimental_variable_policy="expand_distributed_variables")
+    assert load.allow_partial_checkpoint is False
+    assert tf.saved_model.load(tmp_path, options=load).signatures == {}
+    with pytest.raises(ValueError, match="experimental_variable_policy"):
+        tf.saved_model.LoadOptions(experimental_variable_policy="other")

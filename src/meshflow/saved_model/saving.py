@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -78,7 +78,7 @@ def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None)
       signatures: a function, or functions by name, that take tensors by name and return tensors or a
         dictionary of them; made by `tf.function` with an `input_signature`, or concrete functions. Default: a
         Keras model's prediction, or the object's only traced `tf.function`.
-      options: a `SaveOptions`; accepted.
+      options: a `SaveOptions`.
 
     Raises:
       ValueError: when the object or a signature is none.
@@ -171,7 +171,8 @@ def content(
     writer.functions_of_objects()
     writer.signatures(signatures)
     made = Content(writer.arrays, {"saved_model": writer.manifest}, files=writer.files)
-    writer.for_tensorflow(made, getattr(options, "experimental_custom_gradients", True))
+    gradients = getattr(options, "experimental_custom_gradients", True)
+    writer.for_tensorflow(made, gradients, getattr(options, "extra_tags", None) or ())
     return made
 
 
@@ -455,7 +456,7 @@ class _Writer:
 
     # ---- TensorFlow's part -----------------------------------------------------------------
 
-    def for_tensorflow(self, made: Content, gradients: bool) -> None:
+    def for_tensorflow(self, made: Content, gradients: bool, tags: Iterable[str]) -> None:
         """Adds what TensorFlow needs to load it."""
         try:
             from meshflow.saved_model.graph.writer import GraphWriter  # noqa: PLC0415 - it needs an optional package
@@ -476,7 +477,7 @@ class _Writer:
                 made.arrays[node["file"]] = (node["name"], objects[number]._value)
             keys[number] = made.keys[node["file"]] = key
             made.nodes[-1].attributes.append(Attribute(VARIABLE, node["name"], key))
-        writer = GraphWriter(nodes, objects, keys, gradients)
+        writer = GraphWriter(nodes, objects, keys, gradients, list(tags))
         for function in self._functions:
             writer.add_function(*function)
         if hasattr(self._root, "_saved_functions"):
