@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import meshflow as tf
-from meshflow.core.functions import kept_executables
+from meshflow.core.functions import concrete_function, kept_executables
 from meshflow.environment.jax_internals import export_lowering
 
 
@@ -113,3 +114,20 @@ def test_scipy_is_for_linear_algebra(monkeypatch):
         program = jax.export.deserialize(jax.export.export(jax.jit(run))(spec).serialize())
         x = np.eye(3, dtype="float32") + 1
         np.testing.assert_allclose(jax.jit(program.call)(x), run(x), rtol=1e-6)
+
+
+def test_what_jax_keeps_is_compiled_again(tmp_path, cache, monkeypatch):
+    path = str(tmp_path / "saved")
+    tf.saved_model.save(Counter(3.0), path)
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    compilation_cache.reset_cache()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(concrete_function, "kept_program", lambda program, *_: program)
+            first = results(path)
+        assert list((tmp_path / "cache").glob("*-cache")) and not cache()
+        assert [results(path), results(path)] == [first, first] and len(cache()) == 1
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+        compilation_cache.reset_cache()

@@ -20,10 +20,13 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from meshflow._version import __version__
+from meshflow.core.functions.scope_names import apart
 from meshflow.core.runtime import compiled_programs
 
 __all__ = ["KeptProgram", "kept_program"]
 
+# Of what is kept: another number when it is kept otherwise.
+_FORM = 2
 # Calls of linear algebra go to addresses that JAX finds while it lowers a program.
 _NEEDS_LOWERING = b"lapack_"
 
@@ -73,7 +76,9 @@ class KeptProgram:
         return compiled
 
     def _compiled(self, operands: Sequence[Any]) -> Any:
-        return self._program.lower(*operands).compile()
+        # One that JAX's cache gives has no code to be written once more.
+        with apart():
+            return self._program.lower(*operands).compile()
 
 
 def kept_program(program: Any, closed: Any, donated: Sequence[int], name: str) -> Any:
@@ -153,4 +158,12 @@ def _host() -> tuple[Any, ...]:
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         features = next((line for line in file if line.startswith(("flags", "Features"))), "")
     threads = os.environ.get("NPROC"), os.cpu_count()
-    return __version__, jax.__version__, jax.lib.__version__, platform.machine(), features, threads
+    return (
+        _FORM,
+        __version__,
+        jax.__version__,
+        jax.lib.__version__,
+        platform.machine(),
+        features,
+        threads,
+    )
