@@ -3,5 +3,5 @@
 FORMATS = (
     *("png", "jpeg", "gif", "bmp", "wav", "npy", "tfrecord", "protos", "csv"),
     *("models", "weights", "manifests", "bundles", "elements", "events", "tars", "graphs"),
-    "safetensors",
+    *("safetensors", "saved_manifests"),
 )

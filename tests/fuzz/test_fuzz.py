@@ -37,7 +37,9 @@ class Reader:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         program = [sys.executable, str(HERE / "child.py")]
         path = os.pathsep.join(p for p in sys.path if p)
-        environment = {**os.environ, "PYTHONPATH": path}
+        # What is compiled of damaged files stays with this process.
+        kept = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+        environment = {**kept, "PYTHONPATH": path, "MESHFLOW_CACHE_DIR": ""}
         self._process = subprocess.Popen(program, **pipes, env=environment)
         self._rest = b""
         assert self._line(240) == "ready"

@@ -5,7 +5,9 @@ import pytest
 
 import meshflow as tf
 from helpers import assert_close
-from meshflow.saved_model.graph.nodes import Type, add_node, constant, shape
+from meshflow.checkpoint.bundle_writer import write_bundle
+from meshflow.saved_model.graph.messages import SavedModel
+from meshflow.saved_model.graph.nodes import Type, add_node, constant, put_shape, shape
 
 v1 = tf.compat.v1
 WEIGHTS = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]], np.float32)
@@ -68,3 +70,98 @@ def test_what_is_no_frozen_graph_is_refused(definition):
         v1.import_graph_def(definition)
     with pytest.raises(tf.errors.UnimplementedError, match=r"tf\.function"):
         v1.wrap_function(lambda: None, [])
+
+
+@pytest.fixture
+def first_version(tmp_path):
+    """A SavedModel as version 1 wrote it: x @ w + b, with variables of both kinds."""
+    saved = SavedModel(saved_model_schema_version=1)
+    meta = saved.meta_graphs.add()
+    meta.meta_info_def.tags.append("serve")
+    nodes, kind = meta.graph_def.node, Type(1)
+    add_node(nodes, "x", "Placeholder", dtype=kind, shape=shape([None, 3]))
+    add_node(nodes, "w", "VariableV2", dtype=kind, shape=shape([3, 2]))
+    add_node(nodes, "w/read", "Identity", ["w"], T=kind)
+    add_node(nodes, "b", "VarHandleOp", dtype=kind, shape=shape([2]), shared_name=b"b")
+    add_node(nodes, "b/read", "ReadVariableOp", ["b"], dtype=kind)
+    add_node(nodes, "product", "MatMul", ["x", "w/read"], T=kind)
+    add_node(nodes, "y", "AddV2", ["product", "b/read"], T=kind)
+    add_node(nodes, "z", "Relu", ["y"], T=kind)
+    signature = meta.signature_def["serving_default"]
+    signature.method_name = "tensorflow/serving/predict"
+    for place, name, sizes in (
+        (signature.inputs, "x", [None, 3]),
+        (signature.outputs, "y", [None, 2]),
+    ):
+        place[name].name, place[name].dtype = f"{name}:0", 1
+        put_shape(place[name].tensor_shape, sizes)
+    (tmp_path / "variables").mkdir()
+    write_bundle(
+        tmp_path / "variables" / "variables", {"w": WEIGHTS, "b": np.array([1.0, -9.0], np.float32)}
+    )
+    (tmp_path / "saved_model.pb").write_bytes(saved.SerializeToString())
+    return tmp_path
+
+
+def test_models_of_version_1_have_signatures_variables_and_parts(first_version):
+    loaded = tf.saved_model.load(first_version)
+    x = np.array([[1.0, 2.0, 3.0]], np.float32)
+    expected = x @ WEIGHTS + [1.0, -9.0]
+    assert_close(loaded.signatures["serving_default"](x=x)["y"], expected, 1e-6)
+    assert [v.name for v in loaded.variables] == ["w:0", "b:0"]
+    assert loaded.graph.get_operation_by_name("w").type == "VariableV2"
+    part = loaded.prune(["x:0"], {"z": "z:0", "b": "b/read:0"})
+    assert_close(part(x)["z"], np.maximum(expected, 0), 1e-6)
+    assert part(x)["b"].numpy().tolist() == [1.0, -9.0]
+    loaded.variables[1].assign([2.0, 2.0])
+    assert_close(part(x)["z"], np.maximum(x @ WEIGHTS + 2, 0), 1e-6)
+
+
+def test_signatures_of_version_1_are_messages(first_version):
+    names, graph = v1.saved_model, tf.saved_model.load(first_version).graph
+    x, y = (graph.get_tensor_by_name(name) for name in ("x:0", "y:0"))
+    made = names.predict_signature_def({"x": x}, {"y": y})
+    assert made.inputs["x"].name == "x:0" and made.inputs["x"].dtype == 1
+    assert [d.size for d in made.inputs["x"].tensor_shape.dim] == [-1, 3]
+    assert made.method_name == names.signature_constants.PREDICT_METHOD_NAME
+    assert names.is_valid_signature(made)
+    found = names.utils.get_tensor_from_tensor_info(made.outputs["y"], graph)
+    assert found.name == "y:0"
+    empty = names.signature_def_utils.build_signature_def({}, {}, made.method_name)
+    assert not names.is_valid_signature(empty)
+    with pytest.raises(ValueError, match="take strings"):
+        names.regression_signature_def(x, y)
+    with pytest.raises(ValueError, match="cannot be None or empty"):
+        names.predict_signature_def({}, {"y": y})
+    with pytest.raises(RuntimeError, match="tensor of an imported graph"):
+        names.build_tensor_info(tf.constant(1.0))
+    words = v1.GraphDef()
+    add_node(words.node, "words", "Placeholder", dtype=Type(7), shape=shape([None]))
+    wrapped = v1.wrap_function(lambda: v1.import_graph_def(words, name=""), [])
+    given = wrapped.graph.get_tensor_by_name("words:0")
+    made = names.classification_signature_def(given, given, y)
+    assert sorted(made.outputs) == ["classes", "scores"] and names.is_valid_signature(made)
+    assert names.is_valid_signature(names.regression_signature_def(given, y))
+
+
+def test_what_needs_a_session_says_what_to_use(first_version):
+    names = v1.saved_model
+    for name in ("simple_save", "Builder", "load"):
+        with pytest.raises(NotImplementedError, match="session"):
+            getattr(names, name)
+    assert not hasattr(names.loader, "load")
+    assert names.loader.maybe_saved_model_directory(str(first_version))
+    assert names.tag_constants.SERVING == names.SERVING == "serve"
+    assert names.load_v2(first_version).signatures
+
+
+def test_tags_and_options(tmp_path):
+    options = tf.saved_model.SaveOptions(extra_tags=["mine"], experimental_variable_policy=None)
+    tf.saved_model.save(tf.Module(), tmp_path, options=options)
+    saved = SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
+    assert sorted(saved.meta_graphs[0].meta_info_def.tags) == ["mine", "serve"]
+    load = tf.saved_model.LoadOptions(experimental_variable_policy="expand_distributed_variables")
+    assert load.allow_partial_checkpoint is False
+    assert tf.saved_model.load(tmp_path, options=load).signatures == {}
+    with pytest.raises(ValueError, match="experimental_variable_policy"):
+        tf.saved_model.LoadOptions(experimental_variable_policy="other")

@@ -102,6 +102,18 @@ class Texts(tf.Module):
         strong = tf.strings.to_hash_bucket_strong(x, 50, [1, 2])
         return tf.gather(x, [1, 0]), tf.tile(x, [2]), strong, tuple(tf.unique(x))
 
+    @tf.function(input_signature=[Spec([None], tf.string)])
+    def spelled(self, x):
+        lengths = tf.strings.length(x)
+        coded = tf.io.encode_base64(x, pad=True)
+        return (
+            tf.strings.as_string(lengths),
+            tf.where(lengths > 3, x, "short"),
+            tf.reshape(tf.strings.reduce_join(x), [1]),
+            tf.io.decode_base64(coded),
+            tf.strings.unicode_transcode(coded, "UTF-8", "UTF-16-BE"),
+        )
+
 
 class Trained(tf.Module):
     """A step of training for any batch."""
@@ -139,7 +151,7 @@ CASES = {
     "texts": (
         Texts,
         [
-            *((name, [x]) for name in ("vectors", "moved") for x in (TEXTS, TEXTS[:2])),
+            *((name, [x]) for name in ("vectors", "moved", "spelled") for x in (TEXTS, TEXTS[:2])),
             ("vectors", [TEXTS[2:3]]),
             ("numbers", [WORDS]),
         ],

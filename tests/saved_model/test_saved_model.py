@@ -413,8 +413,10 @@ def test_programs_call_no_foreign_code(in_gradient):
     spec = jax.ShapeDtypeStruct((3,), "float32")
     program = jax.export.export(jax.jit(own), disabled_checks=allowed)(spec)
     data = bytes(program.serialize(vjp_order=1))
+    call = programs.loaded(data).call
+    run = (lambda x: jax.vjp(call, x)[1](x)) if in_gradient else call
     with pytest.raises(tf.errors.InvalidArgumentError, match="foreign_code"):
-        programs.loaded(data).vjp()
+        jax.jit(run).lower(spec)
 
 
 @pytest.mark.parametrize("name", ["__class__", "__dict__", "../../x"])
@@ -519,3 +521,41 @@ def test_functions_that_are_the_same_share_a_program_and_own_gradients_stay(tmp_
         assert y.numpy().tolist() == [2.0, 8.0]
         assert tape.gradient(y, x).numpy().tolist() == [slope, slope]
     assert len(made) == len(list((tmp_path / "model").glob("program_*"))) == 3
+
+
+def _returning(make):
+    module = tf.Module()
+    module.run = tf.function(
+        make, input_signature=[{"a": tf.TensorSpec([2]), "b": tf.TensorSpec([])}]
+    )
+    return module
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda d: {"a": {"b": d["a"]}}, "'a'.*tensor, a list of tensors"),
+        (lambda d: [d["a"], [d["b"]]], "'output_1'.*flat"),
+        (lambda d: {"a": None}, "None of type NoneType"),
+        (lambda d: {1: d["a"]}, "key 1, which is no string"),
+    ],
+)
+def test_signatures_return_flat_tensors(folder, make, said):
+    module = _returning(make)
+    with pytest.raises(ValueError, match=f"signature 'serving_default' takes or returns .*{said}"):
+        tf.saved_model.save(module, folder, signatures=module.run)
+    # Where nobody asked for a signature there is none, and the function is as it was.
+    tf.saved_model.save(module, folder)
+    assert not tf.saved_model.load(folder).signatures
+
+
+def test_parts_of_arguments_and_results_of_signatures_have_names(folder):
+    module = _returning(lambda d: (d["a"] + d["b"], 3.0))
+    tf.saved_model.save(module, folder, signatures=module.run)
+    signature = tf.saved_model.load(folder).signatures["serving_default"]
+    assert sorted(signature.structured_input_signature[1]) == ["d", "d_1"]
+    assert [s.name for s in signature.structured_outputs.values()] == ["output_0", "output_1"]
+    found = signature(d=tf.constant([1.0, 2.0]), d_1=tf.constant(3.0))
+    assert found["output_0"].numpy().tolist() == [4.0, 5.0] and float(found["output_1"]) == 3.0
+    with pytest.raises(TypeError, match="names of signatures must be strings, got 1"):
+        tf.saved_model.save(module, folder, signatures={1: module.run})

@@ -17,6 +17,7 @@ from meshflow.cli.convert import convert
 from meshflow.cli.launch import Job
 from meshflow.cli.plan import SCRIPT, plan
 from meshflow.cli.serve import serve
+from meshflow.cli.show import run, show
 
 app = typer.Typer(
     help="Meshflow: the TensorFlow 2 training stack on JAX/XLA.", no_args_is_help=True
@@ -26,6 +27,8 @@ app.add_typer(profile.app, name="profile")
 
 app.command()(serve)
 app.command()(convert)
+app.command()(show)
+app.command()(run)
 app.command(name="plan", context_settings=SCRIPT)(plan)
 
 

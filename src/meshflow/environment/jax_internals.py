@@ -38,6 +38,7 @@ What may be missing, as there is a slower public way:
 * `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
 * `read_from_device`: an array's value that JAX does not keep beside the array, as `numpy.asarray` has it do.
 * `mlir_lowering`: what makes the MLIR context of each program that is lowered. Public: nothing.
+* `export_lowering`: what lowers programs of `jax.export`, for which JAX imports SciPy. Public: nothing.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ __all__ = [
     "dce_jaxpr",
     "distributed",
     "eager_constant_folding",
+    "export_lowering",
     "jex_backend",
     "jex_core",
     "jex_primitives",
@@ -115,6 +117,7 @@ try:
     platform_lowerings: Any = mlir._platform_specific_lowerings
     read_portable_artifact: Any = runtime.mlir.deserialize_portable_artifact
     write_portable_artifact: Any = _export._module_to_bytecode
+    export_lowering: Any = _export
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(

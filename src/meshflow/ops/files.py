@@ -21,7 +21,7 @@ from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
-from meshflow.ops.deferred_host_values import waits
+from meshflow.ops.deferred_host_values import waits, waits_for_text
 
 __all__ = [
     "decode_base64",
@@ -201,6 +201,7 @@ def decode_raw(
     return from_python(array.reshape(*words.shape, size // kind.size), kind)
 
 
+@waits_for_text(string)
 def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
     """Strings in the web-safe base64 alphabet.
 
@@ -221,6 +222,7 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
     return Tensor(result)
 
 
+@waits_for_text(string)
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     """Strings from the web-safe base64 alphabet, padded or not.
 

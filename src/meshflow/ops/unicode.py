@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor
+from meshflow.ops.deferred_host_values import waits_for_text
 from meshflow.ops.strings import _known as known
 from meshflow.ops.strings import _map as mapped
 from meshflow.ops.strings import _one as one
@@ -125,6 +127,7 @@ def unicode_split(
     return string_tensor([c.encode(input_encoding) for c in replaced])
 
 
+@waits_for_text(string)
 def unicode_transcode(
     input: Any,
     input_encoding: str,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.ops.deferred_host_values import Pending
 from meshflow.saved_model.functions import Choice
 from meshflow.saved_model.structures import Unsaved, packed, unpacked
@@ -31,6 +36,9 @@ __all__ = [
     "specs_of",
     "with_rank",
 ]
+
+# What signatures return, the last in place of tensors.
+_RETURNED = Tensor, Pending, Variable, bool, int, float, complex, np.ndarray, np.generic
 
 
 def functions_of(item: Any) -> Iterator[tuple[str, Any]]:
@@ -163,25 +171,48 @@ def parameters_of(python: Any) -> list[Any]:
     return found
 
 
-def argument_names(specs: list[TensorSpec], function: Any) -> list[str]:
+def argument_names(args: Any, kwargs: Any, function: Any) -> list[str]:
+    """Names of the tensors that a signature takes: each once, so the parts of an argument are numbered."""
     parameters = parameters_of(getattr(function, "python_function", None) or (lambda: None))
-    names = []
-    for place, spec in enumerate(specs):
-        known = parameters[place][0] if place < len(parameters) else f"args_{place}"
-        name = spec.name or known
-        names.append(name if name not in names else f"{name}_{place}")
+    of_arguments = {i: p[0] for i, p in enumerate(parameters)}
+    called = [(of_arguments.get(i, f"args_{i}"), arg) for i, arg in enumerate(args)]
+    names: list[str] = []
+    for known, argument in (*called, *kwargs.items()):
+        for spec in nest.flatten(argument):
+            name = base = spec.name or known
+            for number in itertools.count(1):
+                if name not in names:
+                    break
+                name = f"{base}_{number}"
+            names.append(name)
     return names
 
 
-def as_dictionary(name: str, result: Any) -> dict[str, Any]:
-    if isinstance(result, Mapping):
-        return dict(result)
-    flat = nest.flatten(result)
-    if not all(isinstance(t, (Tensor, Pending)) for t in flat):
-        raise ValueError(
-            f"tf.saved_model.save: signature {name!r} must return tensors, got {result!r}."
-        )
-    return {f"output_{i}": tensor for i, tensor in enumerate(flat)}
+def as_dictionary(result: Any) -> dict[str, Any]:
+    """What a signature returns, by name.
+
+    Args:
+      result: a tensor, a sequence of tensors, or a dictionary of them by strings.
+
+    Raises:
+      Unsaved: for other results.
+    """
+    if not isinstance(result, Mapping):
+        parts = result if isinstance(result, (list, tuple)) else [result]
+        result = {f"output_{i}": part for i, part in enumerate(parts)}
+    for name, value in result.items():
+        if not isinstance(name, str):
+            raise Unsaved(f"a dictionary with the key {name!r}, which is no string")
+        if not isinstance(value, _RETURNED):
+            raise Unsaved(
+                f"{value!r} of type {type(value).__name__} as {name!r}, where it may return a tensor, a list of "
+                "tensors, or a dictionary of tensors by name: return nested ones flat"
+            )
+    return {name: _as_tensor(value) for name, value in result.items()}
+
+
+def _as_tensor(value: Any) -> Any:
+    return value if isinstance(value, (Tensor, Pending)) else convert_to_tensor(value)
 
 
 def specs_of(args: Any, kwargs: Any) -> list[TensorSpec]:

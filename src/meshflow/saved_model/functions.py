@@ -285,7 +285,11 @@ class Signature(Signed):
         """Specs of the results by name."""
         specs = self._alternative.program.out_specs
         structure = self._alternative.structure
-        return nest.map_structure(lambda s: specs[s.index] if isinstance(s, Slot) else s, structure)
+        found = {n: specs[s.index] if isinstance(s, Slot) else s for n, s in structure.items()}
+        return {
+            n: TensorSpec(s.shape, s.dtype, n) if isinstance(s, TensorSpec) else s
+            for n, s in found.items()
+        }
 
     @property
     def captured_inputs(self) -> list[Any]:

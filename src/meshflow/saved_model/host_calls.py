@@ -20,7 +20,7 @@ from meshflow.core.values.dtypes import as_dtype, bool_, int32, int64, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.io.parsing import parse_feature
-from meshflow.ops import array, hashing, strings
+from meshflow.ops import array, files, hashing, strings, unicode
 from meshflow.ops import math as _math
 from meshflow.ops.array import gather_scatter, ordering
 from meshflow.ops.image import boxes
@@ -189,6 +189,13 @@ HOST_CALLS: dict[str, HostCall] = {
     "substr": HostCall(strings.substr, ("pos", "len", "unit")),
     "regex_replace": HostCall(strings.regex_replace, ("pattern", "rewrite", "replace_global")),
     "regex_full_match": HostCall(strings.regex_full_match, ("pattern",), bool_),
+    "encode_base64": HostCall(files.encode_base64, ("pad",)),
+    "decode_base64": HostCall(files.decode_base64),
+    "unicode_transcode": HostCall(
+        unicode.unicode_transcode,
+        ("input_encoding", "output_encoding", "errors", "replacement_char")
+        + ("replace_control_characters",),
+    ),
     "to_hash_bucket_fast": HostCall(hashing.to_hash_bucket_fast, ("num_buckets",), int64),
     "to_hash_bucket": HostCall(hashing.to_hash_bucket, ("num_buckets",), int64),
     "to_hash_bucket_strong": HostCall(hashing.to_hash_bucket_strong, ("num_buckets", "key"), int64),
@@ -212,6 +219,7 @@ HOST_CALLS: dict[str, HostCall] = {
     "as_string": HostCall(
         strings.as_string,
         ("precision", "scientific", "shortest", "width", "fill"),
+        string,
     ),
     "join": HostCall(strings.join, ("separator",)),
     "reduce_join": HostCall(
@@ -242,7 +250,8 @@ HOST_CALLS: dict[str, HostCall] = {
     "where": HostCall(
         array.where,
         ("x", "y"),
-        like=lambda first, x, y: jnp.where(first, x, y),
+        string,
+        lambda first, x, y: jnp.where(first, x, y),
     ),
     "equal": HostCall(_math.equal, ("y",), bool_, lambda first, y: first == y),
     "not_equal": HostCall(_math.not_equal, ("y",), bool_, lambda first, y: first != y),

@@ -306,11 +306,11 @@ def loaded(data: bytes) -> Any:
       data: its result.
 
     Returns:
-      A `jax.export.Exported`, whose gradient is looked at when it is asked for.
+      A `jax.export.Exported`, which is looked at when it is compiled: a program with calls of other code than XLA's
+      own raises `InvalidArgumentError` then.
 
     Raises:
       ImportError: without the package flatbuffers.
-      InvalidArgumentError: for a program with calls of other code than XLA's own.
     """
     try:
         program = jax.export.deserialize(bytearray(data))
@@ -318,15 +318,24 @@ def loaded(data: bytes) -> Any:
         raise ImportError(
             "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
         ) from None
-    return _without_foreign_calls(program)
+    return _checked(program)
 
 
-def _without_foreign_calls(program: Any) -> Any:
-    refuse_foreign_calls(program.mlir_module())
-    if not program.has_vjp():
-        return program
-    backward = functools.cache(lambda: _without_foreign_calls(program.vjp()))
-    return dataclasses.replace(program, _get_vjp=lambda _: backward())
+class _Checked(jax.export.Exported):
+    """A program of a file, whose calls are looked at before it is read as StableHLO."""
+
+    def mlir_module(self, serialized: bool = True) -> Any:
+        content = super().mlir_module()
+        refuse_foreign_calls(content)
+        return content if serialized else super().mlir_module(serialized=False)
+
+
+def _checked(program: Any) -> _Checked:
+    fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
+    if program.has_vjp():
+        backward = functools.cache(lambda: _checked(program.vjp()))
+        fields["_get_vjp"] = lambda _: backward()
+    return _Checked(**fields)
 
 
 def refuse_foreign_calls(text: str) -> None:

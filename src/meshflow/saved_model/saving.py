@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -78,7 +78,7 @@ def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None)
       signatures: a function, or functions by name, that take tensors by name and return tensors or a
         dictionary of them; made by `tf.function` with an `input_signature`, or concrete functions. Default: a
         Keras model's prediction, or the object's only traced `tf.function`.
-      options: a `SaveOptions`; accepted.
+      options: a `SaveOptions`.
 
     Raises:
       ValueError: when the object or a signature is none.
@@ -171,7 +171,8 @@ def content(
     writer.functions_of_objects()
     writer.signatures(signatures)
     made = Content(writer.arrays, {"saved_model": writer.manifest}, files=writer.files)
-    writer.for_tensorflow(made, getattr(options, "experimental_custom_gradients", True))
+    gradients = getattr(options, "experimental_custom_gradients", True)
+    writer.for_tensorflow(made, gradients, getattr(options, "extra_tags", None) or ())
     return made
 
 
@@ -358,7 +359,7 @@ class _Writer:
         structure = packed((args, kwargs))
         try:
             entry, program = self._traced(name, call, args, kwargs)
-        except (UnimplementedError, ImportError):
+        except (UnimplementedError, ImportError, Unsaved):
             raise
         except Exception as error:
             if not is_for_any_size(args, kwargs):
@@ -466,7 +467,7 @@ class _Writer:
 
     # ---- TensorFlow's part -----------------------------------------------------------------
 
-    def for_tensorflow(self, made: Content, gradients: bool) -> None:
+    def for_tensorflow(self, made: Content, gradients: bool, tags: Iterable[str]) -> None:
         """Adds what TensorFlow needs to load it."""
         try:
             from meshflow.saved_model.graph.writer import GraphWriter  # noqa: PLC0415 - it needs an optional package
@@ -487,7 +488,7 @@ class _Writer:
                 made.arrays[node["file"]] = (node["name"], objects[number]._value)
             keys[number] = made.keys[node["file"]] = key
             made.nodes[-1].attributes.append(Attribute(VARIABLE, node["name"], key))
-        writer = GraphWriter(nodes, objects, keys, gradients)
+        writer = GraphWriter(nodes, objects, keys, gradients, list(tags))
         for function in self._functions:
             writer.add_function(*function)
         if hasattr(self._root, "_saved_functions"):
@@ -528,13 +529,22 @@ class _Writer:
             for name, function in self._default_signatures().items():
                 try:
                     self._add_signature(name, function)
-                except UnimplementedError as error:
+                except (UnimplementedError, Unsaved) as error:
                     _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
             return
         if not isinstance(given, Mapping):
             given = {SERVING: given}
         for name, function in given.items():
-            self._add_signature(name, function)
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"tf.saved_model.save: names of signatures must be strings, got {name!r}."
+                )
+            try:
+                self._add_signature(name, function)
+            except Unsaved as error:
+                raise ValueError(
+                    f"tf.saved_model.save: signature {name!r} takes or returns {error}."
+                ) from None
 
     def _add_signature(self, name: str, function: Any) -> None:
         # A function that has several names is traced once.
@@ -571,27 +581,22 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {specs}."
             )
-        names = argument_names(specs, function)
+        names = argument_names(args, kwargs, function)
 
         def by_name(**tensors: Any) -> Any:
             ordered = [tensors[n] for n in names]
             positional, named = nest.pack_sequence_as((args, kwargs), ordered)
-            return as_dictionary(name, call(*positional, **named))
+            return as_dictionary(call(*positional, **named))
 
         named_specs = {
             n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
         }
         named_call: Any = by_name
         if isinstance(call, TextCall):
-            named_call = _with_names(name, call, names, (args, kwargs))
-        try:
-            if any(s.shape.rank is None for s in specs):
-                return self._signature_by_rank(name, named_call, named_specs)
-            return self._program(name, named_call, (), named_specs)
-        except Unsaved as error:
-            raise ValueError(
-                f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
-            ) from None
+            named_call = _with_names(call, names, (args, kwargs))
+        if any(s.shape.rank is None for s in specs):
+            return self._signature_by_rank(name, named_call, named_specs)
+        return self._program(name, named_call, (), named_specs)
 
     def _signature_by_rank(self, name: str, call: Any, specs: dict[str, Any]) -> dict[str, Any]:
         """A signature of tensors of unknown rank: a program for each."""
@@ -610,13 +615,13 @@ def _without_text(leaf: Any) -> Any:
     return None if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string" else leaf
 
 
-def _with_names(name: str, call: TextCall, names: list[str], structure: Any) -> TextCall:
+def _with_names(call: TextCall, names: list[str], structure: Any) -> TextCall:
     """A function of strings that takes its tensors by name, and gives them so."""
     order = sorted(names)
 
     def rest(results: Any, **tensors: Any) -> Any:
         positional, named = nest.pack_sequence_as(structure, [tensors[n] for n in names])
-        return as_dictionary(name, call.rest(results, *positional, **named))
+        return as_dictionary(call.rest(results, *positional, **named))
 
     steps = [(order.index(names[at]), steps) for at, steps in call.steps]
     return TextCall(steps, call.specs, rest, rest)

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError, NotAvailableError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape, as_shape
@@ -424,7 +424,12 @@ def _as_int64(value: Any) -> Tensor:
     return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 
-class RaggedTensor:
+class _NotAvailable(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise NotAvailableError(f"tf.{cls.__name__}.{name}: {RAGGED_HELP}")
+
+
+class RaggedTensor(metaclass=_NotAvailable):
     """Rows of different lengths, which XLA does not have: the class exists for `isinstance` checks.
 
     Raises:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.functions.kept_executables import KeptProgram, kept_program
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
 from meshflow.core.functions.scope_names import announce
 from meshflow.core.functions.signatures import describe, heading, match, named_specs
@@ -238,6 +239,8 @@ class ConcreteFunction(Signed):
         # JAX takes out operands that nothing reads, and with them the memory for a new value.
         keep = not _reads(closed.jaxpr, self._donated_at)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at, keep_unused=keep)
+        if self.is_stored and not (self._calls_python or from_host or to_host or self._streams):
+            self._compiled = kept_program(self._compiled, closed, self._donated_at, self.name)
         self._is_lowered = False
 
     def _rewritten(self) -> jex_core.ClosedJaxpr:
@@ -343,7 +346,7 @@ class ConcreteFunction(Signed):
 
     def _keeping(self) -> contextlib.AbstractContextManager[Any]:
         """Where programs of files are compiled, which are compiled alike in every process: also short ones are kept."""
-        if not self.is_stored:
+        if not self.is_stored or isinstance(self._compiled, KeptProgram):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 

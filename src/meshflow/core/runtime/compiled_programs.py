@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 import jax
 
-__all__ = ["bound", "keep"]
+__all__ = ["bound", "keep", "kept", "put"]
 
 _LIMIT = 1 << 30
+# Names of JAX's entries and of ours end so.
+_OF_JAX, _OURS = "-cache", ".executable"
 
 
 def keep() -> None:
@@ -35,6 +39,49 @@ def keep() -> None:
     most = int(limit) if limit.isdecimal() else _LIMIT
     if most:
         atexit.register(_bound_if_changed, folder, _changed(folder), most)
+
+
+def kept(key: str) -> bytes | None:
+    """What `put` wrote, or None when it is not there, or damaged.
+
+    Args:
+      key: its name.
+    """
+    path = _entry(key)
+    if path is None:
+        return None
+    with contextlib.suppress(OSError):
+        data = path.read_bytes()
+        size = hashlib.sha256().digest_size
+        if hashlib.sha256(data[size:]).digest() == data[:size]:
+            return data[size:]
+    return None
+
+
+def put(key: str, data: bytes) -> None:
+    """Writes an entry, completely or not at all; a folder that cannot be written to stays as it is.
+
+    Args:
+      key: its name, of letters and digits.
+      data: what it holds.
+    """
+    path = _entry(key)
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(data).digest() + data)
+        os.replace(file.name, path)
+
+
+def _entry(key: str) -> Path | None:
+    """The file of an entry; None where nothing is kept, or not in a folder of this machine."""
+    # JAX defines its options at run time.
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+        return None
+    return Path(folder) / f"{key}{_OURS}"
 
 
 def _changed(folder: str) -> float | None:
@@ -62,7 +109,7 @@ def bound(folder: str, most: int) -> None:
         for entry in entries:
             # Other processes remove them too.
             with contextlib.suppress(OSError):
-                if entry.name.endswith("-cache"):
+                if entry.name.endswith((_OF_JAX, _OURS)):
                     about = entry.stat()
                     used = max(about.st_atime, about.st_mtime)
                     found.append((used, about.st_size, entry.path))

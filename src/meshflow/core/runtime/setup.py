@@ -7,7 +7,13 @@ import warnings
 
 import jax
 
-from meshflow.core.runtime import compiled_programs, determinism, forks, lowering_contexts
+from meshflow.core.runtime import (
+    compiled_programs,
+    determinism,
+    exported_lowerings,
+    forks,
+    lowering_contexts,
+)
 from meshflow.core.runtime.devices import (
     backend_started,
     emulated_tpus,
@@ -32,7 +38,7 @@ def configure() -> None:
 
     * Compiled programs are kept in the user's cache folder, so that a script started a second
       time does not compile again (`compiled_programs.keep`).
-    * Programs are lowered in MLIR contexts that they share.
+    * Programs are lowered in MLIR contexts that they share, exported ones without SciPy unless they need it.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
     * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
     * A process forked after the devices were used raises an error instead of waiting for their threads.
@@ -49,6 +55,7 @@ def configure() -> None:
         # XLA multiplies matrices by a oneDNN of its own, which hears of nothing else.
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", library.ONEDNN_NAMES[limited])
     lowering_contexts.share()
+    exported_lowerings.register()
     lowerings.register()
     epilogues.register()
     packing.register()

@@ -247,6 +247,10 @@ def __getattr__(name: str) -> Any:
         from meshflow.saved_model.graph import frozen  # noqa: PLC0415 - it needs an optional package
 
         return getattr(frozen, name)
+    if name == "saved_model":
+        from meshflow.legacy.compat import saved_models  # noqa: PLC0415 - it needs an optional package
+
+        return saved_models
     if name in _EVENTS:
         return getattr(_protos, name)
     if name in ("io", "python_io"):

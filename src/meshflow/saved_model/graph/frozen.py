@@ -10,21 +10,22 @@ import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshflow.core.runtime.errors import DataLossError, UnimplementedError
+from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.saved_model.graph.attributes import Node, reference
-from meshflow.saved_model.graph.interpreter import Library, Run
+from meshflow.saved_model.graph.interpreter import Library
 from meshflow.saved_model.graph.messages import GraphDef
-from meshflow.saved_model.graph.programs import GraphProgram, slots_of
+from meshflow.saved_model.graph.parts import part_of_graph
+from meshflow.saved_model.graph.programs import slots_of
 
 __all__ = ["GraphDef", "ImportedGraph", "WrappedFunction", "import_graph_def", "wrap_function"]
 
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _importing: contextvars.ContextVar[ImportedGraph | None] = contextvars.ContextVar(
     "importing", default=None
 )
@@ -94,12 +95,15 @@ class GraphTensor:
 class ImportedGraph:
     """A graph that was read.
 
+    Args:
+      variable: gives the variable that a node stands for; none where the file has no values of them.
+
     Attributes:
       prefix: what is before the names that nodes have in the file.
     """
 
-    def __init__(self) -> None:
-        self.prefix = ""
+    def __init__(self, variable: Callable[[Node], Variable] | None = None) -> None:
+        self.prefix, self._variable = "", variable
         self._definition: Any = None
         self.nodes: dict[str, Node] = {}
         self.library = Library([])
@@ -113,6 +117,18 @@ class ImportedGraph:
         self._definition, self.prefix = definition, prefix
         self.nodes = {n.name: Node(n) for n in definition.node}
         self.library = Library(definition.library.function)
+
+    def variable(self, node: Node) -> Variable:
+        """The variable that a node stands for.
+
+        Raises:
+          UnimplementedError: for a graph that is no SavedModel's.
+        """
+        if self._variable is None:
+            raise UnimplementedError(
+                f"The graph has variables, whose values are not in it: {node.name}. Freeze it first, or load the SavedModel."
+            )
+        return self._variable(node)
 
     def as_graph_def(self) -> Any:
         """What it was read from."""
@@ -262,36 +278,11 @@ class PrunedFunction:
         self._names = [tensor.op.name for tensor in self.inputs]
         fed = [t.op._node.name for t in self.inputs]
         wanted = [(t.op._node.name, t.value_index) for t in self.outputs]
-        reached = self._reached([n for n, _ in wanted], set(fed))
-        held = [node.name for node in reached if node.op in _VARIABLES]
-        if held:
-            raise UnimplementedError(
-                f"The graph has variables, whose values are not in it: {held[:5]}. Freeze it first, or load the SavedModel."
-            )
-
-        def body(run: Run, values: list[Any]) -> list[Any]:
-            found: dict[str, Any] = {n: [v] for n, v in zip(fed, values, strict=True)}
-            run.evaluate(graph.nodes, found, [n for n, _ in wanted], name)
-            return [found[n][index] for n, index in wanted]
-
         specs = [TensorSpec(None, t.dtype) for t in self.outputs]
         structure = slots_of(nest.map_structure(lambda t: TensorSpec(None, t.dtype), fetches))
-        host = graph.library.needs_host(reached)
-        self._program = GraphProgram(name, graph.library, body, [], structure, specs, host)
-
-    def _reached(self, wanted: list[str], seen: set[str]) -> list[Node]:
-        """Nodes that some need."""
-        found = []
-        while wanted:
-            name = wanted.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name not in self.graph.nodes:
-                raise DataLossError(f"the graph has no node {name!r}, which it uses.")
-            found.append(self.graph.nodes[name])
-            wanted += [n for n, _, _ in found[-1].inputs]
-        return found
+        self._program = part_of_graph(
+            name, graph.library, graph.nodes, fed, wanted, graph.variable, structure, specs
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the fetched tensors.

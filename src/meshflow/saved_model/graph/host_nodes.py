@@ -168,9 +168,12 @@ def _join(nodes: HostNodes, first: Any, separator: Any) -> str:
 
 
 def _reduce_join(nodes: HostNodes, first: Any, axis: Any, keepdims: bool, separator: Any) -> str:
+    text = nodes.ref(first)
+    if axis is None and keepdims:
+        raise Unsaved("tf.strings.reduce_join of all axes, which are kept")
     if axis is None:
-        raise Unsaved("tf.strings.reduce_join without an axis")
-    inputs = [nodes.ref(first), nodes.ref(axis, np.int32)]
+        text, axis = _reshape(nodes, first, [-1]), 0
+    inputs = [text, nodes.ref(axis, np.int32)]
     return nodes.op("ReduceJoin", inputs, keep_dims=keepdims, separator=_attribute(separator))
 
 
@@ -404,6 +407,9 @@ _ADDED: dict[str, Callable[..., str]] = {
     "substr": _substr,
     "regex_replace": _plain("StaticRegexReplace"),
     "regex_full_match": _plain("StaticRegexFullMatch"),
+    "encode_base64": _plain("EncodeBase64"),
+    "decode_base64": _plain("DecodeBase64"),
+    "unicode_transcode": _plain("UnicodeTranscode"),
     "to_hash_bucket_fast": _plain("StringToHashBucketFast"),
     "to_hash_bucket": _hashed,
     "to_hash_bucket_strong": _strong,

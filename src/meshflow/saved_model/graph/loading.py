@@ -24,15 +24,17 @@ from meshflow.files import gfile
 from meshflow.saved_model.assets import Asset, file_of
 from meshflow.saved_model.functions import Alternative, Choice, Signature, restored_function
 from meshflow.saved_model.graph.attributes import Node, reference, sizes
+from meshflow.saved_model.graph.frozen import ImportedGraph, WrappedFunction
 from meshflow.saved_model.graph.interpreter import Library, Run
 from meshflow.saved_model.graph.messages import DecodeError, SavedModel
 from meshflow.saved_model.graph.ops.text import Table
+from meshflow.saved_model.graph.parts import VARIABLE_OPS, part_of_graph
 from meshflow.saved_model.graph.programs import GraphProgram, known, slots_of
 from meshflow.saved_model.graph.structured import taken
 from meshflow.saved_model.restored import Restored, own_name, put_child
 from meshflow.saved_model.structures import packed
 
-__all__ = ["load", "meta_graph"]
+__all__ = ["has_graph", "load", "meta_graph"]
 
 _log = logging.getLogger("meshflow")
 _CONTAINERS: dict[str, Callable[[], Any]] = {
@@ -46,8 +48,16 @@ _FILLING = frozenset(
     + ("HashTableV2", "MutableHashTableV2", "LookupTableImportV2", "InitializeTableV2")
     + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
 )
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _INIT = "__saved_model_init_op"
+
+
+def has_graph(path: str) -> bool:
+    """Whether a folder has TensorFlow's description of a model, its own or one beside Meshflow's.
+
+    Args:
+      path: the folder.
+    """
+    return gfile.exists(gfile.join(path, GRAPH_FILE))
 
 
 def meta_graph(path: str, tags: Any = None) -> Any:
@@ -119,13 +129,19 @@ class _SignatureReader:
 
     def root(self) -> Restored:
         """The object."""
+        for node in self._nodes.values():
+            if node.op in VARIABLE_OPS and self._name_of(node) in (self._bundle or ()):
+                self._named_variable(node)
         root = Restored(name=None)
         root.signatures = {
             name: self._main_signature(name, definition)
             for name, definition in self._meta.signature_def.items()
             if name != _INIT and definition.outputs
         }
-        root.graph_variables = list(self._variables.values())
+        root._ordered = tuple(self._variables.values())
+        graph = ImportedGraph(self._named_variable)
+        graph.take(self._meta.graph_def, "")
+        root.graph, root.prune = graph, WrappedFunction(graph).prune
         return root
 
     def _main_signature(self, name: str, definition: Any) -> Signature:
@@ -134,45 +150,24 @@ class _SignatureReader:
         specs = {n: _spec(definition.inputs[n], n) for n in names}
         outs = {n: _spec(definition.outputs[n], n) for n in sorted(definition.outputs)}
         fed = [reference(definition.inputs[n].name)[0] for n in names]
-        wanted = [reference(definition.outputs[n].name) for n in outs]
-        reached = self._reached(wanted, set(fed))
-        handles = [n.name for n in reached if n.op in _VARIABLES]
-        captured = [self._named_variable(self._nodes[h]) for h in handles]
-
-        def body(run: Run, values: list[Any]) -> list[Any]:
-            found: dict[str, Any] = {n: [v] for n, v in zip([*fed, *handles], values, strict=True)}
-            for handle in handles:
-                if self._nodes[handle].op != "VarHandleOp":
-                    found[handle] = [run.read(found[handle][0])]
-            run.evaluate(self._nodes, found, [n for n, _, _ in wanted], f"signature {name}")
-            return [found[n][index] for n, _, index in wanted]
-
-        program = GraphProgram(
+        wanted = [reference(definition.outputs[n].name)[::2] for n in outs]
+        program = part_of_graph(
             name,
             self._library,
-            body,
-            captured,
+            self._nodes,
+            fed,
+            wanted,
+            self._named_variable,
             slots_of(outs),
             list(outs.values()),
-            self._library.needs_host(reached),
         )
         return Signature(name, Alternative(((), specs), slots_of(outs), program))
 
-    def _reached(self, wanted: Any, fed: set[str]) -> list[Node]:
-        """Nodes that some need."""
-        waiting, seen, found = [n for n, _, _ in wanted], set(fed), []
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            node = self._nodes[name]
-            found.append(node)
-            waiting += [n for n, _, _ in node.inputs]
-        return found
+    def _name_of(self, node: Node) -> str:
+        return node.text("shared_name") or node.name
 
     def _named_variable(self, node: Node) -> Variable:
-        name = node.text("shared_name") or node.name
+        name = self._name_of(node)
         if name not in self._variables:
             self._variables[name] = Variable(self._value(name), name=name)
         return self._variables[name]

@@ -20,7 +20,9 @@ __all__ = [
     "SavedMetadata",
     "SavedModel",
     "SavedObject",
+    "SignatureDef",
     "StructuredValue",
+    "TensorInfo",
     "TensorProto",
     "TensorShapeProto",
 ]
@@ -270,6 +272,8 @@ SavedConcreteFunction = _classes["SavedConcreteFunction"]
 SavedMetadata = _classes["SavedMetadata"]
 SavedModel = _classes["SavedModel"]
 SavedObject = _classes["SavedObject"]
+SignatureDef = _classes["SignatureDef"]
 StructuredValue = _classes["StructuredValue"]
+TensorInfo = _classes["TensorInfo"]
 TensorProto = _classes["TensorProto"]
 TensorShapeProto = _classes["TensorShapeProto"]

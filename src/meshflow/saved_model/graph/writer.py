@@ -47,6 +47,7 @@ class GraphWriter:
       objects: the objects themselves; None where there is none.
       keys: keys of the variables' arrays in the bundle, by the number of their object.
       gradients: whether functions can be trained further.
+      tags: of the graph, besides the one for serving.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class GraphWriter:
         objects: Sequence[Any],
         keys: Mapping[int, str],
         gradients: bool = True,
+        tags: Sequence[str] = (),
     ) -> None:
         self._gradients = gradients
         self._keys = keys
         self.model = messages.SavedModel(saved_model_schema_version=1)
         self._meta = self.model.meta_graphs.add()
         about = self._meta.meta_info_def
-        about.tags.append("serve")
+        about.tags.extend(sorted({"serve", *tags}))
         about.tensorflow_version = _VERSION
         about.stripped_default_attrs = True
         self._graph = self._meta.graph_def

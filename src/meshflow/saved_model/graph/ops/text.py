@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from meshflow.core.values.tensor import Tensor
 from meshflow.files import gfile
-from meshflow.ops import hashing, strings
+from meshflow.ops import files, hashing, strings
 from meshflow.saved_model.assets import AssetFile
 from meshflow.saved_model.graph.attributes import Node, numbers
 from meshflow.saved_model.graph.ops.examples import EXAMPLES
@@ -261,8 +260,8 @@ TEXT: dict[str, Callable[..., Any]] = {
     "AsString": _formatted,
     "StringToNumber": _to_number,
     "StringToHashBucketFast": _op(hashing.to_hash_bucket_fast, "num_buckets"),
-    "EncodeBase64": _each(lambda v: base64.urlsafe_b64encode(v).rstrip(b"="), object),
-    "DecodeBase64": _each(lambda v: base64.urlsafe_b64decode(v + b"=" * (-len(v) % 4)), object),
+    "EncodeBase64": _op(files.encode_base64, "pad"),
+    "DecodeBase64": _op(files.decode_base64),
     "RaggedTensorToTensor": _ragged_to_tensor,
     "RaggedBincount": _ragged_counts,
     "HashTableV2": _new_table,
