@@ -26,7 +26,7 @@ from meshflow.keras.engine.saving.archives import h5py
 from meshflow.keras.engine.saving.configuration import (
     KERAS_VERSION,
     compile_config,
-    is_new,
+    hdf5_config,
     model_config,
     to_json,
     training_config,
@@ -170,6 +170,8 @@ def _write_h5(
     training = meta["training_config"]
     if training and keras_version == 3:
         training = keras3_writing.training_config(training)
+    elif training:
+        training = hdf5_config(training, optimizer_state.version_of(optimizer) is not None)
     file.attrs["keras_version"] = _written_as(keras_version)
     file.attrs["backend"] = "jax"
     file.attrs["model_config"] = to_json(meta["model_config"])
@@ -181,38 +183,29 @@ def _write_h5(
     hdf5.write_model(model, file.create_group("model_weights"))
     # Keras 3 trains no model of an .h5 file from which it has read an optimizer's state.
     if keras_version == 2:
-        _write_optimizer(hdf5, model, optimizer, file)
+        _write_optimizer(hdf5, optimizer, file)
 
 
-def _write_optimizer(layout: Any, model: Any, optimizer: Any, file: Any) -> bool:
-    """Writes an optimizer's state in one of the layouts; whether it is that of Keras 2.11 and later."""
+def _write_optimizer(layout: Any, optimizer: Any, file: Any) -> None:
+    """Writes an optimizer's state in one of the layouts, in the order of its version of Keras."""
     if optimizer is None or not hasattr(optimizer, "weights"):
-        return False
-    weights, by_variable = _optimizer_weights(model, optimizer)
-    layout.write_optimizer(weights, file, by_variable)
-    return by_variable
+        return
+    version = optimizer_state.version_of(optimizer)
+    ordered = None if version is None else optimizer_state.in_order(optimizer, version)
+    state = whole_variables(optimizer.weights) if ordered is None else ordered
+    layout.write_optimizer(state, file, optimizer_state.without_place(optimizer, version))
 
 
 def _write_state(model: Any, optimizer: Any, file: Any) -> None:
     """Writes an optimizer's state as Keras 3 has it in `.keras` files."""
     if optimizer is None or not hasattr(optimizer, "weights"):
         return
-    trained = len(whole_variables(model.trainable_variables))
-    state = optimizer_state.of_keras_3(optimizer, trained)
+    state = optimizer_state.in_order(optimizer, optimizer_state.KERAS_3)
     if state is None:
         kind = type(optimizer).__name__
         _log.warning("%s is saved for Keras 3 without the state of its %s.", model.name, kind)
     else:
-        keras3.write_state(state, file)
-
-
-def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
-    """An optimizer's state in the order of its version of Keras, and whether that is one variable after another."""
-    if not is_new(optimizer):
-        return optimizer_state.state_of(optimizer), False
-    trained = len(whole_variables(model.trainable_variables))
-    weights = optimizer_state.by_variable(optimizer, trained)
-    return (optimizer_state.state_of(optimizer), False) if weights is None else (weights, True)
+        keras3.write_optimizer(state, file)
 
 
 def _write_archive(
@@ -221,17 +214,10 @@ def _write_archive(
     buffer = io.BytesIO()
     with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
-        new = False
         if keras_version == 3:
             _write_state(model, optimizer, file)
         else:
-            new = _write_optimizer(keras3, model, optimizer, file)
-            # One that has not trained has no state that would tell.
-            new = new or (
-                optimizer is not None
-                and is_new(optimizer)
-                and len(optimizer_state.state_of(optimizer)) <= 1
-            )
+            _write_optimizer(keras3, optimizer, file)
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
@@ -242,7 +228,9 @@ def _write_archive(
     if meta["training_config"] and keras_version == 3:
         config["compile_config"] = keras3_writing.compile_config(meta["training_config"])
     elif meta["training_config"]:
-        config["compile_config"] = compile_config(meta["training_config"], new=new)
+        config["compile_config"] = compile_config(
+            meta["training_config"], new=optimizer_state.version_of(optimizer) is not None
+        )
     about = {
         "keras_version": _written_as(keras_version),
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
