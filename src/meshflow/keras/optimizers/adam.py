@@ -286,7 +286,8 @@ class Nadam(RuleOptimizer):
         Args:
           steps: how many were taken; the optimizer is built.
         """
-        number = np.arange(1, steps + 1)
+        # After so many steps it is zero, or moves no more; a damaged file may say any number.
+        number = np.arange(1, min(steps, 1_000_000) + 1)
         momenta = float(self.beta_1) * (1.0 - 0.5 * 0.96 ** (self._initial_decay * number))
         self._momentum_cache.assign(np.prod(momenta).astype(self._momentum_cache.dtype.dtype))
 

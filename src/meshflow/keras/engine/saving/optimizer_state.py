@@ -104,7 +104,7 @@ class _Steps:
         return np.asarray(taken + (0 if held is None else int(held)), np.int64)
 
     def put(self, value: np.ndarray) -> None:
-        updates, held = divmod(int(value), self._each())
+        updates, held = divmod(int(value.astype(np.int64)), self._each())
         self.optimizer.iterations.assign(np.int64(updates))
         if self.all_steps and self.optimizer._accumulated_steps is not None:
             self.optimizer._accumulated_steps.assign(np.int64(held))
