@@ -170,7 +170,7 @@ def in_order(optimizer: Any, version: str) -> list[Any] | None:
         return None
     slots = list(_slots(inner, version))
     own = [_Held(w) for w in own_weights(inner).values() if w is not inner._accumulated_steps]
-    start = [_Steps(inner, version == KERAS_3)]
+    start: list[Any] = [_Steps(inner, version == KERAS_3)]
     if version == KERAS_2_11:
         return [*start, *slots]
     if not isinstance(inner.get_config()["learning_rate"], dict):
