@@ -1,6 +1,8 @@
 """Safetensors files: all dtypes, damaged ones, and weights of models."""
 
+import contextlib
 import json
+import os
 
 import ml_dtypes
 import numpy as np
@@ -202,3 +204,27 @@ def test_weights_in_several_files_and_no_file(tmp_path):
         model.load_weights(tmp_path / "none.safetensors")
     with pytest.raises(ValueError, match="not yet been created"):
         tf.keras.Sequential([tf.keras.layers.Dense(1)]).load_weights(path)
+
+
+def test_a_program_that_ends_while_it_replaces_shards_leaves_one_of_the_two(tmp_path, monkeypatch):
+    index = tmp_path / "model.safetensors.index.json"
+    first = {f"w{i}": np.full([4], i, np.float32) for i in range(4)}
+    second = {f"w{i}": np.full([4], 10 + i, np.float32) for i in range(3)}
+    rename, left = os.replace, []
+
+    def rename_while_it_lives(source, target):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", rename_while_it_lives)
+    for renamed in range(5):  # three files and their index
+        for arrays, files in ((first, 99), (second, renamed)):
+            left[:] = [None] * files
+            with contextlib.suppress(KeyboardInterrupt):
+                save_sharded(arrays, index, max_shard_size=16)
+        wanted = second if renamed == 4 else first
+        np.testing.assert_equal(load_sharded(index), wanted)
+    places = json.loads(index.read_text())["weight_map"]
+    assert {path.name for path in tmp_path.glob("*.safetensors")} == set(places.values())

@@ -414,6 +414,32 @@ def test_clones_begin_with_given_tensors():
     assert tf.keras.models.clone_model(sequence, tf.ones([2, 4])).input_shape == (2, 4)
 
 
+def test_clones_of_a_class_of_ones_own():
+    class Own(tf.keras.Model):
+        def __init__(self, units=3, **kwargs):
+            super().__init__(**kwargs)
+            self.dense = tf.keras.layers.Dense(units)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    clone = tf.keras.models.clone_model(Own(5))
+    assert type(clone) is Own and clone.dense.units == 5 and not clone.weights
+    with pytest.raises(ValueError, match="Received model of type 'Own'"):
+        tf.keras.models.clone_model(Own(), clone_function=lambda layer: layer)
+    with pytest.raises(ValueError, match="Expected `model` argument to be a `Model`"):
+        tf.keras.models.clone_model(3)
+
+    class Graph(tf.keras.Model):
+        pass
+
+    x = tf.keras.Input([4])
+    assert tf.keras.models.clone_model(Graph(x, tf.keras.layers.Dense(2)(x))).output_shape == (
+        None,
+        2,
+    )
+
+
 def test_clones_may_share_layers():
     inputs = tf.keras.Input([4])
     dense = tf.keras.layers.Dense(4)

@@ -226,6 +226,24 @@ def test_optax_transformations():
     assert losses[-1] < losses[0]
 
 
+def test_optax_transformations_that_draw_or_ask_for_the_loss():
+    noisy = optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1))
+    w, state = START, noisy.init(START)
+    for g in GRADIENTS:
+        updates, state = noisy.update(g, state, w)
+        w = optax.apply_updates(w, updates)
+    assert_close(run(optimizers.get(noisy)), w)
+
+    v, steps = tf.Variable(2.0), optax.polyak_sgd(max_learning_rate=1.0)
+    optimizer = optimizers.get(steps)
+    optimizer.minimize(lambda: v * v, [v])
+    assert float(v) == 1.0  # by value / gradient ** 2 of the gradient
+    with pytest.raises(NotImplementedError, match="'value'"):
+        optimizer.apply_gradients([(tf.constant(1.0), v)])
+    with pytest.raises(NotImplementedError, match="'value_fn'"):
+        optimizers.get(optax.lbfgs()).minimize(lambda: v * v, [v])
+
+
 def test_user_subclasses():
     class Old(optimizers.Optimizer):
         def __init__(self):

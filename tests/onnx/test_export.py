@@ -117,6 +117,35 @@ def test_functions_are_exported(tmp_path, onnxruntime):
         meshflow.onnx.export(3, tmp_path / "no.onnx")
 
 
+@pytest.mark.parametrize("opset", [13, 17, 18, 21])
+def test_other_versions_of_the_operators(opset, tmp_path, onnxruntime):
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
+    def run(x):
+        highest = tf.reduce_max(x, axis=1) + tf.cast(tf.shape(x)[0], "float32")
+        return {"y": tf.nn.softmax(tf.sort(x)) + highest[:, None] + tf.reduce_sum(x)}
+
+    path = tmp_path / "model.onnx"
+    meshflow.onnx.export(run, path, opset_version=opset)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x = np.float32([[1, 0], [0, 3], [5, 2]])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], run(x)["y"], atol=1e-6)
+
+
+def test_versions_that_do_not_have_an_operator_or_are_not_known(tmp_path, onnxruntime):
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.int32)])
+    def run(x):
+        return tf.bitwise.bitwise_and(x, 3)
+
+    path = tmp_path / "model.onnx"
+    with pytest.raises(tf.errors.UnimplementedError, match=r"BitwiseAnd since version 18.*=17"):
+        meshflow.onnx.export(run, path, opset_version=17)
+    model = _sequential((2,), L.Dense(1))
+    for version in (12, 999, "18"):
+        with pytest.raises(ValueError, match="opset_version is an integer from 13"):
+            model.export(path, format="onnx", opset_version=version)
+    assert not path.exists()
+
+
 def test_a_model_of_text_says_where_to_cut_it(tmp_path, onnxruntime):
     words = L.TextVectorization(output_sequence_length=3, vocabulary=["a", "b"], name="words")
     lines = tf.keras.Input((1,), dtype=tf.string)

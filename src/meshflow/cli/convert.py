@@ -29,6 +29,9 @@ def convert(
     weights: Annotated[
         str, typer.Option(help="What a .tflite file keeps its weights in: float32, float16 or int8.")
     ] = "float32",
+    opset: Annotated[
+        int | None, typer.Option(help="The version of the operators of an .onnx file, from 13; by default 18.")
+    ] = None,
 ) -> None:  # fmt: skip
     """Write a saved model as a .tflite or .onnx file, for any batch size."""
     if not target.endswith(_SUFFIXES):
@@ -37,9 +40,11 @@ def convert(
         raise typer.BadParameter(f"--weights is float32, float16 or int8, not {weights!r}")
     if target.endswith(".onnx") and weights != "float32":
         raise typer.BadParameter("--weights is for .tflite files")
+    if opset is not None and not target.endswith(".onnx"):
+        raise typer.BadParameter("--opset is for .onnx files")
     try:
         if target.endswith(".onnx"):
-            onnx.export(source, target, signature)
+            onnx.export(source, target, signature, opset)
         else:
             converter = lite.TFLiteConverter.from_saved_model(source, [signature])
             if weights != "float32":

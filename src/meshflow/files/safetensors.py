@@ -6,6 +6,7 @@ Many arrays may lie in several such files, with an index beside them, JSON with 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
@@ -99,7 +100,8 @@ def save_sharded(
     Args:
       tensors: arrays, tensors or variables by name.
       index: the index's file, `FOLDER/NAME.safetensors.index.json`; the others are `NAME-00001-of-00002.safetensors`
-        and so on, beside it.
+        and so on, beside it. Where an index is replaced, other names are taken, `NAME-00001-of-00002-again.safetensors`,
+        and its files are removed when the new index is there: a program that is killed leaves all of the one or the other.
       max_shard_size: the most bytes of arrays in a file; a larger array has one of its own.
       metadata: texts by name, kept in every file.
 
@@ -126,14 +128,33 @@ def save_sharded(
             size = 0
         shards[-1][key] = value
         size, total = size + bytes_of, total + bytes_of
+    before = _files_of(index)
+    files = _free_names(name.removesuffix(INDEX), len(shards), before)
     places: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        place = f"{name.removesuffix(INDEX)}-{number:05}-of-{len(shards):05}.safetensors"
-        save_file(shard, gfile.join(folder, place), metadata)
-        places |= dict.fromkeys(shard, place)
+    for file_name, shard in zip(files, shards, strict=True):
+        save_file(shard, gfile.join(folder, file_name), metadata)
+        places |= dict.fromkeys(shard, file_name)
     with replacing(index, "w") as file:
         content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         file.write(json.dumps(content, indent=2) + "\n")
+    for file_name in sorted(before - set(files)):
+        with contextlib.suppress(NotFoundError):
+            gfile.remove(gfile.join(folder, file_name))
+
+
+def _files_of(index: Any) -> set[str]:
+    """The files that an index names; none where there is no index that can be read."""
+    try:
+        return set(_places(index).values())
+    except (NotFoundError, DataLossError):
+        return set()
+
+
+def _free_names(stem: str, count: int, taken: set[str]) -> list[str]:
+    """Names of files of which none is taken: what is there stays whole until the index names the new ones."""
+    names = [f"{stem}-{i:05}-of-{count:05}" for i in range(1, count + 1)]
+    again = "" if taken.isdisjoint(f"{n}.safetensors" for n in names) else "-again"
+    return [f"{n}{again}.safetensors" for n in names]
 
 
 def load_sharded(index: Any) -> dict[str, np.ndarray]:
@@ -146,16 +167,7 @@ def load_sharded(index: Any) -> dict[str, np.ndarray]:
       NotFoundError: when it, or a file of it, is not there.
       DataLossError: when it is damaged, or does not fit its files.
     """
-    path = text(index)
-    with gfile.GFile(index, "rb") as file:
-        content = file.read()
-    try:
-        places = json.loads(content)["weight_map"]
-        # Files are named beside the index, and nowhere else.
-        if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in places.values()):
-            raise ValueError("files of its weight_map are no names of .safetensors files")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLossError(f"{path} is damaged, or no index: {error!r}.") from None
+    path, places = text(index), _places(index)
     found: dict[str, np.ndarray] = {}
     for name in sorted(set(places.values())):
         shard = load_file(gfile.join(os.path.dirname(path), name))
@@ -164,6 +176,20 @@ def load_sharded(index: Any) -> dict[str, np.ndarray]:
             raise DataLossError(f"{path} says that {missing[0]} is in {name}, which has it not.")
         found |= {key: array for key, array in shard.items() if places.get(key) == name}
     return found
+
+
+def _places(index: Any) -> dict[str, str]:
+    """The file of each array, as an index says."""
+    with gfile.GFile(index, "rb") as file:
+        content = file.read()
+    try:
+        places: dict[str, str] = json.loads(content)["weight_map"]
+        # Files are named beside the index, and nowhere else.
+        if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in places.values()):
+            raise ValueError("files of its weight_map are no names of .safetensors files")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataLossError(f"{text(index)} is damaged, or no index: {error!r}.") from None
+    return places
 
 
 def load_file(filename: Any) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras import registry
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
+from meshflow.keras.engine.layer.made_with import is_default
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
@@ -60,7 +61,7 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
     """A model of the same structure with new weights.
 
     Args:
-      model: a Sequential or Functional model.
+      model: a model; one of a class of its own is made again by its configuration, without what follows.
       input_tensors: what the clone begins with instead of inputs of its own: symbolic tensors, or others, of which
         shape and dtype count.
       clone_function: called with each layer, returns the layer to put in its place.
@@ -69,8 +70,8 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
       A model.
 
     Raises:
-      ValueError: for a subclassed model, another number of tensors than the model has inputs, or a `clone_function`
-        that is none.
+      ValueError: for something else than a model, another number of tensors than the model has inputs, a
+        `clone_function` that is none, and either for a model of a class of its own.
 
     Example:
       >>> import meshflow as tf
@@ -83,9 +84,7 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
       True
     """
     if not isinstance(model, (Sequential, Functional)):
-        raise ValueError(
-            f"Expected `model` argument to be a functional `Model` instance, but got a subclassed model instead: {model}"
-        )
+        return _of_own_class(model, input_tensors, clone_function)
     if clone_function is not None and not callable(clone_function):
         raise ValueError(
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
@@ -109,6 +108,25 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
         made |= {name: _Begun(tensor) for name, tensor in zip(names, given, strict=True)}
     with registry.LAYERS.replaced(made):
         return type(model).from_config(config)
+
+
+def _of_own_class(model: Any, input_tensors: Any, clone_function: Any) -> Model:
+    """A clone of a model that is of neither class of Keras'."""
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"Expected `model` argument to be a `Model` instance. Received: model={model!r}"
+        )
+    if model.outputs is not None and is_default(type(model).get_config):
+        graph = Functional(model.input, model.output, name=model.name)
+        return clone_model(graph, input_tensors, clone_function)
+    if input_tensors is not None or clone_function is not None:
+        raise ValueError(
+            "Arguments `clone_function` and `input_tensors` are only supported for Sequential models or Functional "
+            f"models. Received model of type {type(model).__name__!r}, with clone_function={clone_function!r} and "
+            f"input_tensors={input_tensors!r}"
+        )
+    made: Model = type(model).from_config(model.get_config())
+    return made
 
 
 class _Begun:

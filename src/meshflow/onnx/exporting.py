@@ -12,16 +12,21 @@ from meshflow.deployment.programs import Deployable, of_anything
 from meshflow.files.replacing import replacing
 from meshflow.onnx import elementwise, loops, products, shaping  # noqa: F401 - they fill the table
 from meshflow.onnx.loops import described
-from meshflow.onnx.lowering import Lowering, Names, Tensor, onnx
+from meshflow.onnx.lowering import OPSET, Lowering, Names, Tensor, onnx
 
 __all__ = ["export", "exported"]
 
-# All of ONNX Runtime 1.14 and TensorRT 8.6 on have it.
-_OPSET, _IR = 18, 8
+# Before, axes and shapes were attributes of many operators.
+_OLDEST = 13
 _LARGEST = 1 << 31
 
 
-def export(source: Any, filepath: Any, signature: str = "serving_default") -> None:
+def export(
+    source: Any,
+    filepath: Any,
+    signature: str = "serving_default",
+    opset_version: int | None = None,
+) -> None:
     """Writes what a model or a function computes as an ONNX file; sizes that are left open stay open.
 
     Args:
@@ -29,10 +34,13 @@ def export(source: Any, filepath: Any, signature: str = "serving_default") -> No
         the folder of a saved model, written here or in TensorFlow.
       filepath: the file.
       signature: which one, of a saved model.
+      opset_version: the version of ONNX's operators, from 13; default 18, which ONNX Runtime since 1.14 and TensorRT
+        since 8.6 have.
 
     Raises:
       UnimplementedError: for an operation that cannot be converted, naming its primitive, its layer and why.
-      ValueError: when the model has not been built, has more than 2 GB of weights, or no such signature.
+      ValueError: when the model has not been built, has more than 2 GB of weights, or no such signature, and for a
+        version that the package onnx does not have.
       TypeError: for anything else, and for a function whose arguments are not known.
       OSError: when nothing was saved in the folder.
       ImportError: without the extra `onnx`.
@@ -42,19 +50,32 @@ def export(source: Any, filepath: Any, signature: str = "serving_default") -> No
       >>> scaled = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 3], name="x")])
       >>> meshflow.onnx.export(scaled, "scaled.onnx")  # doctest: +SKIP
     """
-    content = exported(of_anything(source, signature))
+    content = exported(
+        of_anything(source, signature), OPSET if opset_version is None else opset_version
+    )
     with replacing(filepath) as file:
         file.write(content)
 
 
-def exported(signature: Deployable) -> bytes:
+def exported(signature: Deployable, opset: int = OPSET) -> bytes:
     """An ONNX file's content.
 
     Args:
       signature: the function.
+      opset: the version of ONNX's operators.
+
+    Raises:
+      UnimplementedError: for an operation that cannot be converted.
+      ValueError: for a version that is not known, or more than 2 GB of weights.
     """
     helper, numpy_helper = onnx(".helper"), onnx(".numpy_helper")
-    names = Names()
+    newest = onnx(".defs").onnx_opset_version()
+    if isinstance(opset, bool) or not isinstance(opset, int) or not _OLDEST <= opset <= newest:
+        raise ValueError(
+            f"Model.export: opset_version is an integer from {_OLDEST} to {newest}, the newest of the package onnx "
+            f"that is installed; got {opset!r}."
+        )
+    names = Names(opset)
     given = []
     for name, value in zip(signature.inputs, signature.program.inputs, strict=True):
         given.append(Tensor(name, value.shape, np.dtype(_named(value.dtype))))
@@ -80,8 +101,9 @@ def exported(signature: Deployable) -> bytes:
     graph = helper.make_graph(
         nodes, signature.name, [described(t) for t in given], [described(t) for t in results], constants
     )  # fmt: skip
+    versions = [helper.make_opsetid("", opset)]
     model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR,
+        graph, opset_imports=versions, ir_version=helper.find_min_ir_version_for(versions),
         producer_name="Meshflow", producer_version=__version__,
     )  # fmt: skip
     onnx(".checker").check_model(model)

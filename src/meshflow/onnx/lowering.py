@@ -15,8 +15,20 @@ from meshflow.deployment import lowering
 from meshflow.deployment.lowering import Refused, is_number, joined
 from meshflow.environment import extras
 
-__all__ = ["Lowering", "Names", "Refused", "Tensor", "is_number", "kept_dtype", "lowers", "onnx"]
+__all__ = [
+    "OPSET",
+    "Lowering",
+    "Names",
+    "Refused",
+    "Tensor",
+    "is_number",
+    "kept_dtype",
+    "lowers",
+    "onnx",
+]
 
+# The version of the operators that is written unless another is asked for.
+OPSET = 18
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32"}
 
 
@@ -55,12 +67,17 @@ class Tensor:
 class Names:
     """What a model's graphs share: names, and constants.
 
+    Args:
+      opset: the version of the operators.
+
     Attributes:
+      opset: the same.
       constants: tensors of known elements.
       inputs: of the model.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, opset: int = OPSET) -> None:
+        self.opset = opset
         self._count = 0
         self.constants: list[Tensor] = []
         self.inputs: list[Tensor] = []
@@ -128,11 +145,37 @@ class Lowering(lowering.Lowering):
     def add(
         self, code: str, inputs: Iterable[Tensor | None], outputs: list[Tensor], **attributes: Any
     ) -> None:
-        """Adds a node of any number of results."""
+        """Adds a node of any number of results.
+
+        Raises:
+          Refused: when the operator, or the operator for these dtypes, comes in a later version.
+        """
+        inputs = list(inputs)
+        self._check(code, inputs)
         given = ["" if t is None else t.name for t in inputs]
         name = outputs[0].name if outputs else self.names.new(code)
         node = onnx(".helper").make_node(code, given, [t.name for t in outputs], name, **attributes)
         self.nodes.append(node)
+
+    def _check(self, code: str, inputs: Sequence[Tensor | None]) -> None:
+        opset, defs = self.names.opset, onnx(".defs")
+        try:
+            schema = defs.get_schema(code, opset)
+        except defs.SchemaError:
+            first = min(s.since_version for s in defs.get_all_schemas_with_history() if s.name == code)  # fmt: skip
+            raise Refused(
+                f"ONNX has its operator {code} since version {first}, and the file is of opset_version={opset}"
+            ) from None
+        if opset >= OPSET:
+            return
+        for i, tensor in enumerate(inputs):
+            allowed = schema.inputs[min(i, len(schema.inputs) - 1)].types
+            kind = "bool" if tensor is None or tensor.dtype == np.bool_ else tensor.dtype.name
+            kind = {"float32": "float", "float64": "double"}.get(kind, kind)
+            if tensor is not None and f"tensor({kind})" not in allowed:
+                raise Refused(
+                    f"ONNX's operator {code} takes no {tensor.dtype} in opset_version={opset}; a later one may"
+                )
 
     # ---- sizes -----------------------------------------------------------------------------
 
@@ -147,8 +190,9 @@ class Lowering(lowering.Lowering):
             for tensor in self.names.inputs:
                 for place, size in enumerate(tensor.shape):
                     if str(size) == name:
-                        shape = self.emit("Shape", [tensor], [1], np.int64, start=place, end=place + 1)  # fmt: skip
-                        self._sizes[name] = self.emit("Squeeze", [shape], [], np.int64)
+                        shape = self.emit("Shape", [tensor], [len(tensor.shape)], np.int64)
+                        at = self.constant(np.asarray(place, np.int64))
+                        self._sizes[name] = self.emit("Gather", [shape, at], [], np.int64, axis=0)
                         return self._sizes[name]
             raise Refused(f"the size {name} is not that of an input")
         return self._sizes[name]
@@ -208,6 +252,18 @@ class Lowering(lowering.Lowering):
             return self.constant(tensor.data.astype(dtype))
         to = onnx(".helper").np_dtype_to_tensor_dtype(dtype)
         return self.emit("Cast", [tensor], tensor.shape, dtype, to=to)
+
+    def reduce(
+        self, code: str, tensor: Tensor, axes: Iterable[int], shape: Any, keep: bool
+    ) -> Tensor:
+        """Sums, maxima and the like over axes, which most of these operators took as an attribute before version 18."""
+        settings: dict[str, Any] = {"keepdims": int(keep)}
+        inputs = [tensor]
+        if self.names.opset < 18 and code != "ReduceSum":
+            settings["axes"] = list(axes)
+        else:
+            inputs.append(self.integers(axes))
+        return self.emit(code, inputs, shape, tensor.dtype, **settings)
 
     def slice(self, tensor: Tensor, starts: Any, limits: Any, strides: Any = None) -> Tensor:
         """Elements between bounds; the limit of a size that varies is the size itself."""

@@ -63,8 +63,8 @@ _REDUCTIONS = {
 def _reduce(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
     given = l.cast(value, np.int32) if value.dtype == np.bool_ else value
-    axes, keep = l.integers(map(int, e.params["axes"])), int(bool(e.params.get("keepdims")))
-    found = l.emit(_REDUCTIONS[e.name], [given, axes], e.outputs[0].shape, given.dtype, keepdims=keep)  # fmt: skip
+    axes, keep = [int(axis) for axis in e.params["axes"]], bool(e.params.get("keepdims"))
+    found = l.reduce(_REDUCTIONS[e.name], given, axes, e.outputs[0].shape, keep)
     return l.cast(found, value.dtype)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.keras import settings
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
@@ -278,6 +279,17 @@ class Nadam(RuleOptimizer):
             dtype = var_list[0].dtype
             self._momentum_cache = self.add_weight("momentum_cache", (), dtype, "ones")
         super()._create_slots(var_list)
+
+    def set_momentum_product(self, steps: int) -> None:
+        """Makes the product of the momenta that of a number of steps, for files that hold the steps alone.
+
+        Args:
+          steps: how many were taken; the optimizer is built.
+        """
+        # After so many steps it is zero, or moves no more; a damaged file may say any number.
+        number = np.arange(1, min(steps, 1_000_000) + 1)
+        momenta = float(self.beta_1) * (1.0 - 0.5 * 0.96 ** (self._initial_decay * number))
+        self._momentum_cache.assign(np.prod(momenta).astype(self._momentum_cache.dtype.dtype))
 
     def _decayed_lr(self, var_dtype: Any = "float32") -> Any:
         # `decay` is the momentum's here.

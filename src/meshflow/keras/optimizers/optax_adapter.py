@@ -13,9 +13,11 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.environment import extras
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified
+from meshflow.ops import math
 
 __all__ = ["OptaxOptimizer"]
 
@@ -23,7 +25,9 @@ __all__ = ["OptaxOptimizer"]
 class OptaxOptimizer(Optimizer):
     """Applies an optax transformation; its state is kept in variables.
 
-    The learning rate is inside the transformation, so `learning_rate` here has no effect.
+    The learning rate is inside the transformation, so `learning_rate` here has no effect. Transformations that ask
+    for the loss (`value`) or the gradients (`grad`) besides, as `optax.contrib.reduce_on_plateau` and `optax.polyak_sgd`,
+    are given those of `minimize`, and so of `fit`; line searches, which ask for the function itself, are refused.
 
     Args:
       transformation: an optax `GradientTransformation`.
@@ -49,7 +53,16 @@ class OptaxOptimizer(Optimizer):
         self.transformation = transformation
         self._state: list[Variable] | None = None
         self._tree: Any = None
+        # The loss of the gradients that come next, where the transformation asks for such things.
+        self._loss: Any = None
+        # The kind of generator whose state a leaf is, by the leaf's place.
+        self._generators: dict[int, Any] = {}
         self._op = Op("optax_update", self._update)
+
+    def _get_gradients(self, tape: Any, loss: Any, var_list: Any, grad_loss: Any = None) -> Any:
+        if _takes_more(self.transformation):
+            ((self._loss, _),) = sum_over_replicas([(math.reduce_sum(loss), None)])
+        return super()._get_gradients(tape, loss, var_list, grad_loss)
 
     def build(self, var_list: Any) -> None:
         """Makes the transformation's state for variables.
@@ -65,6 +78,10 @@ class OptaxOptimizer(Optimizer):
             with init_scope():
                 values = [jax.numpy.asarray(v._value) for v in var_list]
                 leaves, self._tree = jax.tree.flatten(self.transformation.init(values))
+                for i, leaf in enumerate(leaves):
+                    if _is_key(leaf):
+                        self._generators[i] = jax.random.key_impl(leaf)
+                        leaves[i] = jax.random.key_data(leaf)
                 self._state = [
                     Variable(np.asarray(x), trainable=False, name=f"{self._name}/state_{i}")
                     for i, x in enumerate(leaves)
@@ -81,10 +98,30 @@ class OptaxOptimizer(Optimizer):
 
     def _update(self, operands: Any, _: Any) -> Any:
         optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
-        values, gradients, leaves = operands
+        values, gradients, leaves, loss = operands
+        leaves = list(leaves)
+        for i, kind in self._generators.items():
+            leaves[i] = jax.random.wrap_key_data(leaves[i], impl=kind)
         state = jax.tree.unflatten(self._tree, leaves)
-        updates, state = self.transformation.update(gradients, state, values)
-        return [*optax.apply_updates(values, updates), *jax.tree.leaves(state)]
+        updates, state = self._transformed(gradients, state, values, loss)
+        leaves = [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
+        return [*optax.apply_updates(values, updates), *leaves]
+
+    def _transformed(self, gradients: Any, state: Any, values: Any, loss: list[Any]) -> Any:
+        """What the transformation makes of gradients, with the loss if it does not go without."""
+        update = self.transformation.update
+        missing = ""
+        for more in ({}, {"value": loss[0], "grad": gradients}) if loss else ({},):
+            try:
+                return update(gradients, state, values, **more)
+            except TypeError as error:
+                missing = str(error)
+                if "required keyword-only argument" not in missing:
+                    raise
+        raise NotImplementedError(
+            f"{self._name}: the optax transformation asks for more than gradients, and `value` and `grad` are what "
+            f"`fit` and `minimize` can give it, `apply_gradients` none: {missing}."
+        )
 
     def _apply(self, pairs: Any) -> None:
         variables = [v for _, v in pairs]
@@ -93,10 +130,9 @@ class OptaxOptimizer(Optimizer):
             for g, v in pairs
         ]
         state: list[Variable] = self._state  # type: ignore[assignment]
-        outputs = apply(
-            self._op,
-            ([v.value() for v in variables], gradients, [s.value() for s in state]),
-        )
+        loss, self._loss = [] if self._loss is None else [self._loss], None
+        values = [v.value() for v in variables]
+        outputs = apply(self._op, (values, gradients, [s.value() for s in state], loss))
         for variable, value in zip([*variables, *state], outputs, strict=True):
             variable._train(value)
         for variable in variables:
@@ -112,3 +148,13 @@ class OptaxOptimizer(Optimizer):
         raise NotImplementedError(
             "An optax transformation cannot be serialized; pass it again after loading the model."
         )
+
+
+def _takes_more(transformation: Any) -> bool:
+    """Whether a transformation's update takes more than gradients, state and parameters."""
+    optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
+    return isinstance(transformation, optax.GradientTransformationExtraArgs)
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(jax.numpy.result_type(leaf), jax.dtypes.prng_key))

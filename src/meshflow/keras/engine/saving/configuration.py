@@ -14,7 +14,7 @@ import numpy as np
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.saving.keras2_calls import listed_call
 from meshflow.keras.engine.saving.keras3_configuration import for_all_versions, from_keras_3
-from meshflow.keras.optimizers import experimental, legacy
+from meshflow.keras.optimizers import legacy
 from meshflow.version import KERAS_VERSION
 
 _NESTED = ("Functional", "Model", "Sequential")
@@ -222,19 +222,18 @@ def training_config(model: Any) -> dict[str, Any] | None:
         return None
 
 
-def is_new(optimizer: Any) -> bool:
-    """Whether an optimizer computes as Keras 2.11 and later do, which do not know `decay`.
-
-    Args:
-      optimizer: the optimizer.
-    """
-    cls = type(optimizer)
-    known = getattr(experimental, cls.__name__, None) is cls
-    return known and not optimizer.get_config().get("decay")
-
-
 # Settings of optimizers that Keras 3 does not know, and Keras 2 has as here when they are not given.
 _OF_KERAS_2 = ("decay", "jit_compile", "is_legacy_optimizer")
+# Settings that Keras 2 has since 2.11, as they are when nobody set them.
+_SINCE_2_11 = {
+    **dict.fromkeys(("weight_decay", "ema_overwrite_frequency"), (None,)),
+    **{"use_ema": (False,), "ema_momentum": (0.99,)},
+    **dict.fromkeys(("jit_compile", "is_legacy_optimizer"), (True, False)),
+}
+# Optimizers that `.h5` files of Keras 2 name like classes that were registered.
+_NAMED_AS_CUSTOM = ("Adafactor", "Lion")
+_SCHEDULES = "keras.optimizers.schedules"
+_LOSS_SCALING = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 
 
 def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any]:
@@ -242,16 +241,11 @@ def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any
 
     Args:
       training: what `training_config` gave.
-      new: whether the optimizer is written as one of Keras 2.11 and later.
+      new: whether the optimizer computes as those of Keras 2.11 and later.
     """
     # Keras 3 does not take None for the number of steps.
     config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
-    optimizer = config.pop("optimizer_config")
-    old = optimizer["class_name"] in legacy.__all__ and not new
-    if new:
-        settings = {k: v for k, v in optimizer["config"].items() if k not in _OF_KERAS_2}
-        optimizer = {**optimizer, "config": settings}
-    config["optimizer"] = _with_module(optimizer, f"keras.optimizers{'.legacy' if old else ''}")
+    config["optimizer"] = _optimizer(config.pop("optimizer_config"), new)
     for key, module in (
         ("loss", "losses"),
         ("metrics", "metrics"),
@@ -259,6 +253,47 @@ def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any
     ):
         config[key] = _with_module(config.get(key), f"keras.{module}")
     return config
+
+
+def hdf5_config(training: dict[str, Any], new: bool) -> dict[str, Any]:
+    """A `training_config` in the form of `.h5` files, in which optimizers alone have modules, inside of others.
+
+    Args:
+      training: what `training_config` gave.
+      new: whether the optimizer computes as those of Keras 2.11 and later.
+    """
+    entry = training["optimizer_config"]
+    if "inner_optimizer" in entry["config"]:
+        entry = {k: v for k, v in _optimizer(entry, new).items() if k in ("class_name", "config")}
+    elif entry["class_name"] in _NAMED_AS_CUSTOM:
+        entry = {**entry, "class_name": f"Custom>{entry['class_name']}"}
+    return {**training, "optimizer_config": entry}
+
+
+def _optimizer(entry: dict[str, Any], new: bool) -> dict[str, Any]:
+    """An optimizer with its module, in settings of its version of Keras."""
+    settings, name = dict(entry["config"]), entry["class_name"]
+    if name == "LossScaleOptimizer":
+        name += "V3" if new else ""
+        inner = _with_rate(settings["inner_optimizer"], new)
+        about = {"module": _LOSS_SCALING, "class_name": name, "registered_name": name}
+        return {**about, "config": {**settings, "inner_optimizer": inner}}
+    if new:  # Keras 3 asks for that
+        settings = {k: v for k, v in settings.items() if k not in _OF_KERAS_2}
+    return _with_rate({**entry, "config": settings}, new)
+
+
+def _with_rate(entry: dict[str, Any], new: bool) -> dict[str, Any]:
+    """An optimizer with its module and that of its schedule."""
+    kept, name = dict(entry["config"]), entry["class_name"]
+    old = name in legacy.__all__ and not new
+    if old:
+        kept = {k: v for k, v in kept.items() if v not in _SINCE_2_11.get(k, ())}
+    rate = kept.get("learning_rate")
+    if isinstance(rate, dict) and rate.get("class_name") in registry.FAMILIES["decay"].table:
+        named = {k: v for k, v in rate["config"].items() if (k, v) != ("name", None)}
+        kept["learning_rate"] = _with_module({**rate, "config": named}, _SCHEDULES)
+    return _with_module({**entry, "config": kept}, f"keras.optimizers{'.legacy' if old else ''}")
 
 
 def _with_module(value: Any, module: str) -> Any:

@@ -188,18 +188,21 @@ def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: boo
             assign(list(zip(rest, values, strict=True)), skip_mismatch, "model weights")
 
 
-def write_optimizer(weights: Sequence[Any], file: Any, by_variable: bool) -> None:
+# Where the optimizer's state is, and what Keras 2 has no place for, as a loss scale.
+_STATE, _BESIDE = "optimizer_weights", "optimizer_weights_beside"
+
+
+def write_optimizer(places: Sequence[Any], file: Any, beside: Sequence[Any] = ()) -> None:
     """Writes an optimizer's state.
 
     Args:
-      weights: what `state_of` or `by_variable` of `optimizer_state` gave.
+      places: what `in_order` of `optimizer_state` gave, or the optimizer's weights.
       file: an HDF5 file.
-      by_variable: which of them.
+      beside: what that order has no place for, as a loss scale.
     """
-    names = names_of(weights)
-    if by_variable:  # this name of the first says in which order they are
-        names[0] = "iteration:0"
-    _write_group(file.create_group("optimizer_weights"), weights, names)
+    _write_group(file.create_group(_STATE), places, names_of(places))
+    if beside:
+        _write_group(file.create_group(_BESIDE), beside, names_of(beside))
 
 
 def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:
@@ -208,7 +211,6 @@ def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:
     Args:
       file: an HDF5 file.
     """
-    if "optimizer_weights" not in file:
-        return [], []
-    group = file["optimizer_weights"]
-    return read_names(group, "weight_names"), _read_group(group)
+    groups = [file[path] for path in (_STATE, _BESIDE) if path in file]
+    names = [name for group in groups for name in read_names(group, "weight_names")]
+    return names, [value for group in groups for value in _read_group(group)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras.engine.saving.group_paths import EARLIER, KERAS_2, KERAS_3, walk
-from meshflow.keras.engine.saving.hdf5 import assign
+from meshflow.keras.engine.saving.hdf5 import assign, names_of
 
 
 def is_layout(group: Any) -> bool:
@@ -92,32 +93,25 @@ def _fitting(found: list[tuple[str, list[Any]]], group: Any) -> int:
     return fits
 
 
-def write_optimizer(weights: list[Any], group: Any, by_variable: bool) -> None:
+# Where that is which Keras 2 has no place for, as a loss scale.
+_BESIDE = "optimizer/beside"
+
+
+def write_optimizer(places: Sequence[Any], group: Any, beside: Sequence[Any] = ()) -> None:
     """Writes an optimizer's state, with its names.
 
     Args:
-      weights: what `state_of` or `by_variable` of `optimizer_state` gave.
+      places: what `in_order` of `optimizer_state` gave, or the optimizer's weights.
       group: an HDF5 file or group.
-      by_variable: which of them.
+      beside: what that order has no place for, as a loss scale.
     """
-    own = group.require_group("optimizer/vars")
-    for i, weight in enumerate(weights):
-        dataset = own.create_dataset(str(i), data=np.asarray(weight.numpy()))
-        # This name of the first says in which order they are.
-        first = by_variable and i == 0
-        dataset.attrs["name"] = "iteration:0" if first else f"{weight._shared_name}:0"
-
-
-def write_state(values: list[Any], group: Any) -> None:
-    """Writes an optimizer's state as Keras 3 orders it.
-
-    Args:
-      values: what `of_keras_3` of `optimizer_state` gave.
-      group: an HDF5 file or group.
-    """
-    own = group.require_group("optimizer/vars")
-    for i, value in enumerate(values):
-        own.create_dataset(str(i), data=np.asarray(value))
+    for path, written in (("optimizer/vars", places), (_BESIDE, beside)):
+        for i, (place, name) in enumerate(zip(written, names_of(written), strict=True)):
+            dataset = group.require_group(path).create_dataset(
+                str(i), data=np.asarray(place.numpy())
+            )
+            # The first one's tells in which order they are.
+            dataset.attrs["name"] = name
 
 
 def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:
@@ -126,7 +120,9 @@ def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:
     Args:
       group: an HDF5 file or group.
     """
-    stored = group.get("optimizer/vars", {})
-    keys = sorted(stored, key=int)
-    names = [str(stored[k].attrs.get("name", "")) for k in keys]
-    return names, [np.asarray(stored[k]) for k in keys]
+    stored = [
+        part[k]
+        for part in (group.get("optimizer/vars", {}), group.get(_BESIDE, {}))
+        for k in sorted(part, key=int)
+    ]
+    return [str(d.attrs.get("name", "")) for d in stored], [np.asarray(d) for d in stored]

@@ -177,6 +177,8 @@ def _settings(name: str, config: Any) -> Any:
             f"Layer {config.get('name')!r}: Keras 3's {name} has neither time_major nor unroll here; make it without."
         )
     found = {names.get(key, key): value for key, value in config.items() if key not in dropped}
+    if found.get("name", "") is None:  # of schedules; Keras 3 has names of its own
+        del found["name"]
     for key in ("activation", "recurrent_activation"):
         if found.get(key) == "hard_sigmoid":
             raise ValueError(
@@ -301,9 +303,20 @@ def _reduced(value: Any) -> Any:
 
 
 def _optimizer(entry: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer; what `decay` meant is a schedule."""
+    """An optimizer; what `decay` meant is a schedule.
+
+    Raises:
+      ValueError: for a loss scale that does not move.
+    """
     config = entry["config"]
     settings = {k: v for k, v in config.items() if k not in _OF_OPTIMIZERS_BEFORE}
+    if "inner_optimizer" in config:
+        settings["inner_optimizer"] = _optimizer(config["inner_optimizer"])
+        if not settings.pop("dynamic", True):
+            raise ValueError(
+                "Keras 3's LossScaleOptimizer has no dynamic=False: save the model without keras_version=3, or with "
+                "a loss scale that moves."
+            )
     if config.get("decay"):
         rate = {"initial_learning_rate": settings["learning_rate"], "decay_steps": 1}
         rate |= {"decay_rate": config["decay"], "staircase": False, "name": "InverseTimeDecay"}

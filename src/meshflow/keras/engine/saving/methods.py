@@ -76,14 +76,15 @@ class ModelSaving:
         Args:
           filepath: a folder, or a file for ONNX.
           format: 'tf_saved_model', or 'onnx' (the extra `onnx`).
-          **kwargs: ignored (`verbose`, `input_signature`).
+          **kwargs: `opset_version`, for ONNX, the version of its operators, by default 18; others are ignored (`verbose`,
+            `input_signature`).
 
         Raises:
-          ValueError: for another format, or when the model has not been built.
+          ValueError: for another format or an unknown version, or when the model has not been built.
           UnimplementedError: for an operation that ONNX does not have, naming it, its layer and why.
         """
         if format == "onnx":
-            onnx.export(self, filepath)
+            onnx.export(self, filepath, opset_version=kwargs.get("opset_version"))
             return
         if format != "tf_saved_model":
             raise ValueError(

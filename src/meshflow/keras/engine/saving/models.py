@@ -28,7 +28,7 @@ from meshflow.keras.engine.saving.archives import h5py
 from meshflow.keras.engine.saving.configuration import (
     KERAS_VERSION,
     compile_config,
-    is_new,
+    hdf5_config,
     model_config,
     to_json,
     training_config,
@@ -174,6 +174,8 @@ def _write_h5(
     training = meta["training_config"]
     if training and keras_version == 3:
         training = keras3_writing.training_config(training)
+    elif training:
+        training = hdf5_config(training, optimizer_state.version_of(optimizer) is not None)
     file.attrs["keras_version"] = _written_as(keras_version)
     file.attrs["backend"] = "jax"
     file.attrs["model_config"] = to_json(meta["model_config"])
@@ -185,54 +187,39 @@ def _write_h5(
     hdf5.write_model(model, file.create_group("model_weights"))
     # Keras 3 trains no model of an .h5 file from which it has read an optimizer's state.
     if keras_version == 2:
-        _write_optimizer(hdf5, model, optimizer, file)
+        _write_optimizer(hdf5, optimizer, file)
 
 
-def _write_optimizer(layout: Any, model: Any, optimizer: Any, file: Any) -> bool:
-    """Writes an optimizer's state in one of the layouts; whether it is that of Keras 2.11 and later."""
+def _write_optimizer(layout: Any, optimizer: Any, file: Any) -> None:
+    """Writes an optimizer's state in one of the layouts, in the order of its version of Keras."""
     if optimizer is None or not hasattr(optimizer, "weights"):
-        return False
-    weights, by_variable = _optimizer_weights(model, optimizer)
-    layout.write_optimizer(weights, file, by_variable)
-    return by_variable
+        return
+    version = optimizer_state.version_of(optimizer)
+    ordered = None if version is None else optimizer_state.in_order(optimizer, version)
+    state = whole_variables(optimizer.weights) if ordered is None else ordered
+    layout.write_optimizer(state, file, optimizer_state.without_place(optimizer, version))
 
 
 def _write_state(model: Any, optimizer: Any, file: Any) -> None:
     """Writes an optimizer's state as Keras 3 has it in `.keras` files."""
     if optimizer is None or not hasattr(optimizer, "weights"):
         return
-    trained = len(whole_variables(model.trainable_variables))
-    state = optimizer_state.of_keras_3(optimizer, trained)
+    state = optimizer_state.in_order(optimizer, optimizer_state.KERAS_3)
     if state is None:
         kind = type(optimizer).__name__
         _log.warning("%s is saved for Keras 3 without the state of its %s.", model.name, kind)
     else:
-        keras3.write_state(state, file)
+        keras3.write_optimizer(state, file)
 
 
-def _optimizer_weights(model: Any, optimizer: Any) -> tuple[list[Any], bool]:
-    """An optimizer's state in the order of its version of Keras, and whether that is one variable after another."""
-    if not is_new(optimizer):
-        return optimizer_state.state_of(optimizer), False
-    trained = len(whole_variables(model.trainable_variables))
-    weights = optimizer_state.by_variable(optimizer, trained)
-    return (optimizer_state.state_of(optimizer), False) if weights is None else (weights, True)
-
-
-def _write_weights(model: Any, part: IO[bytes], optimizer: Any, keras_version: int) -> bool:
-    """Writes weights and an optimizer's state into an HDF5 file; whether the optimizer is of Keras 2.11 or later."""
+def _write_weights(model: Any, part: IO[bytes], optimizer: Any, keras_version: int) -> None:
+    """Writes weights and an optimizer's state into an HDF5 file."""
     with h5py().File(part, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
         if keras_version == 3:
             _write_state(model, optimizer, file)
-            return False
-        new = _write_optimizer(keras3, model, optimizer, file)
-    # One that has not trained has no state that would tell.
-    return new or (
-        optimizer is not None
-        and is_new(optimizer)
-        and len(optimizer_state.state_of(optimizer)) <= 1
-    )
+        else:
+            _write_optimizer(keras3, optimizer, file)
 
 
 def _write_archive(
@@ -243,8 +230,8 @@ def _write_archive(
         tempfile.TemporaryFile(dir=os.path.dirname(part.name)) as weights,
         zipfile.ZipFile(part, "w") as archive,
     ):
-        new = _write_weights(model, weights, optimizer, keras_version)
-        for name, content in _described(meta, new, keras_version).items():
+        _write_weights(model, weights, optimizer, keras_version)
+        for name, content in _described(meta, optimizer, keras_version).items():
             archive.writestr(name, content)
         member = zipfile.ZipInfo("model.weights.h5", time.localtime()[:6])
         member.file_size = weights.seek(0, os.SEEK_END)
@@ -254,7 +241,7 @@ def _write_archive(
             shutil.copyfileobj(weights, target, _CHUNK)
 
 
-def _described(meta: dict[str, Any], new: bool, keras_version: int) -> dict[str, str]:
+def _described(meta: dict[str, Any], optimizer: Any, keras_version: int) -> dict[str, str]:
     """What a `.keras` file says of its model, by member."""
     config = {"module": "keras", "registered_name": None, **meta["model_config"]}
     if config["class_name"] == "Functional":
@@ -266,7 +253,9 @@ def _described(meta: dict[str, Any], new: bool, keras_version: int) -> dict[str,
     if meta["training_config"] and keras_version == 3:
         config["compile_config"] = keras3_writing.compile_config(meta["training_config"])
     elif meta["training_config"]:
-        config["compile_config"] = compile_config(meta["training_config"], new=new)
+        config["compile_config"] = compile_config(
+            meta["training_config"], new=optimizer_state.version_of(optimizer) is not None
+        )
     about = {
         "keras_version": _written_as(keras_version),
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
