@@ -101,7 +101,8 @@ def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]
     """Ray, connected to a cluster, and whether that was done here.
 
     Args:
-      address: the cluster's; default the one that is connected to already, or a new one of this machine.
+      address: the cluster's; default the one that is connected to already, RAY_ADDRESS's, the one that runs on
+        this machine, or a new one.
       logs: whether what actors print is printed here.
     """
     ray = _ray()
