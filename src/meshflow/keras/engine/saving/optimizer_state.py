@@ -45,6 +45,7 @@ _TOGETHER: dict[str, tuple[str, ...]] = {
 }
 # The lists that optimizers of every class may have, which stand before the others.
 _FIRST = ("_model_variables_moving_average", "_accumulated_gradients")
+_ERROR_LISTS = tuple(f"_{name}s" for name in ERRORS)
 
 
 @dataclass
@@ -149,8 +150,11 @@ def without_place(optimizer: Any, version: str | None) -> list[Any]:
     """
     if version == KERAS_3:
         return []
-    own = own_weights(_inside(optimizer)).values() if version == KERAS_2_11 else ()
-    return [*scale_of(optimizer), *own]
+    if version is None:
+        return scale_of(optimizer)
+    inner = _inside(optimizer)
+    errors = [w for w in whole_variables(inner.weights) if _is_error(w._shared_name)]
+    return [*scale_of(optimizer), *own_weights(inner).values(), *errors]
 
 
 def in_order(optimizer: Any, version: str) -> list[Any] | None:
@@ -195,6 +199,8 @@ def _rate(value: Any) -> _Kept:
 def _slots(optimizer: Any, version: str) -> Iterator[Any]:
     """The slots of all variables in the order of a version."""
     lists = {name: found for name, found in slot_lists(optimizer).items() if found}
+    # What one mesh has left of rounding, neither version knows.
+    lists = {name: found for name, found in lists.items() if name not in _ERROR_LISTS}
     keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
     variables = whole_variables(optimizer._owners[key] for key in keys)
     kind, together = type(optimizer).__name__, _TOGETHER[type(optimizer).__name__]
@@ -256,6 +262,8 @@ def _candidates(
     optimizer: Any, names: list[str], values: list[np.ndarray]
 ) -> Iterator[tuple[list[Any], list[np.ndarray]]]:
     """Orders in which the values may lie, the likeliest first, with the values that they are of."""
+    # What devices keep of rounding is of one mesh, and of steps that round; others begin without.
+    sent = [v for v, name in zip(values, names, strict=True) if not _is_error(name)]
     # Keras 3 writes the optimizer's name before it.
     if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
         orders = [(v, in_order(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
@@ -263,7 +271,9 @@ def _candidates(
         for version, places in orders:
             if places is not None:
                 yield places, values
-                yield [*places, *(_Held(w) for w in without_place(optimizer, version))], values
+                beside = [_Held(w) for w in without_place(optimizer, version)]
+                yield [*places, *beside], values
+                yield [*places, *_without_errors(beside)], sent
         # The learning rate may be second where it usually is not, or be left out.
         for places in known:
             if values[1:] and values[1].shape == ():
@@ -272,9 +282,11 @@ def _candidates(
     own = [_Held(w) for w in state_of(optimizer)]
     yield own, values
     yield [_Held(w) for w in whole_variables(optimizer.weights)], values
-    # What devices keep of rounding is of one mesh, and of steps that round; others begin without.
-    sent = [v for v, name in zip(values, names, strict=True) if not _is_error(name)]
-    yield [p for p in own if not _is_error(p._shared_name)], sent
+    yield _without_errors(own), sent
+
+
+def _without_errors(places: list[_Held]) -> list[_Held]:
+    return [p for p in places if not _is_error(p._shared_name)]
 
 
 def _is_error(name: str) -> bool:
