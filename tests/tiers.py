@@ -147,7 +147,7 @@ class Freeing:
 
     def __init__(self):
         self.limit = GROWN
-        self.times = 0
+        self.left = []  # bytes, after each time
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self):
@@ -173,9 +173,9 @@ class Freeing:
         free_memory()
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
-        self.times += 1
+        self.left.append(resident())
         # What tests share may be large: freeing it again and again would not help.
-        self.limit = max(GROWN, resident() + GROWN // 6)
+        self.limit = max(GROWN, self.left[-1] + GROWN // 6)
 
 
 def resident():
@@ -289,7 +289,8 @@ class Growth:
     def told(self):
         """The peak, and the tests that raised it most."""
         most = [f"{nodeid} {size >> 20} MB" for nodeid, size in self.grown.most_common(3) if size]
-        freed = f"freed {self.freeing.times} times"
+        left = self.freeing.left
+        freed = f"freed {len(left)} times" + (f" to {max(left) >> 20} MB at most" if left else "")
         return f"{peak_memory() / (1 << 30):.2f} GB, {freed}, raised by {', '.join(most) or 'none'}"
 
 
