@@ -1,16 +1,22 @@
 """Memory that two processes share: arrays arrive whole, memory is used again, nothing is left."""
 
+import functools
 import gc
+import itertools
 import os
 import threading
 
 import numpy as np
 import pytest
 
+import meshflow as tf
 from distribute.parameter_server.connections import pair
 from meshflow.core.runtime import transfers
 from meshflow.distribute.parameter_server import placed, segments
+from meshflow.distribute.parameter_server.messages import Push, Rows, Step, Wish
+from meshflow.distribute.parameter_server.remote_server import ServerService
 from meshflow.distribute.parameter_server.wire import Lost
+from meshflow.distribute.parameter_server.worker import _replace_rows
 from meshflow.kernels import library
 
 pytestmark = pytest.mark.skipif(not segments.POSSIBLE, reason="needs files without names")
@@ -126,6 +132,41 @@ def test_what_either_side_has_is_not_written_over(wires, kernels):
     assert again.unsafe_buffer_pointer() == segment.address and len(segments_of(a)) == 3
     for value, array in zip((2, 3, 4), (*others, again), strict=True):
         np.testing.assert_array_equal(array, LARGE + np.float32(value))
+
+
+def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
+    shape, service = (1000, 300), ServerService(0, None)
+    held = functools.partial(service._server.resolve, 1)
+    ends = [pair() for _ in range(2)]
+    first, second = (service.methods(wire) for wire, _ in ends)
+    first["create"](1, np.zeros(shape, np.float32), "v", None)
+    rule = tf.keras.optimizers.SGD(1.0)
+    rule.build([held()])
+    service._server.adopt(2, rule)
+    numbers = itertools.count()
+
+    def asked(methods, end, wish, **writes):
+        push = Push(next(numbers), **writes) if writes else None
+        end[0].send(methods["exchange"](push, wish, 0))
+        return end[1].receive().values[1]
+
+    ones, rows = np.ones(shape, np.float32), Rows(np.full((2, 300), 5.0, np.float32), np.arange(2))
+    by_rows = Step(2, (1,), (rows,))
+    for _ in range(2):  # the first ones of their kind are compiled
+        first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
+        seen = asked(first, ends[0], Wish(known=(1,)), sets={1: ones})
+    assert ends[0][0]._segment_of(held()._value).is_used
+    # It asks for the changes since then too.
+    asked(second, ends[1], Wish(unknown=(1,)))
+    asked(first, ends[0], Wish(unknown=(1,)))
+    # What the worker makes of it is its own.
+    own = {1: transfers.to_device(seen)}
+    _replace_rows(own, 1, Rows(rows.values, rows.indices))
+    np.testing.assert_array_equal(np.asarray(own[1])[:3, 0], [5, 5, 1])
+    np.testing.assert_array_equal(held().numpy(), ones)
+    first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
+    np.testing.assert_array_equal(held().numpy()[:3, 0], [-4, -4, 1])
+    np.testing.assert_array_equal(seen.view(np.float32).reshape(shape), ones)
 
 
 def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
