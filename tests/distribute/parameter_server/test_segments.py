@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import meshflow as tf
 from distribute.parameter_server.connections import pair
 from meshflow.core.runtime import transfers
 from meshflow.distribute.parameter_server import placed, segments
+from meshflow.distribute.parameter_server.buffers import Spares
 from meshflow.distribute.parameter_server.messages import Push, Rows, Step, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
 from meshflow.distribute.parameter_server.wire import Lost
@@ -196,6 +198,29 @@ def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
     placed_array(pair()[0], 1)
     gc.collect()
     assert address not in placed._kept
+
+
+def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
+    server, spares = types.SimpleNamespace(wire=wires[0]), Spares()
+    about = server, LARGE.shape, LARGE.dtype
+    first = spares.get(*about)
+    address = first.unsafe_buffer_pointer()
+    spares.put(server, first)
+    del first
+    again = spares.get(*about)
+    assert again.unsafe_buffer_pointer() == address
+    # The server is killed while it reads that, and begins again.
+    lost, others = server.wire, pair()
+    server.wire = others[0]
+    spares.put(server, again)
+    del again
+    assert others[0].fits(spares.get(*about)) and all(s.is_free for s in segments_of(lost))
+    # What lies in no such memory is kept with any connection.
+    small = transfers.transfer(np.zeros(3, np.float32))
+    spares.put(server, small)
+    assert spares.get(server, (3,), np.dtype(np.float32)) is small
+    for wire in others:
+        wire.close()
 
 
 def test_segments_that_nothing_needs_any_more_are_given_up(wires):

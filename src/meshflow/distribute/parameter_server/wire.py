@@ -132,6 +132,14 @@ class Wire:
         segment = self._segment_of(array)
         return segment is not None and not segment.is_used
 
+    def reads(self, array: Any) -> bool:
+        """Whether the other side reads an array where it lies.
+
+        Args:
+          array: one of NumPy, or of a CPU.
+        """
+        return self._segment_of(array) is not None
+
     def is_free(self, array: Any) -> bool:
         """Whether the other side does not read an array any more.
 
