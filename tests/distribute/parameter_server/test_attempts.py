@@ -1,5 +1,7 @@
 """Several attempts at one closure: servers do one and the same of them, whenever a worker dies."""
 
+import dataclasses
+import itertools
 import threading
 
 import numpy as np
@@ -136,6 +138,81 @@ def test_a_server_that_was_told_first_knows_the_others_parts(servers):
     assert repeated and values(servers) == [1.0, 2.0]
     # The first one stood still, and goes on.
     assert exchange(push(0, 2.0), Wish()).repeated and values(servers) == [1.0, 2.0]
+
+
+def test_others_parts_are_known_until_they_are_done(servers):
+    exchanges = Exchanges(servers)
+
+    def known():
+        return {c: d.others for c, d in servers[0]._attempts._done.items() if d.others}
+
+    # A long closure, such as one with a smaller number, keeps all these from being over.
+    for closure in range(CLOSURE, CLOSURE + 20):
+        parts = [Push(closure, adds={1: np.ones(2, np.float32)}) for _ in servers]
+        exchanges.push(closure, 0, 0, parts)
+        assert list(known()) == [closure]
+    exchanges.pull(0)
+    assert known() == {} and values(servers) == [20.0, 20.0]
+    # Another attempt still hears that all of it was done.
+    parts = [Push(CLOSURE, adds={1: np.ones(2, np.float32)}, attempt=1) for _ in servers]
+    _, repeated = Exchanges(servers).push(CLOSURE, 1, 0, parts)
+    assert repeated and values(servers) == [20.0, 20.0]
+
+
+def test_an_attempt_for_one_server_finishes_what_another_one_began(servers):
+    for server in servers:
+        server.stage(push(1, 10.0), (0, 1))
+    decide(servers[0], 1, (0, 1))
+    # The other attempt's worker dies here. This one has something for the first server only, which has done its part.
+    _, repeated = Exchanges(servers).push(CLOSURE, 0, 0, [push(0, 1.0), None])
+    assert repeated and values(servers) == [10.0, 10.0]
+
+
+def test_servers_that_die_between_two_parts_know_what_is_to_be_done(tmp_path):
+    class Dying:
+        """A server that is killed before it does a message, or before it answers, and begins again."""
+
+        def __init__(self, number):
+            self.folder, self.deaths = str(tmp_path / str(number)), []
+            self.begin()
+
+        def begin(self):
+            self.methods = ServerService(0, self.folder).methods(pair()[0])
+
+        def exchange(self, *args):
+            return self.called("exchange", *args)
+
+        def stage(self, *args):
+            return self.called("stage", *args)
+
+        def called(self, name, *args):
+            when = self.deaths.pop(0) if self.deaths else None
+            if when == "before":
+                self.begin()
+            found = self.methods[name](*args)
+            if when != "after":
+                return found
+            self.begin()
+            return self.called(name, *args)
+
+    servers = [Dying(n) for n in range(2)]
+    for server in servers:
+        server.methods["create"](1, np.zeros(2, np.float32), "v", None)
+    ways = list(itertools.product([None, "before", "after"], repeat=3))
+    exchanges, total = Exchanges(servers), 0.0
+    for closure, (first, second, both) in enumerate(ways):
+        servers[0].deaths, servers[1].deaths = [first, both], [second, both]
+        total += closure
+        parts = [Push(closure, adds={1: np.full(2, closure, np.float32)}) for _ in servers]
+        # The first attempt stands still after the first server's part, sometimes.
+        if closure % 2:
+            known = dataclasses.replace(parts[0], others={1: parts[1]})
+            servers[0].exchange(known, Wish(), 0)
+            other = [Push(closure, adds={1: np.ones(2, np.float32)}, attempt=1), None]
+            assert exchanges.push(closure, 1, 0, other)[1]
+        exchanges.push(closure, 0, 0, parts)
+        found = [float(s.methods["read"]((1,))[1][1][0]) for s in servers]
+        assert found == [total, total], (closure, first, second, both)
 
 
 def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):

@@ -1,6 +1,7 @@
 """What a server writes down, and what it makes of it when it begins again."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -55,6 +56,38 @@ def test_a_snapshot_takes_the_place_of_records(tmp_path):
     first, records = recovered(tmp_path)
     assert first["state"].tolist() == [1, 1, 1]
     assert records == ["after"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
+
+
+def test_a_disk_that_is_full_loses_nothing(tmp_path):
+    journal = Journal(tmp_path)
+    list(journal.recover())
+    journal.append("before")
+    large = np.ones(100_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.append(large)
+        journal.append("between")
+        journal.snapshot({"state": large})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.append("after")
+    assert recovered(tmp_path) == (None, ["before", "between", "after"])
+    journal.snapshot({"state": 1})
+    assert recovered(tmp_path) == ({"state": 1}, [])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
+
+
+def test_what_was_left_at_a_snapshot_is_removed(tmp_path):
+    journal = Journal(tmp_path)
+    list(journal.recover())
+    journal.snapshot("whole")
+    # Killed before it had removed what was before, and in the next one.
+    for name in ("snapshot.0", "log.0", "partial.2", "log.2"):
+        (tmp_path / name).write_bytes(b"")
+    assert recovered(tmp_path) == ("whole", [])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
 
 

@@ -1,16 +1,24 @@
 """Memory that two processes share: arrays arrive whole, memory is used again, nothing is left."""
 
+import functools
 import gc
+import itertools
 import os
 import threading
+import types
 
 import numpy as np
 import pytest
 
+import meshflow as tf
 from distribute.parameter_server.connections import pair
 from meshflow.core.runtime import transfers
 from meshflow.distribute.parameter_server import placed, segments
+from meshflow.distribute.parameter_server.buffers import Spares
+from meshflow.distribute.parameter_server.messages import Push, Rows, Step, Wish
+from meshflow.distribute.parameter_server.remote_server import ServerService
 from meshflow.distribute.parameter_server.wire import Lost
+from meshflow.distribute.parameter_server.worker import _replace_rows
 from meshflow.kernels import library
 
 pytestmark = pytest.mark.skipif(not segments.POSSIBLE, reason="needs files without names")
@@ -128,6 +136,41 @@ def test_what_either_side_has_is_not_written_over(wires, kernels):
         np.testing.assert_array_equal(array, LARGE + np.float32(value))
 
 
+def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
+    shape, service = (1000, 300), ServerService(0, None)
+    held = functools.partial(service._server.resolve, 1)
+    ends = [pair() for _ in range(2)]
+    first, second = (service.methods(wire) for wire, _ in ends)
+    first["create"](1, np.zeros(shape, np.float32), "v", None)
+    rule = tf.keras.optimizers.SGD(1.0)
+    rule.build([held()])
+    service._server.adopt(2, rule)
+    numbers = itertools.count()
+
+    def asked(methods, end, wish, **writes):
+        push = Push(next(numbers), **writes) if writes else None
+        end[0].send(methods["exchange"](push, wish, 0))
+        return end[1].receive().values[1]
+
+    ones, rows = np.ones(shape, np.float32), Rows(np.full((2, 300), 5.0, np.float32), np.arange(2))
+    by_rows = Step(2, (1,), (rows,))
+    for _ in range(2):  # the first ones of their kind are compiled
+        first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
+        seen = asked(first, ends[0], Wish(known=(1,)), sets={1: ones})
+    assert ends[0][0]._segment_of(held()._value).is_used
+    # It asks for the changes since then too.
+    asked(second, ends[1], Wish(unknown=(1,)))
+    asked(first, ends[0], Wish(unknown=(1,)))
+    # What the worker makes of it is its own.
+    own = {1: transfers.to_device(seen)}
+    _replace_rows(own, 1, Rows(rows.values, rows.indices))
+    np.testing.assert_array_equal(np.asarray(own[1])[:3, 0], [5, 5, 1])
+    np.testing.assert_array_equal(held().numpy(), ones)
+    first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
+    np.testing.assert_array_equal(held().numpy()[:3, 0], [-4, -4, 1])
+    np.testing.assert_array_equal(seen.view(np.float32).reshape(shape), ones)
+
+
 def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
     a, _ = wires
     made = []
@@ -155,6 +198,29 @@ def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
     placed_array(pair()[0], 1)
     gc.collect()
     assert address not in placed._kept
+
+
+def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
+    server, spares = types.SimpleNamespace(wire=wires[0]), Spares()
+    about = server, LARGE.shape, LARGE.dtype
+    first = spares.get(*about)
+    address = first.unsafe_buffer_pointer()
+    spares.put(server, first)
+    del first
+    again = spares.get(*about)
+    assert again.unsafe_buffer_pointer() == address
+    # The server is killed while it reads that, and begins again.
+    lost, others = server.wire, pair()
+    server.wire = others[0]
+    spares.put(server, again)
+    del again
+    assert others[0].fits(spares.get(*about)) and all(s.is_free for s in segments_of(lost))
+    # What lies in no such memory is kept with any connection.
+    small = transfers.transfer(np.zeros(3, np.float32))
+    spares.put(server, small)
+    assert spares.get(server, (3,), np.dtype(np.float32)) is small
+    for wire in others:
+        wire.close()
 
 
 def test_segments_that_nothing_needs_any_more_are_given_up(wires):

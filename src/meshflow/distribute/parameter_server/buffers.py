@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime import transfers
+from meshflow.distribute.parameter_server import placed
 
 __all__ = ["Buffers", "Spares"]
 
@@ -77,7 +78,11 @@ class Spares:
           server: who has read it, or still does.
           value: the array.
         """
-        self._of(server, value.shape, value.dtype).append(value)
+        wire = getattr(server, "wire", None)
+        is_read = wire is not None and wire.reads(value)
+        # What lies where a connection that was lost had it would be copied from now on.
+        if is_read or not placed.holds(np.asarray(value).ctypes.data):
+            self._of(server, value.shape, value.dtype).append(value)
 
     def _of(self, server: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
         # A connection takes them with it.

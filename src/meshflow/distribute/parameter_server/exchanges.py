@@ -50,6 +50,8 @@ class Exchanges:
         self.clocks = [-1] * len(servers)
         self.known: list[set[int]] = [set() for _ in servers]
         self.arrived: deque[list[Change]] = deque()
+        # By server, closures that it was told first of, and does not know yet that the others' parts are done.
+        self._settled: list[list[int]] = [[] for _ in servers]
         self._counted = (0, 0)
         self._lock = threading.Lock()
 
@@ -144,30 +146,30 @@ class Exchanges:
           floor: closures with smaller numbers are over.
         """
         if not order:
-            return self._ask_all(pushes, floor)
-        ((first, *others), wishes) = order, self._wishes()
+            return [_doubted(change) for change in self._ask_all(pushes, floor)]
+        first, *others = order
         push = pushes[first]
         assert push is not None
         known = {n: p for n in others if (p := pushes[n]) is not None}
         message = dataclasses.replace(push, others=known)
-        change = self._ask(self._servers[first], message, wishes[first], floor)
-        if change.repeated:
-            # Perhaps by another attempt, which has something else for the others.
-            change.refused = 0
+        change = _doubted(self._ask(self._servers[first], message, self._wish(first), floor))
         if change.refused is not None:
             return [change]
-        asked = [(self._servers[n], pushes[n], wishes[n]) for n in others]
+        asked = [(self._servers[n], pushes[n], self._wish(n)) for n in others]
         answers = self._all(self._ask, *zip(*asked, strict=True), repeat(floor))
         changes = dict(zip(others, answers, strict=True))
+        if all(c.refused is None for c in changes.values()):
+            self._settled[first].append(push.closure)
         return self._heard([changes.get(n, change) for n in range(len(pushes))])
 
     def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
-        answers = self._all(self._ask, self._servers, pushes, self._wishes(), repeat(floor))
+        wishes = [self._wish(number) for number in range(len(self._servers))]
+        answers = self._all(self._ask, self._servers, pushes, wishes, repeat(floor))
         return self._heard(list(answers))
 
-    def _wishes(self) -> list[Wish]:
-        known = zip(self.clocks, self.known, strict=True)
-        return [Wish(clock, tuple(keys)) for clock, keys in known]
+    def _wish(self, number: int) -> Wish:
+        settled, self._settled[number] = self._settled[number], []
+        return Wish(self.clocks[number], tuple(self.known[number]), settled=tuple(settled))
 
     def _heard(self, changes: list[Change]) -> list[Change]:
         self.clocks = [change.clock for change in changes]
@@ -178,6 +180,13 @@ class Exchanges:
     def _ask(server: Any, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
         change: Change = outside(server.exchange, push, wish, floor)
         return change
+
+
+def _doubted(change: Change) -> Change:
+    """An answer, refused where the push had been done: perhaps by another attempt, which has something else for others."""
+    if change.repeated:
+        change.refused = 0
+    return change
 
 
 def _in_turn(pushes: Sequence[Push | None]) -> list[int] | None:

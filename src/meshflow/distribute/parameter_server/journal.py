@@ -8,6 +8,7 @@ machine.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import shutil
@@ -29,6 +30,7 @@ except ImportError:
 
 __all__ = ["Folder", "Journal"]
 
+_logger = logging.getLogger("meshflow")
 _HEAD = struct.Struct("!QQ")
 # Temporary folders, and the file in them that their process has locked.
 _PREFIX, _LOCK = "meshflow-servers-", "lock"
@@ -109,6 +111,7 @@ class Journal:
             int(p.suffix[1:]) for p in self._folder.glob("snapshot.*") if p.suffix[1:].isdigit()
         ]
         self._number = max(snapshots, default=0)
+        self._remove_old()
         self._size = 0
         self._log: Any = None
 
@@ -129,8 +132,17 @@ class Journal:
 
         Args:
           record: what can be pickled.
+
+        Raises:
+          OSError: when there is no room; nothing was added.
         """
-        self._size += _write(self._log, record)
+        try:
+            self._size += _write(self._log, record)
+        except BaseException:
+            # What follows a part of a record could not be read.
+            self._log.truncate(self._size)
+            self._log.seek(self._size)
+            raise
 
     @property
     def size(self) -> int:
@@ -138,22 +150,33 @@ class Journal:
         return self._size
 
     def snapshot(self, state: Any) -> None:
-        """Has a state take the place of all records.
+        """Has a state take the place of all records. Where there is no room for it they stay, until they are twice as long.
 
         Args:
           state: what `recover` is to begin with.
         """
-        before, self._number = self._number, self._number + 1
-        made = self._path("snapshot")
-        partial = made.with_name(f"partial.{self._number}")
-        with open(partial, "wb", buffering=0) as file:
-            _write(file, state)
-        log = open(self._path("log"), "wb", buffering=0)  # noqa: SIM115
-        partial.rename(made)
+        number = self._number + 1
+        partial = self._path("partial", number)
+        try:
+            with open(partial, "wb", buffering=0) as file:
+                _write(file, state)
+            log = open(self._path("log", number), "wb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            self.least = 2 * self._size
+            _logger.warning("A parameter server's journal grows on: %s", error)
+            return
+        partial.rename(self._path("snapshot", number))
         self._log.close()
-        self._log, self._size = log, 0
-        for kind in ("snapshot", "log"):
-            self._path(kind, before).unlink(missing_ok=True)
+        self._log, self._size, self._number = log, 0, number
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        """Removes what a snapshot has taken the place of, also one that the process was killed after."""
+        for kind in ("snapshot", "log", "partial"):
+            for path in self._folder.glob(f"{kind}.*"):
+                if path != self._path(kind):
+                    path.unlink(missing_ok=True)
 
     def _path(self, kind: str, number: int | None = None) -> Path:
         return self._folder / f"{kind}.{self._number if number is None else number}"

@@ -123,11 +123,13 @@ class Wish(NamedTuple):
       clock: the server's clock of the last answer.
       known: variables of which it has the values of that time.
       unknown: variables of which it has nothing.
+      settled: closures that this server was told first of, and of which the others have done their parts, too.
     """
 
     clock: int = -1
     known: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
+    settled: tuple[int, ...] = ()
 
 
 @dataclass

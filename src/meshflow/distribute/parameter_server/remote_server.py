@@ -97,7 +97,8 @@ class ServerService:
                 change = server.exchange(None, wish, floor, wire.lend)
                 change.staleness, change.refused = done.staleness, done.refused
             for key, value in change.values.items():
-                self._away.pop(key, None)
+                if self._away.get(key) is not server.resolve(key)._value:
+                    self._away.pop(key, None)
                 if isinstance(value, Rows) or value.nbytes < _LARGE:
                     continue
                 if wire.fits(value):

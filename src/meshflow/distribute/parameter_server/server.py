@@ -304,6 +304,7 @@ class ParameterServer:
     ) -> Change:
         repeated, staleness, refused = False, 0, None
         self._attempts.raise_floor(floor)
+        self._attempts.settle(wish.settled)
         if push is not None:
             repeated = self.knows(push.closure)
             refused = None if repeated else self._attempts.refused(push)

@@ -132,6 +132,14 @@ class Wire:
         segment = self._segment_of(array)
         return segment is not None and not segment.is_used
 
+    def reads(self, array: Any) -> bool:
+        """Whether the other side reads an array where it lies.
+
+        Args:
+          array: one of NumPy, or of a CPU.
+        """
+        return self._segment_of(array) is not None
+
     def is_free(self, array: Any) -> bool:
         """Whether the other side does not read an array any more.
 
@@ -402,16 +410,24 @@ def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
       wire: the connection.
       methods: what may be called.
     """
-    with contextlib.suppress(Lost):
-        while True:
-            # Nothing is kept of a call: the caller fills its memory again.
-            wire.send(_answer_of(wire, methods))
-    wire.close()
+    try:
+        with contextlib.suppress(Lost):
+            while True:
+                # Nothing is kept of a call: the caller fills its memory again.
+                wire.send(_answer_of(wire, methods))
+    finally:
+        wire.close()
 
 
 def _answer_of(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, Any]:
-    with region(WAITING):
-        method, args = wire.receive()
+    try:
+        # The caller waits for an answer also to what cannot be made of its pickle here.
+        with region(WAITING):
+            method, args = wire.receive()
+    except Lost:
+        raise
+    except Exception as error:
+        return "error", dump_error(error)
     try:
         return "value", methods[method](*args)
     except BaseException as error:

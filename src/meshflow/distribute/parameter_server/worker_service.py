@@ -100,8 +100,9 @@ class WorkerService:
             if request.states is not None:
                 self._states = request.states
             for key, data in request.functions.items():
-                if key not in self._functions:
-                    self._functions[key] = loads(data, resolve)
+                # One that comes again is the last one that came, as the coordinator has it.
+                known = self._functions.pop(key, None)
+                self._functions[key] = loads(data, resolve) if known is None else known
             while len(self._functions) > FUNCTIONS:
                 self._functions.pop(next(iter(self._functions)))
             for key, data in request.iterators.items():

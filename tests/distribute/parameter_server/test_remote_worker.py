@@ -1,0 +1,34 @@
+"""What a worker in another process is sent, and what it keeps of that."""
+
+import functools
+
+from meshflow.distribute.parameter_server import remote_worker, worker_service
+from meshflow.distribute.parameter_server.remote_worker import Book, Functions
+from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
+from meshflow.distribute.parameter_server.worker import Call
+from meshflow.distribute.parameter_server.worker_service import WorkerService
+
+
+def test_a_function_that_comes_again_among_many_others_is_there(monkeypatch):
+    for module in (remote_worker, worker_service):
+        monkeypatch.setattr(module, "FUNCTIONS", 16)
+    strategy = ParameterServerStrategy(engine="threads", workers=2)
+    functions = Functions(strategy)
+    book, service = Book(functions), WorkerService(0, [], False)
+    service._configure([], 1, Options())
+
+    def sent(function):
+        """Whether a call brings a function, which the worker then calls."""
+        request = book.request(Call(0, function, (), {}), strategy)
+        assert service._call(request).function() == function()
+        book.arrived(request)
+        return bool(request.functions)
+
+    early, late = ([functools.partial(int, n) for n in range(count)] for count in (12, 4))
+    for function in early:
+        functions.of(function)  # for another worker
+    assert sent(list) and all(map(sent, early[:9]))
+    # The coordinator is not sure that the worker has it, and once it was sent again it is.
+    assert sent(list) and not sent(list)
+    assert all(map(sent, early[9:] + late)) and not sent(list)
+    assert len(service._functions) == 16

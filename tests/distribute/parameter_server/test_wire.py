@@ -1,0 +1,37 @@
+"""Calls between the processes of a job, and what their callers hear."""
+
+import threading
+
+import pytest
+
+from distribute.parameter_server.connections import pair
+from meshflow.distribute.parameter_server.wire import Caller, answer
+
+
+class NotThere(Exception):
+    """What another process cannot make of a pickle."""
+
+
+def refuse():
+    raise NotThere("no such class here")
+
+
+class Unknown:
+    """What can be pickled, and not unpickled."""
+
+    def __reduce__(self):
+        return refuse, ()
+
+
+def test_who_calls_hears_of_a_message_that_cannot_be_unpickled():
+    here, there = pair()
+    answering = threading.Thread(target=answer, args=(there, {"twice": lambda x: 2 * x}))
+    answering.start()
+    caller = Caller(here)
+    with pytest.raises(NotThere, match="no such class here"):
+        caller.call("twice", Unknown())
+    # The connection is as before, and ends with who calls.
+    assert caller.call("twice", 4) == 8
+    here.close()
+    answering.join(20)
+    assert not answering.is_alive()
