@@ -272,6 +272,20 @@ def test_what_stays_float_in_a_model_of_integers_is_said():
     np.testing.assert_allclose(_of(run, x), expected, atol=0.05 * expected.max())
 
 
+def test_a_recurrent_layer_of_one_batch_size_in_integers():
+    # What a loop leaves besides its result has no memory in LiteRT, as nobody reads it.
+    x = tf.keras.Input((4, 2), batch_size=1)
+    model = tf.keras.Model(x, L.Dense(2)(L.SimpleRNN(3)(x)))
+    values = np.random.default_rng(0).normal(size=(20, 4, 2)).astype(np.float32)
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = DEFAULT
+    converter.representative_dataset = lambda: ([row[None]] for row in values)
+    kind = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = tf.lite.Interpreter(None, converter.convert(), None, 1, kind, True)
+    found = _of(interpreter.get_signature_runner(), values[:1])
+    np.testing.assert_allclose(found, model(values[:1]).numpy(), atol=0.05)
+
+
 def test_concrete_functions_are_signatures():
     scale = tf.Variable([2.0, 3.0])
 

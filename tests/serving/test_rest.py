@@ -77,7 +77,7 @@ class Client:
     def __init__(self, app):
         self._app = app
 
-    async def ask(self, method, path, body=b"", chunks=None, encoding=""):
+    async def ask(self, method, path, body=b"", chunks=None, encoding="", accept=""):
         """The status and the parsed body of an answer."""
         parts = list(chunks) if chunks is not None else [body]
         answer = {"body": b""}
@@ -90,14 +90,18 @@ class Client:
 
         async def send(message):
             answer["status"] = message.get("status", answer.get("status"))
+            answer["headers"] = dict(message.get("headers", answer.get("headers", ())))
             answer["body"] += message.get("body", b"")
 
+        headers = {b"content-encoding": encoding, b"accept-encoding": accept}
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-            "headers": [(b"content-encoding", encoding.encode())] if encoding else [], "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "root_path": "",
+            "headers": [(k, v.encode()) for k, v in headers.items() if v], "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "root_path": "",
         }  # fmt: skip
         await self._app(scope, receive, send)
-        text = answer["body"].decode()
+        packed = answer["headers"].get(b"content-encoding") == b"gzip"
+        self.sent = len(answer["body"]) if packed else 0
+        text = (gzip.decompress(answer["body"]) if packed else answer["body"]).decode()
         return answer["status"], json.loads(text) if text[:1] == "{" else text
 
     async def post(self, path, content, **more):
@@ -252,6 +256,13 @@ def test_bodies_may_be_compressed(saved):
         ):
             status, content = await client.post("m:predict", data, encoding=encoding)
             assert status == code and said in content["error"], (encoding, status, content)
+        # Answers are, for clients that accept it, unless they are short.
+        assert (await client.post("m:predict", body, accept="gzip"))[0] == 200 and not client.sent
+        many = gzip.compress(json.dumps({"signature_name": "plain", "instances": [[1, 2]] * 200}).encode())  # fmt: skip
+        plain = await client.post("m:predict", many, encoding="gzip")
+        assert plain[0] == 200 and not client.sent
+        assert await client.post("m:predict", many, encoding="gzip", accept="br, gzip") == plain
+        assert 0 < client.sent < 1000
 
     talk(conversation, "m", saved, Settings(most_bytes=4096, warm_up=False))
 

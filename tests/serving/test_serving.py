@@ -113,7 +113,7 @@ def test_requests_and_errors(served):
     for address, body, code, message in (
         (url + ":predict", {"instances": [[1, 2, 3]]}, 400, "expected [None, 2]"),
         (url + ":predict", {"rows": []}, 400, "Missing 'inputs' or 'instances' key"),
-        (url + ":predict", {"signature_name": "no", "instances": [1]}, 400, 'key "no" not found'),
+        (url + ":predict", {"signature_name": "no", "instances": [1]}, 400, 'name: "no" not found'),
         (url + "/versions/7:predict", {"instances": [[1, 2]]}, 404, "Specific(scaled, 7)"),
         (url + "/labels/new:predict", {"instances": [[1, 2]]}, 404, "version label: new"),
         (url + "/versions/7", None, 404, "version 7"),
@@ -220,7 +220,7 @@ def test_predictions_by_grpc(places):
             (_request(request, [[1, 2]], version_label="no"), "NOT_FOUND", "label: no"),
             (
                 _request(request, [[1, 2]], signature_name="no"),
-                "INVALID_ARGUMENT",
+                "FAILED_PRECONDITION",
                 '"no" not found',
             ),
             (_request(request, [[1, 2, 3]]), "INVALID_ARGUMENT", r"shape \[1, 3\], expected"),

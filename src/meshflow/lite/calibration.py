@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.lite.graph import Graph, Tensor, written
+from meshflow.lite.graph import Graph, Subgraph, Tensor, written
 from meshflow.lite.interpreter import interpreter_module
 
 __all__ = ["ranges"]
@@ -35,8 +35,10 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
     for sample in samples():
         number, arrays = _arrays(graph, sample)
         _run(interpreter, graph, number, arrays)
-        for place, tensor in enumerate(graph.subgraphs[number].tensors()):
-            if tensor.dtype == np.float32 and tensor.data is None:
+        subgraph = graph.subgraphs[number]
+        idle = _idle(subgraph)
+        for place, tensor in enumerate(subgraph.tensors()):
+            if tensor.dtype == np.float32 and tensor.data is None and tensor not in idle:
                 values = interpreter.get_tensor(place, number)
                 low, high = found.get(tensor, (0.0, 0.0))
                 if values.size:
@@ -48,6 +50,12 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
             "lambda: ([x[None]] for x in images[:100])."
         )
     return found
+
+
+def _idle(subgraph: Subgraph) -> set[Tensor]:
+    """Results of loops and branches that nobody reads: they are given no memory."""
+    results = {t for o in subgraph.operators if o.code in ("WHILE", "IF") for t in o.outputs}
+    return results.difference(subgraph.outputs, *(o.inputs for o in subgraph.operators))
 
 
 def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:

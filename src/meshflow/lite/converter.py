@@ -65,13 +65,13 @@ class TFLiteConverter:
         return cls(lambda: [of_model(model)])
 
     @classmethod
-    def from_concrete_functions(cls, funcs: Sequence[Any], trackable_model: Any = None) -> TFLiteConverter:  # fmt: skip
+    def from_concrete_functions(cls, funcs: Sequence[Any], trackable_obj: Any = None) -> TFLiteConverter:  # fmt: skip
         """A converter of concrete functions, each a signature.
 
         Args:
           funcs: a list of what `tf.function(...).get_concrete_function(...)` gives; the first is the signature
             'serving_default', others have their names.
-          trackable_model: accepted: functions hold their variables.
+          trackable_obj: accepted: functions hold their variables.
 
         Raises:
           ValueError: for no function.

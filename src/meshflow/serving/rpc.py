@@ -7,7 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from meshflow.core.runtime.errors import InvalidArgumentError, UnavailableError, UnimplementedError
+from meshflow.core.runtime.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnimplementedError,
+)
 from meshflow.environment import extras
 from meshflow.serving import examples, messages
 from meshflow.serving.errors import told
@@ -134,7 +139,11 @@ class RpcServer:
 
     async def _predict(self, request: Any) -> Any:
         version = self._version(request.model_spec)
-        signature = version.signature(request.model_spec.signature_name or DEFAULT_SIGNATURE)
+        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        if name not in version.signatures:
+            # TensorFlow Serving tells it by another code and in other words than over HTTP.
+            raise FailedPreconditionError(f'Serving signature key "{name}" not found.')
+        signature = version.signature(name)
         arrays = messages.arrays_of(request.inputs, signature.inputs)
         found = messages.tensors(await signature.answer(arrays), request.output_filter)
         answer = messages.PredictResponse()

@@ -158,7 +158,9 @@ class Version:
           InvalidArgumentError: when there is none of this name.
         """
         if name not in self.signatures:
-            raise InvalidArgumentError(f'Serving signature key "{name}" not found.')
+            raise InvalidArgumentError(
+                f'Serving signature name: "{name}" not found in signature def'
+            )
         return self.signatures[name]
 
     def batches(self) -> tuple[int, int]:
