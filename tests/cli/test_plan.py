@@ -1,11 +1,14 @@
 """`meshflow plan` as a user runs it."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import meshflow as tf
+from meshflow.cli import plan as command
 from meshflow.cli.commands import app
 
 SCRIPT = """
@@ -66,6 +69,21 @@ def test_as_json_with_arguments_of_the_script(script):
     assert all(c["memory"] >= first["memory"] for c in found["candidates"])
     assert any("do not fit, the least of them" in line for line in found["dropped"])
     assert found["hardware"]["memory"] == 10**6 and len(found["lines"]) == 2
+
+
+def test_a_terminal_shows_what_is_being_done():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80)
+    with command._shown(console) as progress:
+        progress("Compiling 1 of 3: data 4 [x] model 2")
+    assert (
+        "Compiling 1 of 3: data 4 [x] model 2" in screen.getvalue()
+        and "0:00:0" in screen.getvalue()
+    )
+    silent = io.StringIO()
+    with command._shown(Console(file=silent)) as progress:
+        progress("Reading model")
+    assert silent.getvalue().strip() == ""
 
 
 def test_a_batch_that_the_caller_makes(tmp_path):

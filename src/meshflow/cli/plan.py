@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from meshflow.core.runtime.context import context
@@ -112,13 +116,33 @@ def _planned(
     objective: str,
     compiled: int,
 ) -> Plan:
+    console = Console(stderr=True)
     with shapes_only():
+        if console.is_terminal:
+            # What the script prints follows.
+            console.print(f"Running {escape(script)} up to fit")
         reached = _run(script, arguments)
         rows = reached.batch if isinstance(reached.batch, tuple) else (reached.batch,)
         given = nest.map_structure(lambda v: _resized(v, batch), rows)
-        return find_plan(
-            reached.model, *given, hardware=hardware, objective=objective, compiled=compiled
-        )
+        with _shown(console) as progress:
+            return find_plan(
+                reached.model,
+                *given,
+                hardware=hardware,
+                objective=objective,
+                compiled=compiled,
+                progress=progress,
+            )
+
+
+@contextlib.contextmanager
+def _shown(console: Console) -> Iterator[Callable[[str], None]]:
+    """What is being done and for how long, on a terminal; elsewhere nothing."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("")
+        yield lambda text: bar.update(task, description=escape(text))
 
 
 def _resized(value: Any, batch: int | None) -> Any:

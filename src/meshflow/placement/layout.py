@@ -388,10 +388,12 @@ def check_memory(memory: str, mesh: Mesh, asked: str = 'Layout: memory="host"') 
     if memory not in ("device", "host"):
         raise InvalidValueError(f'Layout: memory must be "device" or "host", got {memory!r}.')
     if memory == "host":
-        kinds = {m.kind for m in mesh.jax_mesh.devices.flat[0].addressable_memories()}
+        device = mesh.jax_mesh.devices.flat[0]
+        kinds = {m.kind for m in device.addressable_memories()}
         if _HOST not in kinds:
             raise InvalidValueError(
-                f"{asked} needs devices that reach the memory {_HOST!r}; those of the mesh have {sorted(kinds)}."
+                f"{asked} needs devices that reach the memory {_HOST!r}; those of the mesh ({device.device_kind}) have "
+                f"{sorted(kinds)}. Leave it out, or take devices that have it."
             )
     return memory
 

@@ -342,17 +342,20 @@ def test_what_waits_where(tmp_path):
     assert strategy.files["activations"].folder == str(fast)
 
 
-def test_devices_that_do_not_reach_the_hosts_memory():
-    """As those of some backends do not; it is said before anything is made."""
+def test_devices_that_do_not_reach_the_hosts_memory(monkeypatch):
+    """As those of some backends do not; it is said when the strategy is made."""
+    mesh = dtensor.create_mesh({"data": 2}, devices=["CPU:0", "CPU:1"])
     memory = types.SimpleNamespace(kind="device")
-    devices = np.array([types.SimpleNamespace(addressable_memories=lambda: [memory])])
-    alone = types.SimpleNamespace(jax_mesh=types.SimpleNamespace(devices=devices))
-    options = tf.distribute.ParallelOptions(offload=("optimizer", "parameters"))
+    of_kind = type(mesh.jax_mesh.devices.flat[0])
+    monkeypatch.setattr(of_kind, "addressable_memories", lambda device: [memory])
     expected = (
-        r"offload=\['optimizer', 'parameters'\] needs devices that reach .* have \['device'\]"
+        r"needs devices that reach the memory 'pinned_host'; those of the mesh \(cpu\) have \['device'\]. "
+        "Leave it out"
     )
-    with pytest.raises(ValueError, match=expected):
-        options.check(alone, ("data",), {})
+    with pytest.raises(ValueError, match=r"offload=\['optimizer', 'parameters'\] " + expected):
+        tf.distribute.MeshStrategy(mesh, "batch:data", offload=("optimizer", "parameters"))
+    with pytest.raises(ValueError, match='Layout: memory="host" ' + expected):
+        Layout([U], mesh, memory="host")
 
 
 def test_files_that_cannot_be(tmp_path, monkeypatch):

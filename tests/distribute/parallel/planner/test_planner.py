@@ -174,6 +174,55 @@ def test_a_model_of_1_4_billion_parameters_on_eight_devices():
         model.get_weights()
 
 
+class Scaled(tf.keras.Sequential):
+    """Leaves its gradients to Keras."""
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((2.0 * x, y))
+
+
+class Own(tf.keras.Sequential):
+    """Computes them itself."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+class Failing(Own):
+    """Gets to its gradients only with values."""
+
+    def train_step(self, data):
+        return super().train_step([v.numpy() for v in data])
+
+
+@pytest.mark.parametrize(("kind", "own"), [(Scaled, False), (Own, True), (Failing, True)])
+def test_training_steps_of_ones_own(kind, own):
+    """Those that compute gradients get no options that need the loss, which `fit` would refuse."""
+    model = kind([tf.keras.Input([4]), LAYERS.Dense(8), LAYERS.Dense(4)])
+    model.compile("adam", "mse")
+    before = model.get_weights()
+    rows = tf.TensorSpec([8, 4])
+    told = []
+    found = tf.distribute.plan(model, rows, rows, hardware=Hardware(4, "1GB"), progress=told.append)
+    assert found.profile.own_step is own
+    needing = [c for c in found.candidates if c.choice.zero or c.choice.micro_batches > 1]
+    said = [line for line in found.reasons() if "computes gradients itself" in line]
+    assert (not needing, len(said)) == (own, int(own))
+    assert told == [f"Reading {model.name}", "Estimating choices for 4 devices"]
+    np.testing.assert_array_equal(before[0], model.get_weights()[0])
+    if own:
+        with found.strategy().scope():
+            model = kind([tf.keras.Input([4]), LAYERS.Dense(8), LAYERS.Dense(4)])
+            model.compile("adam", "mse", run_eagerly=kind is Failing)
+        model.train_on_batch(np.ones([8, 4], "float32"), np.ones([8, 4], "float32"))
+
+
 def test_models_of_strategies_stay_as_they_are():
     """Another strategy's layouts and products are not looked at, and come back."""
     strategy = strategy_of(Choice(2, 2, zero=1, sequence="split", names=("heads", "hidden")))

@@ -187,14 +187,18 @@ def refusal(choice: Choice, profile: ModelProfile) -> str | None:
     if choice.stage > len(profile.layers):
         return f"{choice.stage} stages are more than the {len(profile.layers)} layers"
     if choice.names and choice.model > 1:
-        for w in profile.weights:
-            axis = w.named(choice.names)
+        for w, axis in zip(profile.weights, profile.axes(choice.names), strict=True):
             if axis is not None and w.shape[axis] % choice.model:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
     if choice.experts:
         why = [e.refusal(choice.data, choice.micro_batches) for e in profile.experts]
         if any(why):
             return next(filter(None, why))
+    if profile.own_step and ParallelOptions(**choice.options).in_region:
+        return (
+            "a train_step that computes gradients itself, where the options divide the loss: override compute_loss, or call "
+            "super().train_step"
+        )
     heads = profile.attention.heads if profile.attention else 0
     if choice.sequence == "ulysses" and heads % choice.model:
         return f"{heads} heads do not divide over {choice.model} devices"

@@ -71,6 +71,8 @@ class Costs:
         self.profile, self.hardware = profile, hardware
         self._sizes = functools.cache(self._make_sizes)
         self._of_stage = functools.cache(self._make_stages)
+        self._of_weights = functools.cache(self._make_weights)
+        self._behind = functools.cache(self._make_behind)
 
     def of(self, choice: Choice) -> Estimate:
         """The estimate of a choice.
@@ -99,13 +101,15 @@ class Costs:
         self, names: tuple[str, ...], data: int, model: int, stage: int, experts: bool
     ) -> _Sizes:
         weights = slots = divisible = divisible_slots = own = 0.0
-        for w in self.profile.weights:
-            if experts and w.named(["experts"]) is not None:
+        of_experts = self.profile.axes(("experts",) if experts else ())
+        axes = zip(self.profile.axes(names), of_experts, strict=True)
+        for w, (split, expert) in zip(self.profile.weights, axes, strict=True):
+            if expert is not None:
                 own += w.bytes / data
                 weights += w.bytes / data
                 slots += w.slots / data
                 continue
-            taken = [w.named(names) if model > 1 else None]
+            taken = [split if model > 1 else None]
             parts = model if taken[0] is not None else 1
             if stage > 1:
                 axis = w.free_axis(stage, taken)
@@ -145,17 +149,33 @@ class Costs:
     def _rows(self, choice: Choice) -> int:
         return self.profile.batch // (choice.data * choice.micro_batches)
 
+    def _make_weights(self, names: tuple[str, ...], model: int, over: int) -> tuple[int, ...]:
+        """Bytes of each weight when rules have split it, or over how many devices experts lie."""
+        axes = self.profile.axes(names if model > 1 else ())
+        of_experts = self.profile.axes(("experts",) if over > 1 else ())
+        parts = [
+            over if expert is not None else model if axis is not None else 1
+            for axis, expert in zip(axes, of_experts, strict=True)
+        ]
+        return tuple(w.bytes // n for w, n in zip(self.profile.weights, parts, strict=True))
+
+    def _make_behind(self, names: tuple[str, ...], model: int, over: int) -> list[int]:
+        """For each layer the bytes of the weights that those behind it use."""
+        sizes = self._of_weights(names, model, over)
+        found, used = [], set[int]()
+        for of_layer in reversed(self.profile.uses):
+            found.append(sum(sizes[n] for n in used))
+            used.update(of_layer)
+        return found[::-1]
+
+    def _divided_by(self, choice: Choice) -> tuple[tuple[str, ...], int, int]:
+        """What says how rules split weights."""
+        return choice.names, choice.model, choice.data if choice.experts else 1
+
     def _own(self, weights: Sequence[int], choice: Choice) -> int:
         """Bytes of weights, by number, when rules have split them."""
-        found = 0
-        for n in weights:
-            w, parts = self.profile.weights[n], 1
-            if choice.experts and w.named(["experts"]) is not None:
-                parts = choice.data
-            elif choice.model > 1 and w.named(choice.names) is not None:
-                parts = choice.model
-            found += w.bytes // parts
-        return found
+        sizes = self._of_weights(*self._divided_by(choice))
+        return sum(sizes[n] for n in weights)
 
     def _activations(self, choice: Choice, split: Split, layers: range, rows: int) -> int:
         """Bytes that some layers keep for the backward pass, and that it has at hand besides."""
@@ -196,13 +216,13 @@ class Costs:
         beside = whole if divided else self._between(choice, split, layers)
         # Gradients wait for each other to be sent, unless there are sums of them, or a layer's own exchange.
         waits = choice.micro_batches == 1 and choice.zero != 3
+        behind = self._behind(*self._divided_by(choice))
         found = 0
-        for u in layers:
+        for u, before in enumerate(itertools.accumulate(edges)):
             kept = (split.shared if divided else split.kept)[u]
             kept += kept // (4 if divided else 12)
-            behind = sorted({n for v in layers[u + 1 :] for n in self.profile.uses[v]})
-            gradients = self._own(behind, choice) if waits else 0
-            found = max(found, rows * (sum(edges[: u + 1]) + kept + beside) + gradients)
+            gradients = behind[u] if waits else 0
+            found = max(found, rows * (before + kept + beside) + gradients)
         return found
 
     def _step(self, choice: Choice, split: Split) -> dict[str, int]:
@@ -327,10 +347,17 @@ class Costs:
 
         A table's gradient is that of its rows, which are looked up from whole sequences.
         """
-        tables = [w for w in self.profile.weights if w.named(["vocab"]) == 0]
-        summed = sum(w.bytes for w in self.profile.weights if w not in tables)
-        looked_up = sum(w.bytes // w.shape[0] for w in tables) * self.profile.sequence
+        summed, looked_up = self._tables
         return summed, looked_up * self._rows(choice)
+
+    @functools.cached_property
+    def _tables(self) -> tuple[int, int]:
+        """Bytes of all weights that are no tables, and of the rows of tables that a sequence looks up."""
+        weights, axes = self.profile.weights, self.profile.axes(("vocab",))
+        is_table = [axis == 0 for axis in axes]
+        summed = sum(w.bytes for w, table in zip(weights, is_table, strict=True) if not table)
+        rows = (w.bytes // w.shape[0] for w, t in zip(weights, is_table, strict=True) if t)
+        return summed, sum(rows) * self.profile.sequence
 
     def _sent_in_stages(self, choice: Choice, sizes: _Sizes) -> dict[str, int]:
         """What a pipeline sends: to neighbours, and once in a step to bring a stage's weights together."""

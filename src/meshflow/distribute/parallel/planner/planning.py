@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -242,6 +242,7 @@ def plan(
     hardware: Hardware | None = None,
     objective: str = "time",
     compiled: int = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Finds how a model is trained best on some devices; nothing is run, and no weight moved.
 
@@ -257,6 +258,7 @@ def plan(
       objective: what candidates are ranked by: "time", "bytes" or "memory".
       compiled: so many of the best are compiled, for as many devices of this process, and ranked by what the programs
         hold and send.
+      progress: told what is being done, for who waits.
 
     Returns:
       A `Plan`.
@@ -298,9 +300,12 @@ def plan(
         hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
     if compiled:
         mesh_of(Choice(hardware.devices))  # so that too few devices are told of now
+    tell = progress or (lambda text: None)
+    tell(f"Reading {model.name}")
     try:
         with bare(model):
             profile = profiled(model._loss_program(), rows, model.optimizer)
+            profile = dataclasses.replace(profile, own_step=not model._leaves_gradients(rows))
     except ValueError as error:
         if getattr(model, "loss", None):
             raise
@@ -308,8 +313,8 @@ def plan(
             f"plan: {model.name} was compiled without a loss, and what a train_step of its own computes is not read "
             f"({error}) Give compile the loss, or the layers add_loss."
         ) from None
-    found = planned(profile, hardware, objective)
-    return tested(found, model, rows, compiled) if compiled else found
+    found = planned(profile, hardware, objective, tell)
+    return tested(found, model, rows, compiled, tell) if compiled else found
 
 
 def _check_places(model: Any, leaves: Sequence[Any]) -> None:
@@ -345,21 +350,29 @@ def check_objective(objective: str) -> None:
         raise InvalidValueError(f"plan: objective must be one of {known}, got {objective!r}.")
 
 
-def planned(profile: ModelProfile, hardware: Hardware, objective: str = "time") -> Plan:
+def planned(
+    profile: ModelProfile,
+    hardware: Hardware,
+    objective: str = "time",
+    tell: Callable[[str], None] = lambda text: None,
+) -> Plan:
     """A plan by formulas alone.
 
     Args:
       profile: the model.
       hardware: the devices.
       objective: "time", "bytes" or "memory".
+      tell: told what is being done.
 
     Raises:
       ValueError: for an unknown objective.
       ResourceExhaustedError: when nothing fits.
     """
     check_objective(objective)
+    tell(f"Estimating choices for {hardware.devices:,} devices")
     kept, dropped = _searched(profile, hardware)
     if not kept:
+        tell("Looking for what would fit")
         raise _nothing_fits(profile, hardware, dropped)
     kept.sort(key=lambda c: _rank(c, hardware, objective))
     return Plan(profile, hardware, objective, tuple(kept), tuple(dropped))
@@ -433,7 +446,13 @@ def _next(profile: ModelProfile, hardware: Hardware) -> str:
     return "More such devices alone do not help: take a smaller batch, or devices with more memory."
 
 
-def tested(found: Plan, model: Any, batch: Any, count: int) -> Plan:
+def tested(
+    found: Plan,
+    model: Any,
+    batch: Any,
+    count: int,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Plan:
     """A plan whose best candidates were compiled; those that turn out not to fit are dropped.
 
     Args:
@@ -441,6 +460,7 @@ def tested(found: Plan, model: Any, batch: Any, count: int) -> Plan:
       model: its model.
       batch: its batch.
       count: how many.
+      tell: told what is being done.
     """
     first: list[Candidate] = []
     dropped = list(found.dropped)
@@ -449,6 +469,7 @@ def tested(found: Plan, model: Any, batch: Any, count: int) -> Plan:
     tries = 3 * count
     while waiting and len(first) < count and len(dropped) - len(found.dropped) < tries:
         candidate = waiting.pop(0)
+        tell(f"Compiling {len(first) + 1} of {count}: {candidate.choice}")
         try:
             trial = tried(model, batch, strategy_of(candidate.choice))
             candidate = _limited(dataclasses.replace(candidate, trial=trial), found.hardware)

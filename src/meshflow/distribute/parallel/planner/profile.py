@@ -142,6 +142,7 @@ class ModelProfile:
       attention: what its attention layers exchange where sequences are in parts, None without such layers.
       experts: its layers of experts.
       products: its products with weights.
+      own_step: whether its `train_step` computes gradients itself, of a loss that cannot be divided.
     """
 
     name: str
@@ -157,6 +158,7 @@ class ModelProfile:
     experts: tuple[Experts, ...]
     products: tuple[Product, ...]
     _traced: _Tracing
+    own_step: bool = False
 
     @property
     def parameters(self) -> int:
@@ -172,6 +174,20 @@ class ModelProfile:
     def work(self) -> float:
         """Multiplications and additions of an example's forward pass."""
         return sum(self.split((), 1).work)
+
+    def axes(self, names: tuple[str, ...]) -> tuple[int | None, ...]:
+        """For each weight the axis that rules for some names split, or None.
+
+        Args:
+          names: the names.
+        """
+        if names not in self._axes:
+            self._axes[names] = tuple(w.named(names) for w in self.weights)
+        return self._axes[names]
+
+    @functools.cached_property
+    def _axes(self) -> dict[tuple[str, ...], tuple[int | None, ...]]:
+        return {}
 
     def split(self, names: tuple[str, ...], parts: int) -> Split:
         """Its layers when the axes of some names are split.

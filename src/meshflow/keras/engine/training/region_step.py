@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
+from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import float32
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import Sending
 from meshflow.distribute.replicas.shares import Shares, current_shares
@@ -20,13 +24,50 @@ __all__ = [
     "checked",
     "differentiating",
     "evaluated",
+    "leaves_gradients",
     "loss_and_gradients",
     "predicted",
 ]
 
+_asked: ContextVar[bool] = ContextVar("asked", default=False)
+
+
+class _Left(BaseException):
+    """A training step left its gradients to Keras, which is all that was asked."""
+
+
+def leaves_gradients(model: Any, batch: Any) -> bool:
+    """Whether a `train_step` of one's own leaves loss and gradients to Keras: it is traced until it does.
+
+    Args:
+      model: a compiled model; its variables need no values.
+      batch: what the step is given, of arrays, tensors or specs.
+    """
+    step = convert_if_enabled(model.train_step)
+    specs = [TensorSpec(tuple(v.shape), v.dtype) for v in nest.flatten(batch) if v is not None]
+
+    def run(*rows: Any) -> Any:
+        supply = iter(rows)
+        return step(nest.map_structure(lambda v: None if v is None else next(supply), batch))
+
+    token = _asked.set(True)
+    try:
+        trace(run, tuple(specs), name="asked", isolated=True)
+    except _Left:
+        return True
+    except Exception:
+        # What it does besides shows when it is run.
+        return False
+    finally:
+        _asked.reset(token)
+        model._clear_losses()
+    return False
+
 
 def differentiating(model: Any) -> Any:
     """The model's strategy if it is that which computes gradients; otherwise None."""
+    if _asked.get():
+        raise _Left
     strategy = strategy_of(model)
     wanted = _measures(model) and getattr(strategy, "divides_batches", False)
     return strategy if wanted or getattr(strategy, "computes_gradients", False) else None

@@ -20,6 +20,7 @@ from meshflow.keras.engine.training.region_step import (
     checked,
     differentiating,
     evaluated,
+    leaves_gradients,
     loss_and_gradients,
     predicted,
 )
@@ -155,6 +156,12 @@ class TrainingSteps:
     def _loss_program(self) -> ModelProgram:
         """The forward pass and loss, as strategies and planners trace them."""
         return ModelProgram(self)
+
+    def _leaves_gradients(self, batch: tuple[Any, ...]) -> bool:
+        """Whether `train_step` has Keras compute loss and gradients, as options that divide the loss need."""
+        own = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
+        given = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
+        return not own or leaves_gradients(self, _data(given))
 
     # ---- compiled steps --------------------------------------------------------------------
 
