@@ -196,6 +196,33 @@ def test_embedding():
         layer(np.array([[7]]))
 
 
+def test_multi_head_attention_over_several_dimensions(rng):
+    """As attention over sequences of what the dimensions hold together."""
+    q, v = (rng.normal(size=(2, 3, n, 4)).astype("float32") for n in (2, 5))
+    mask = rng.normal(size=(2, 2, 5)) > -0.5
+    whole, inner = (
+        layers.MultiHeadAttention(2, 3, attention_axes=axes, output_shape=(3, 2))
+        for axes in (None, 2)
+    )
+    plain = layers.MultiHeadAttention(2, 3, output_shape=6)
+    out, scores = whole(q, v, return_attention_scores=True)
+    assert out.shape == (2, 3, 2, 3, 2) and scores.shape == (2, 2, 3, 2, 3, 5)
+    masked = inner(q, v, attention_mask=mask)
+    plain(q[:, 0], v[:, 0])
+    for layer, given, other, kept, found in (
+        (whole, q.reshape(2, 6, 4), v.reshape(2, 15, 4), None, out),
+        (inner, q.reshape(6, 2, 4), v.reshape(6, 5, 4), np.repeat(mask, 3, 0), masked),
+    ):
+        shapes = [w.shape for w in plain.weights]
+        values = zip(layer.get_weights(), shapes, strict=True)
+        plain.set_weights([w.reshape(shape) for w, shape in values])
+        wanted = plain(given, other, attention_mask=kept).numpy()
+        assert_close(found, wanted.reshape(found.shape), 1e-5, 1e-6)
+    assert whole.get_config()["attention_axes"] == (1, 2)
+    with pytest.raises(ValueError, match="between batch and features"):
+        layers.MultiHeadAttention(2, 3, attention_axes=3)(q, v)
+
+
 def test_multi_head_attention_numbers(rng):
     q, v = (
         rng.normal(size=(2, 3, 4)).astype("float32"),

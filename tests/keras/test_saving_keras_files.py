@@ -51,6 +51,19 @@ def test_weights_of_a_whole_model(tmp_path):
         assert_close(model(X), STORED["functional_new_predictions"], 1e-5)
 
 
+def test_learnt_vocabularies_beside_the_configuration(tmp_path):
+    model = tf.keras.models.load_model(unpack(tmp_path, "words.keras"))
+    words = tf.constant([["a b c"], ["b, c! d"], ["b"], [""]])
+    assert_close(model(words), STORED["words_predictions"], 1e-6)
+    text, lookup = model.layers[1:3]
+    assert lookup.get_vocabulary() == ["[UNK]", "[UNK]", "a", "c", "b"]
+    assert text.get_vocabulary()[:2] == ["[UNK]", "a"] and text.vocabulary_size() == 6
+    # They are the layers' own now, and saved with them.
+    model.save(tmp_path / "again.keras")
+    again = tf.keras.models.load_model(tmp_path / "again.keras")
+    assert_close(again(words), STORED["words_predictions"], 1e-6)
+
+
 def test_the_state_of_newer_optimizers_lies_as_keras_2_reads_it(tmp_path):
     model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(1, name="d")])
     model.compile(tf.keras.optimizers.experimental.Adam(0.01), "mse")

@@ -1,6 +1,7 @@
 """Writes saving.npz: files saved by tf-keras (their bytes), and what the models predict.
 
-Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more epoch.
+Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more epoch. `words.keras`
+holds layers with learnt vocabularies, `words_predictions` what they give for WORDS.
 """
 
 import os
@@ -43,8 +44,33 @@ def targets(columns):
     return np.eye(2, dtype="float32")[np.arange(8) % 2] if columns == 2 else np.abs(X[:, :1])
 
 
+WORDS = [["a b c"], ["b, c! d"], ["b"], [""]]
+
+
+def words():
+    """A model whose vocabularies were learnt: they lie beside its configuration."""
+    text = layers.TextVectorization(output_mode="tf_idf", max_tokens=8, pad_to_max_tokens=True)
+    text.adapt(["a b c", "a b", "a d e"])
+    lookup = layers.StringLookup(output_mode="multi_hot", num_oov_indices=2)
+    lookup.adapt(["a", "b", "c", "a"])
+    x = keras.Input((1,), dtype="string")
+    both = layers.Concatenate()([text(x), lookup(x)])
+    return keras.Model(x, layers.Dense(2)(both), name="words")
+
+
+def store_words(stored):
+    tf.keras.utils.set_random_seed(1)
+    model = words()
+    stored["words_predictions"] = model(tf.constant(WORDS)).numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "words.keras")
+        model.save(path)
+        stored["words.keras"] = np.frombuffer(Path(path).read_bytes(), np.uint8)
+
+
 def main():
     stored = {"x": X}
+    store_words(stored)
     for name, make, loss, columns in (
         ("sequential", sequential, "categorical_crossentropy", 2),
         ("functional", functional, keras.losses.MeanSquaredError(), 1),

@@ -1,12 +1,13 @@
 """Attention layers.
 
-Letters in the equations: b batch, t query positions, s key positions, d features of a query,
-n heads, h features of a head.
+Letters in the equations: b batch, t query positions, s key positions, d features of a query, n heads, h features of a
+head, o features of the output; of inputs of more dimensions further ones.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from string import ascii_uppercase
+from typing import Any, NamedTuple
 
 from meshflow.core.runtime.context import as_stored
 from meshflow.core.tracing.trace import init_scope
@@ -76,6 +77,37 @@ class _Projection(Layer):
         return outputs if self.bias is None else outputs + self.bias
 
 
+class _Equations(NamedTuple):
+    """The products of attention over some dimensions of inputs."""
+
+    query: str
+    key: str
+    scores: str
+    values: str
+    output: str
+
+    @classmethod
+    def of(cls, rank: int, axes: tuple[int, ...], sizes: int) -> _Equations:
+        """Those for inputs of `rank` dimensions, attention over `axes` of these and outputs with `sizes` dimensions."""
+        spare = iter(ascii_uppercase)
+        places = ["b", *(next(spare) for _ in range(rank - 2))]
+        queries, keys = list(places), list(places)
+        for axis in axes:
+            first = axis == axes[0]
+            queries[axis], keys[axis] = ("t", "s") if first else (next(spare), next(spare))
+        kept = "".join(p for i, p in enumerate(places) if i not in axes)
+        pairs = kept + "n" + "".join(queries[i] for i in axes) + "".join(keys[i] for i in axes)
+        t, s = "".join(queries), "".join(keys)
+        size = "o" + "".join(next(spare) for _ in range(sizes - 1))
+        return cls(
+            f"{t}d,dnh->{t}nh",
+            f"{s}d,dnh->{s}nh",
+            f"{s}nh,{t}nh->{pairs}",
+            f"{pairs},{s}nh->{t}nh",
+            f"{t}nh,nh{size}->{t}{size}",
+        )
+
+
 class MultiHeadAttention(Layer):
     """Attention of several heads (Vaswani et al. 2017, arXiv:1706.03762).
 
@@ -85,18 +117,22 @@ class MultiHeadAttention(Layer):
       value_dim: size of each head's values; default `key_dim`.
       dropout: dropout of the attention weights.
       use_bias: whether the projections have biases.
-      output_shape: size of the output's features; default the query's.
-      attention_axes: dimension over which attention runs; only the sequence dimension is supported.
+      output_shape: size of the output's features, or a tuple of sizes; default the query's.
+      attention_axes: dimension or dimensions over which attention runs; default all between batch and features.
       kernel_initializer: initializer of the kernels.
       bias_initializer: initializer of the biases.
       **kwargs: regularizers and constraints of kernels and biases; arguments of `Layer`.
 
     Input shape:
-      Queries (batch, queries, features), values and keys (batch, keys, features).
+      Queries (batch, queries, features), values and keys (batch, keys, features); with more dimensions between batch
+      and features, those over which attention does not run are the same for all.
 
     Output shape:
       (batch, queries, *output_shape), by default with the queries' features; with `return_attention_scores`
       also (batch, heads, queries, keys).
+
+    Raises:
+      ValueError: when called, for `attention_axes` that are not between batch and features.
 
     Example:
       >>> import meshflow as tf
@@ -129,11 +165,8 @@ class MultiHeadAttention(Layer):
         self.supports_masking = True
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
         self.dropout, self.use_bias, self._size = dropout, use_bias, output_shape
-        if attention_axes not in (None, 1, (1,), [1]):
-            raise NotImplementedError(
-                f"MultiHeadAttention(attention_axes={attention_axes}) is not supported: attention runs over the sequence dimension."
-            )
-        self.attention_axes = attention_axes
+        single = attention_axes is not None and not isinstance(attention_axes, (list, tuple))
+        self.attention_axes = (attention_axes,) if single else attention_axes
         self.kernel_initializer, self.bias_initializer = (
             initializers.get(kernel_initializer),
             initializers.get(bias_initializer),
@@ -174,19 +207,14 @@ class MultiHeadAttention(Layer):
         given = {"query_shape": query, "key_shape": key, "value_shape": value}
         # Keras makes the weights of a layer from its configuration by them.
         self._shapes = {k: _any_batch(s) for k, s in given.items()}
-        self._query_dense = self._projection("query", "btd,dnh->btnh", (query[-1], n, h), (n, h))
-        self._key_dense = self._projection("key", "bsd,dnh->bsnh", (key[-1], n, h), (n, h))
-        self._value_dense = self._projection("value", "bsd,dnh->bsnh", (value[-1], n, v), (n, v))
-        size = (
-            query[-1]
-            if self._size is None
-            else self._size
-            if isinstance(self._size, int)
-            else self._size[-1]
-        )
-        self._output_dense = self._projection(
-            "attention_output", "btnh,nhd->btd", (n, v, size), (size,)
-        )
+        given_size = query[-1] if self._size is None else self._size
+        size = tuple(given_size) if isinstance(given_size, (list, tuple)) else (given_size,)
+        self.attention_axes = self._axes_within(len(query))
+        self._equations = e = _Equations.of(len(query), self.attention_axes, len(size))
+        self._query_dense = self._projection("query", e.query, (query[-1], n, h), (n, h))
+        self._key_dense = self._projection("key", e.key, (key[-1], n, h), (n, h))
+        self._value_dense = self._projection("value", e.key, (value[-1], n, v), (n, v))
+        self._output_dense = self._projection("attention_output", e.output, (n, v, *size), size)
         for layer, last in (
             (self._query_dense, query),
             (self._key_dense, key),
@@ -195,9 +223,21 @@ class MultiHeadAttention(Layer):
         ):
             with layer._calling(None):
                 layer._maybe_build(_Shaped(last))
-        self._softmax = Softmax(axis=-1, dtype=self.dtype_policy)
+        over = [-1 - i for i in reversed(range(len(self.attention_axes)))]
+        self._softmax = Softmax(axis=over, dtype=self.dtype_policy)
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self._build_input_shape = query
         self._projected = True
+
+    def _axes_within(self, rank: int) -> tuple[int, ...]:
+        between = range(1, rank - 1)
+        axes = tuple(between if self.attention_axes is None else self.attention_axes)
+        if not axes or any(axis not in between for axis in axes):
+            raise ValueError(
+                f"MultiHeadAttention {self.name}: attention_axes={axes} must lie between batch and features, within "
+                f"{list(between)} for queries of {rank} dimensions."
+            )
+        return axes
 
     def _maybe_build(self, inputs: Any) -> None:
         self.built = True
@@ -232,7 +272,7 @@ class MultiHeadAttention(Layer):
           query: tensor [b, t, d].
           value: tensor [b, s, d].
           key: tensor [b, s, d]; default `value`.
-          attention_mask: booleans [b, t, s], True where attention may go.
+          attention_mask: booleans [b, t, s], True where attention may go; over several dimensions [b, *t, *s].
           return_attention_scores: whether the attention weights [b, n, t, s] are returned too.
           training: whether dropout is on.
           use_causal_mask: whether positions see only earlier ones.
@@ -249,18 +289,19 @@ class MultiHeadAttention(Layer):
         masks = self._masks(None, value, key, attention_mask)
         live = getattr(query, "_keras_mask", None)
         live = None if live is None else math.cast(live, "bool")
-        wanted = (use_causal_mask, training, return_attention_scores)
-        outputs = attention_in_parts(self, q, k, v, masks, live, *wanted)
-        if outputs is not None:
-            return self._output_dense(outputs)
+        if len(q.shape) == 4:
+            wanted = (use_causal_mask, training, return_attention_scores)
+            outputs = attention_in_parts(self, q, k, v, masks, live, *wanted)
+            if outputs is not None:
+                return self._output_dense(outputs)
         mask = self._mask(query, value, key, attention_mask, use_causal_mask)
-        pairs = lambda k, q: einsum("bsnh,btnh->bnts", k, q)
+        pairs = lambda k, q: einsum(self._equations.scores, k, q)
         scores = product(self, pairs, k, q, "scores")
-        if mask is not None:
-            mask = array.expand_dims(mask, 1) if len(mask.shape) == 3 else mask
+        while mask is not None and len(mask.shape) < len(scores.shape):
+            mask = array.expand_dims(mask, -2 * len(self._softmax.axis) - 1)
         weights = self._softmax(scores, mask=mask)
         dropped = self._dropout_layer(weights, training=training)
-        mixed = lambda w, v: einsum("bnts,bsnh->btnh", w, v)
+        mixed = lambda w, v: einsum(self._equations.values, w, v)
         outputs = product(self, mixed, dropped, v, "values")
         outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs

@@ -22,6 +22,7 @@ from meshflow.keras.engine.saving.configuration import (
     compile_from_config,
 )
 from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, with_its_functions
+from meshflow.keras.engine.saving.vocabularies import read_vocabularies
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
@@ -130,6 +131,7 @@ def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
     built["built_shape"] = built.pop("input_shape", None)
     model = _make(config, built, custom_objects)
     with archive.weights() as file:
+        read_vocabularies(model, archive, file)
         (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
         if compile and config.get("compile_config"):
             compile_from_config(model, config["compile_config"], custom_objects)

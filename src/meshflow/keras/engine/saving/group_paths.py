@@ -14,7 +14,7 @@ from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.base_layer import Layer
 
-__all__ = ["EARLIER", "KERAS_2", "KERAS_3", "Style", "walk"]
+__all__ = ["EARLIER", "KERAS_2", "KERAS_3", "Style", "owned", "walk"]
 
 _HIDDEN = ("_layers", "_graph", "_inbound_nodes", "_losses", "_own_metrics", "_extras", "layers")
 
@@ -69,12 +69,23 @@ def walk(model: Any, style: Style) -> Iterator[tuple[str, list[Any]]]:
       model: a model or layer.
       style: how they are named.
     """
+    for path, item in owned(model, style):
+        yield f"{path}/vars".lstrip("/"), _own_variables(item)
+
+
+def owned(model: Any, style: Style) -> Iterator[tuple[str, Any]]:
+    """Paths of groups and the objects that they are of, the model itself first.
+
+    Args:
+      model: a model or layer.
+      style: how they are named.
+    """
     return _walk(model, style, "", set())
 
 
-def _walk(item: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, list[Any]]]:
+def _walk(item: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     seen.add(id(item))
-    yield f"{path}/vars".lstrip("/"), _own_variables(item)
+    yield path, item
     found = _attributes(item)
     for name in style.order(item, list(found)):
         value = found[name]
@@ -88,9 +99,7 @@ def _walk(item: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[
             yield from _in_list(value, style, below, seen)
 
 
-def _in_list(
-    items: Any, style: Style, path: str, seen: set[int]
-) -> Iterator[tuple[str, list[Any]]]:
+def _in_list(items: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     used: dict[str, int] = {}
     for item in items.values() if isinstance(items, Mapping) else items:
         if isinstance(item, Layer):

@@ -71,7 +71,7 @@ def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
     walks = [list(walk(model, style)) for style in (KERAS_2, KERAS_3, EARLIER)]
     # Which version wrote the file, the paths in it tell.
     for path, variables in max(walks, key=lambda found: _fitting(found, group)):
-        stored = group.get(path, {})
+        stored = _numbered(group, path)
         if len(stored) != len(variables):
             if skip_mismatch:
                 continue
@@ -86,11 +86,16 @@ def _fitting(found: list[tuple[str, list[Any]]], group: Any) -> int:
     """How many weights a file has where they are looked for."""
     fits = 0
     for path, variables in found:
-        stored = group.get(path, {})
+        stored = _numbered(group, path)
         shapes = [getattr(stored.get(str(i)), "shape", None) for i in range(len(variables))]
         same = shapes == [tuple(v.shape) for v in variables]
         fits += len(variables) if same and len(stored) == len(variables) else 0
     return fits
+
+
+def _numbered(group: Any, path: str) -> dict[str, Any]:
+    """The weights of a place; what has a name there belongs to a vocabulary."""
+    return {name: value for name, value in group.get(path, {}).items() if name.isdigit()}
 
 
 # Where that is which Keras 2 has no place for, as a loss scale.

@@ -54,7 +54,7 @@ class IndexLookup(EncodingLayer):
         mode = mode_of(output_mode, _MODES, type(self).__name__)
         _check_arguments(max_tokens, num_oov_indices, invert, mode, output_mode, pad_to_max_tokens)
         refuse_sparse(sparse, mode)
-        kwargs.pop("vocabulary_size", None)
+        self._size_to_come = kwargs.pop("vocabulary_size", None)
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         self.invert = invert
@@ -118,6 +118,11 @@ class IndexLookup(EncodingLayer):
     def vocab_size(self) -> int:
         """The old name of `vocabulary_size`."""
         return self.vocabulary_size()
+
+    def _expected_size(self) -> int:
+        """The size; before there is a vocabulary the one that a configuration says."""
+        to_come = None if self._tokens else self._size_to_come
+        return self.vocabulary_size() if to_come is None else int(to_come)
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
         """The tokens, in the order of their numbers.
@@ -302,7 +307,7 @@ class IndexLookup(EncodingLayer):
             if self._idf is not None and len(self._idf) < self.max_tokens:
                 self._idf = np.pad(self._idf, (0, self.max_tokens - len(self._idf)))
             return self.max_tokens
-        return self.vocabulary_size()
+        return self._expected_size()
 
     def output_dtype(self) -> Any:
         """The tokens' dtype for `invert`, else int64 or the layer's integer dtype, for vectors floats."""
@@ -321,7 +326,11 @@ class IndexLookup(EncodingLayer):
         if self._given or not self._tokens:
             return []
         learnt = [np.asarray(self.get_vocabulary(False))]
-        return learnt if self._idf is None else [*learnt, self._idf[self.num_oov_indices :]]
+        return (
+            learnt
+            if self._idf is None
+            else [*learnt, self._idf[self.num_oov_indices :][: len(self._tokens)]]
+        )
 
     def set_weights(self, weights: list[Any]) -> None:
         """Sets what `get_weights` gave."""
@@ -335,7 +344,11 @@ class IndexLookup(EncodingLayer):
             vocabulary = self.get_vocabulary(False)
         elif vocabulary is None and self._tokens:
             vocabulary = self.get_vocabulary(False)
-            weights = None if self._idf is None else self._idf[self.num_oov_indices :].tolist()
+            weights = (
+                None
+                if self._idf is None
+                else self._idf[self.num_oov_indices :][: len(self._tokens)].tolist()
+            )
         return {
             **super().get_config(),
             "invert": self.invert,
@@ -348,7 +361,7 @@ class IndexLookup(EncodingLayer):
             "pad_to_max_tokens": self.pad_to_max_tokens,
             "idf_weights": weights,
             "vocabulary": vocabulary,
-            "vocabulary_size": self.vocabulary_size(),
+            "vocabulary_size": self._expected_size(),
         }
 
 

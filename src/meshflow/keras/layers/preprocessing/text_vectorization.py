@@ -106,7 +106,7 @@ class TextVectorization(EncodingLayer):
             raise ValueError(
                 f"`TextVectorization` may only have a dtype of string. Received dtype: {kind}."
             )
-        kwargs.pop("vocabulary_size", None)
+        size = kwargs.pop("vocabulary_size", None)
         super().__init__(dtype="string", **kwargs)
         mode = mode_of(output_mode, ("int", "multi_hot", "count", "tf_idf"), "TextVectorization")
         self.standardize = _option(standardize, _STANDARDS, "standardize")
@@ -137,6 +137,7 @@ class TextVectorization(EncodingLayer):
             output_mode=mode,
             sparse=sparse,
             encoding=encoding,
+            vocabulary_size=size,
         )
 
     # ---- the vocabulary --------------------------------------------------------------------
@@ -314,7 +315,7 @@ class TextVectorization(EncodingLayer):
             "vocabulary": known["vocabulary"],
             "idf_weights": known["idf_weights"],
             "encoding": self.encoding,
-            "vocabulary_size": self.vocabulary_size(),
+            "vocabulary_size": self._lookup._expected_size(),
         }
 
 
