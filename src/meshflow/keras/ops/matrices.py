@@ -61,7 +61,7 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
       [[2.0]]
     """
     root = linalg_ops.cholesky(as_float(x))
-    value = getattr(root, "_value", None)
+    value: Any = getattr(root, "_value", None)
     known = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     if known and jnp.isnan(value).any():
         raise InvalidValueError(
