@@ -219,6 +219,71 @@ def test_modules_of_equinox_are_parameters():
     assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"]).all()
 
 
+@tf.keras.saving.register_keras_serializable("interchange")
+def normalized_call(params, state, inputs, training):
+    mean = jnp.mean(inputs, 0) if training else state["mean"]
+    return (inputs - mean) @ params["w"], {"mean": 0.9 * state["mean"] + 0.1 * mean}
+
+
+@tf.keras.saving.register_keras_serializable("interchange")
+def normalized_init(rng, inputs):
+    width = inputs.shape[-1]
+    return {"w": jax.random.normal(rng, (width, 2))}, {"mean": jnp.zeros(width)}
+
+
+def test_registered_functions_with_state_are_read_from_files_and_trained_on(tmp_path):
+    layer = L.JaxLayer(normalized_call, normalized_init, seed=3)
+    model = tf.keras.Sequential([tf.keras.Input((3,)), layer])
+    model.compile(tf.keras.optimizers.Adam(0.05), "mse")
+    model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    model.save(tmp_path / "m.keras")
+    again = tf.keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(again(X), model(X))
+    for one in (model, again):
+        one.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    for here, there in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(here, there)
+    config = {**layer.get_config(), "init_fn": None}
+    with pytest.raises(ValueError, match="read from a file needs `init_fn`"):
+        L.JaxLayer.from_config(config)
+
+
+def test_modules_of_equinox_with_state_are_saved_and_trained_on(tmp_path):
+    eqx = pytest.importorskip("equinox", reason="equinox")
+
+    class Net(eqx.Module):
+        first: eqx.nn.Linear
+        norm: eqx.nn.BatchNorm
+
+        def __init__(self, key):
+            self.first = eqx.nn.Linear(3, 2, key=key)
+            self.norm = eqx.nn.BatchNorm(2, "batch", mode="batch")
+
+        def __call__(self, x, state):
+            return self.norm(self.first(x), state)
+
+    def call(params, state, inputs, training):
+        net = eqx.nn.inference_mode(params, not training)
+        mapped = jax.vmap(net, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        return mapped(inputs, state)
+
+    def init(rng, inputs):
+        return eqx.nn.make_with_state(Net)(rng)
+
+    model = tf.keras.Sequential([tf.keras.Input((3,)), L.JaxLayer(call, init, seed=3)])
+    model.compile(tf.keras.optimizers.Adam(0.05), "mse")
+    before = [np.asarray(w) for w in model.non_trainable_weights]
+    model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    after = model.non_trainable_weights
+    assert any((np.asarray(w) != v).any() for w, v in zip(after, before, strict=True))
+    model.save(tmp_path / "m.keras")
+    names = {"call": call, "init": init}
+    again = tf.keras.models.load_model(tmp_path / "m.keras", custom_objects=names)
+    for one in (model, again):
+        one.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(again(X), model(X))
+
+
 def test_a_state_of_64_bits_is_kept_by_a_function_of_32():
     def count(params, state, inputs):
         return inputs @ params["w"], {"n": state["n"] + inputs.sum()}

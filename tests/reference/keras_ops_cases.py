@@ -62,6 +62,7 @@ image.pad_images(g, 1, 2, 3, 4)|image.pad_images(g, 1, 0, target_height=9, targe
 image.map_coordinates(a, [[0.5, 1.0], [0.2, 3.5]], 1)|image.map_coordinates(v, [[0.6, 5.5]], 0, 'nearest')|image.map_coordinates(v, [[-1.3, 5.5]], 1, 'wrap')|image.affine_transform(g, array([1.1, 0.1, -1.0, -0.2, 0.9, 1.0, 0.0, 0.0]))|image.affine_transform(g, array([1.0, 0.0, 0.6, 0.0, 1.0, 0.4, 0.01, 0.0]), 'nearest')|image.perspective_transform(g, [[0.0, 0.0], [6.0, 0.0], [0.0, 5.0], [6.0, 5.0]], [[1.0, 0.0], [6.0, 1.0], [0.0, 4.0], [5.0, 5.0]])
 image.scale_and_translate(a, (4, 5), [2.0, 1.5], [0.0, 0.5], (0, 1), 'linear')
 sum([1, 2], 5)|reshape(a, [4])|concatenate([a, v])|split(a, 2, 1)|one_hot([1], None)|qr(s, 'raw')|softmax(a, 3)|glu(a)|diag(x)|max_pool(x, (2, 2, 2))|image.resize(a, (2, 2))
+quantile(a, [[0.1, 0.2]], 1)|round(i * 15, -1)|round(j * 5, -1)|meshgrid(a, v[:2])|convert_to_tensor([1, 0], 'bool')|linspace(0, 1, 4, False, True, 'float16')|tensordot(j, j, 2)|cholesky(-s)|moveaxis(a, 0, 5)|swapaxes(a, 0, 4)|split(v, 0)
 """
 
 

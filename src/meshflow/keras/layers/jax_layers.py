@@ -18,6 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.extras import load
+from meshflow.keras import serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.random import SeedGenerator
 
@@ -76,7 +77,10 @@ class JaxLayer(Layer):
                 init_fn, "init_fn", ("rng", "inputs", "training"), ("rng", "inputs")
             )
         elif params is None and (state is None or not self.has_state):
-            raise ValueError("`init_fn`, `params` and `state` cannot all be `None`.")
+            raise ValueError(
+                "`init_fn`, `params` and `state` cannot all be `None`. A layer that is read from a file needs "
+                "`init_fn`: the arrays given as `params` are no part of its configuration."
+            )
         if state is not None and not self.has_state:
             raise ValueError("`state` was given, but `call_fn` has no argument `state`.")
         self.seed_generator = SeedGenerator(seed)
@@ -199,6 +203,21 @@ class JaxLayer(Layer):
             "init_fn": self.init_fn,
             "seed": self.seed_generator.seed,
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The layer with a configuration.
+
+        Raises:
+          ValueError: for functions that are neither registered nor in `custom_objects`, and without `init_fn`, as
+            arrays are in no configuration.
+        """
+        functions = {
+            key: serialization.deserialize_keras_object(config[key], custom_objects)
+            for key in ("call_fn", "init_fn")
+            if not callable(config[key])
+        }
+        return cls(**{**config, **functions})
 
 
 class _Leaves:

@@ -285,7 +285,8 @@ def linspace(
     if not retstep:
         return numbers
     gaps = num - 1 if endpoint else num
-    return numbers, (stop - start) / casting.cast(tensor(gaps), start.dtype)
+    gap = (stop - start) / casting.cast(tensor(gaps), start.dtype)
+    return numbers, casting.cast(gap, wanted)
 
 
 def logspace(
@@ -440,7 +441,7 @@ def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
     """Coordinates of all points of a grid.
 
     Args:
-      *x: rows of coordinates.
+      *x: coordinates; of other ranks than 1, all elements in a row.
       indexing: 'xy' (columns first) or 'ij'.
 
     Example:
@@ -450,7 +451,7 @@ def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij'. Received: indexing={indexing}")
-    return list(_meshgrid([tensor(v) for v in x], indexing))
+    return list(_meshgrid([array_ops.reshape(v, [-1]) for v in x], indexing))
 
 
 @op(same=(), name="vander")

@@ -185,7 +185,17 @@ def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
 
 @op(same=(), name="round")
 def _round(x: TensorLike, decimals: int) -> Any:
+    if decimals < 0 and jnp.issubdtype(x.dtype, jnp.integer):
+        return _round_whole(x, 10**-decimals)
     return jnp.round(x, decimals)
+
+
+def _round_whole(x: Any, unit: int) -> Any:
+    """The nearest multiple of `unit` to whole numbers, the even one of two as near."""
+    wide = x.astype("int64")
+    count, rest = jnp.divmod(wide, unit)
+    up = (2 * rest > unit) | ((2 * rest == unit) & (count % 2 == 1))
+    return ((count + up) * unit).astype(x.dtype)
 
 
 def round(x: TensorLike, decimals: int = 0) -> Tensor:

@@ -155,6 +155,8 @@ def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor
     x = tensor(x)
     if isinstance(indices_or_sections, int):
         size = x.shape[axis]
+        if indices_or_sections < 1:
+            raise InvalidValueError(f"split: expected at least 1 part, got {indices_or_sections}.")
         if size is not None and size % indices_or_sections:
             raise InvalidValueError(
                 f"split: a dimension of {size} has no {indices_or_sections} equal parts; array_split makes "

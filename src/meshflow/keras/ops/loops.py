@@ -68,6 +68,8 @@ def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any
         return tensor(x)
     if _is_tensor(x) or isinstance(x, KerasTensor):
         return casting.cast(x, dtypes.as_dtype(dtype))
+    if dtypes.as_dtype(dtype) == dtypes.bool_:
+        return casting.cast(tensor(x), dtypes.bool_)
     return to_tensor(x, dtype)
 
 

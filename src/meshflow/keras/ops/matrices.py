@@ -17,6 +17,7 @@ import jax.scipy.linalg as jsl
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.gradients.forward import ForwardAccumulator
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.promotion import as_float, common, tensor
@@ -51,12 +52,21 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
       x: [..., m, m].
       upper: whether it is an upper triangle; else a lower one.
 
+    Raises:
+      ValueError: eagerly, for a matrix that is not positive definite; inside functions the root is NaN.
+
     Example:
       >>> from meshflow.keras import ops
       >>> ops.cholesky([[4.0]]).numpy().tolist()
       [[2.0]]
     """
     root = linalg_ops.cholesky(as_float(x))
+    value: Any = getattr(root, "_value", None)
+    known = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    if known and jnp.isnan(value).any():
+        raise InvalidValueError(
+            "cholesky: expected symmetric positive definite matrices, got one that is not (or has NaN)."
+        )
     return linalg_ops.adjoint(root) if upper else root
 
 

@@ -130,7 +130,7 @@ def tensordot(x1: TensorLike, x2: TensorLike, axes: Any = 2) -> Tensor:
       >>> int(ops.tensordot([1, 2], [3, 4], axes=1))
       11
     """
-    x1, x2 = _product(x1, x2)
+    x1, x2 = common(x1, x2)
     return _tensordot(x1, x2, axes)
 
 

@@ -238,7 +238,11 @@ def _quantile(
     x: TensorLike, q: TensorLike, axis: Any, method: str, keepdims: bool, nan: bool
 ) -> Any:
     function = jnp.nanquantile if nan else jnp.quantile
-    return function(x, q.astype(x.dtype), axis=_axes(axis), method=method, keepdims=keepdims)
+    shares = q.astype(x.dtype)
+    # JAX takes a number or a row of shares.
+    row = shares.ravel() if q.ndim > 1 else shares
+    found = function(x, row, axis=_axes(axis), method=method, keepdims=keepdims)
+    return found.reshape(*q.shape, *found.shape[row.ndim :])
 
 
 def quantile(

@@ -19,6 +19,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.promotion import tensor
 from meshflow.ops import array as array_ops
+from meshflow.ops.array.shaping import axis_within
 
 __all__ = [
     "broadcast_to",
@@ -99,8 +100,13 @@ def moveaxis(x: TensorLike, source: Any, destination: Any) -> Tensor:
     """
     x = tensor(x)
     rank = len(x.shape)
-    sources = [s % rank for s in ([source] if isinstance(source, int) else source)]
-    places = [d % rank for d in ([destination] if isinstance(destination, int) else destination)]
+    sources, places = (
+        [
+            axis_within(axis, rank, "moveaxis")
+            for axis in ([given] if isinstance(given, int) else given)
+        ]
+        for given in (source, destination)
+    )
     order = [i for i in builtins.range(rank) if i not in sources]
     for place, moved in sorted(zip(places, sources, strict=True)):
         order.insert(place, moved)
@@ -122,7 +128,8 @@ def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
     """
     x = tensor(x)
     order = list(builtins.range(len(x.shape)))
-    order[axis1], order[axis2] = order[axis2], order[axis1]
+    one, other = (axis_within(axis, len(order), "swapaxes") for axis in (axis1, axis2))
+    order[one], order[other] = other, one
     return array_ops.transpose(x, order)
 
 
