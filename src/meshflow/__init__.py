@@ -20,8 +20,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.runtime import import_paths as _import_paths
-from meshflow.core.runtime.setup import configure as _configure
+from meshflow.core.runtime.collection import resting as _resting
+
+with _resting:
+    from meshflow.core.runtime import import_paths as _import_paths
+    from meshflow.core.runtime.setup import configure as _configure
 
 if TYPE_CHECKING:
     from meshflow._face import *
@@ -32,7 +35,8 @@ _import_paths.install()
 
 def _show() -> Any:
     """Loads the names and makes them attributes of this module."""
-    face = importlib.import_module("meshflow._face")
+    with _resting:
+        face = importlib.import_module("meshflow._face")
     shown = globals()
     for name in face.__dict__.keys() & {*face.__all__, "__all__"}:
         shown.setdefault(name, face.__dict__[name])
@@ -45,7 +49,10 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") and name not in _TOLD:
         raise AttributeError(name)
     face = _show()
-    return getattr(face, name) if name in face.__dict__ else face.find(name)
+    if name in face.__dict__:
+        return getattr(face, name)
+    with _resting:
+        return face.find(name)
 
 
 # Names between underscores that are public.

@@ -1,8 +1,12 @@
 """`tf.distribute`: strategies that train on several devices."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable_creation import shapes_only
-from meshflow.distribute import cluster_resolver, coordinator, experimental
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
@@ -14,13 +18,7 @@ from meshflow.distribute.local_strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
 )
-from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
-from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
-from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
-from meshflow.distribute.parallel.planner import Hardware, Plan, plan
-from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
-from meshflow.distribute.parameter_server.task import Server
 from meshflow.distribute.replicas.collectives import ReduceOp
 from meshflow.distribute.replicas.context import ReplicaContext
 from meshflow.distribute.replicas.cross_device import (
@@ -38,7 +36,23 @@ from meshflow.distribute.strategy import (
     has_strategy,
     in_cross_replica_context,
 )
-from meshflow.distribute.tpu.strategy import TPUStrategy
+
+if TYPE_CHECKING:
+    from meshflow.distribute import cluster_resolver, coordinator, experimental
+    from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrategy
+    from meshflow.distribute.parallel.public_names import (
+        Hardware,
+        MeshStrategy,
+        ParallelOptions,
+        Pipeline,
+        Plan,
+        from_deepspeed,
+        from_mesh_tensorflow,
+        plan,
+    )
+    from meshflow.distribute.parameter_server import ParameterServerStrategy, partitioners
+    from meshflow.distribute.parameter_server.task import Server
+    from meshflow.distribute.tpu.strategy import TPUStrategy
 
 __all__ = [
     "CrossDeviceOps",
@@ -83,6 +97,31 @@ __all__ = [
     "plan",
     "shapes_only",
 ]
+
+# Loaded when first used: Keras stands on this package, and most programs train on one machine.
+_LATER = {
+    **{n: f"meshflow.distribute.{n}" for n in ("cluster_resolver", "coordinator", "experimental")},
+    "partitioners": "meshflow.distribute.parameter_server.partitioners",
+}
+_NAMES_LATER = {
+    "MultiWorkerMirroredStrategy": "meshflow.distribute.multi_worker.strategy",
+    "ParameterServerStrategy": "meshflow.distribute.parameter_server.strategy",
+    "Server": "meshflow.distribute.parameter_server.task",
+    "TPUStrategy": "meshflow.distribute.tpu.strategy",
+    **dict.fromkeys(
+        ("Hardware", "MeshStrategy", "ParallelOptions", "Pipeline", "Plan")
+        + ("from_deepspeed", "from_mesh_tensorflow", "plan"),
+        "meshflow.distribute.parallel.public_names",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(_LATER[name])
+    if name in _NAMES_LATER:
+        return getattr(importlib.import_module(_NAMES_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

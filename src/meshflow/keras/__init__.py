@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.dispatch import op_names
 from meshflow.keras import (
     activations,
-    applications,
     callbacks,
     config,
     constraints,
@@ -33,6 +32,7 @@ from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.version import KERAS_VERSION as __version__
 
 if TYPE_CHECKING:
+    from meshflow.keras import applications
     from meshflow.legacy import backend, preprocessing, wrappers
 
 __all__ = [
@@ -72,7 +72,9 @@ op_names.later("keras.backend.", "meshflow.legacy.backend")
 
 
 def __getattr__(name: str) -> Any:
-    # What is of earlier years loads when it is first used.
+    # What many programs do not need, and what is of earlier years, loads when it is first used.
+    if name == "applications":
+        return importlib.import_module("meshflow.keras.applications")
     if name in ("backend", "preprocessing", "wrappers"):
         return importlib.import_module(f"meshflow.legacy.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Python's collector of cycles, which rests while programs are traced and lowered.
+"""Python's collector of cycles, which rests while modules are imported, and programs traced and lowered.
 
-Tracing makes some hundred thousand objects that live as long as the program. The collector starts again and again
-because of them, and looks at every object of the process each time, for a tenth of the time that a first step takes.
+Both make some hundred thousand objects that live as long as the program. The collector starts again and again
+because of them, and looks at every object of the process each time, for a tenth of the time that they take.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Models larger than a device: one strategy over a mesh, with its rules and options."""
+"""Models larger than a device: one strategy over a mesh, with its rules and options.
 
-from meshflow.distribute.parallel.options import ParallelOptions, Pipeline
-from meshflow.distribute.parallel.strategy import MeshStrategy
-from meshflow.distribute.replicas.shares import Shares, current_shares
-
-__all__ = ["MeshStrategy", "ParallelOptions", "Pipeline", "Shares", "current_shares"]
+Layers use parts of this package, so it shows none of its names: `public_names.py` has those of users.
+"""
