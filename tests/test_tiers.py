@@ -99,6 +99,8 @@ def test_grown_workers_free_their_programs(monkeypatch):
     assert len(made) == 1
     monkeypatch.setattr(tiers, "resident", lambda: 2 * tiers.GROWN)
     freeing.pytest_runtest_teardown(nextitem=object())
+    # Before this run's own looks after this test.
+    monkeypatch.undo()
     run(1)
     assert len(made) == 2
     # What is left is not freed again and again.

@@ -25,7 +25,7 @@ KEPT = ROOT / ".test_cache"
 DURATIONS = KEPT / "seconds.json"
 # Bytes of programs kept from run to run, and of a worker's memory before programs are freed.
 KEPT_LIMIT = 2 << 30
-GROWN = 1 << 30
+GROWN = 5 << 28
 # Objects made, and younger collections, between collections: workers that grow collect in any case.
 THRESHOLDS = (10_000, 20, 20)
 
