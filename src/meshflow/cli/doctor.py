@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from meshflow import kernels
+from meshflow.environment import processor
 from meshflow.kernels import descriptors, installation
 from meshflow.kernels.library import OWN, Library, emulates_tiles, limit, wanted
 
@@ -21,13 +22,7 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 def instruction_sets() -> list[str]:
     """The processor's instruction sets that matter for training."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return []
-    lines = [line for line in text.splitlines() if line.startswith(("flags", "Features"))]
-    flags = set(lines[0].split(":", 1)[1].split()) if lines else set()
-    return [name for name in _SETS if name in flags]
+    return [name for name in _SETS if name in processor.flags()]
 
 
 def _examples() -> dict[str, list[int] | None]:

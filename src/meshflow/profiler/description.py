@@ -20,6 +20,7 @@ import jax
 
 from meshflow._version import __version__
 from meshflow.core.runtime.devices import backend_started
+from meshflow.environment import processor
 from meshflow.environment.protobuf_wire import fields
 from meshflow.profiler.programs import instructions
 
@@ -141,26 +142,16 @@ def _peak(device: Any) -> float:
     return next((p[0] for name, p in _PEAKS.items() if name in device.device_kind), 0.0)
 
 
-def _cpuinfo() -> dict[str, str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
 def _processor() -> str:
-    return _cpuinfo().get("model name", "CPU")
+    return processor.described().get("model name", "CPU")
 
 
 def cpu_peak() -> float:
     """Operations in float32 per second of this process's cores, by clock and vector length."""
-    known = _cpuinfo()
-    flags = set(known.get("flags", known.get("Features", "")).split())
+    flags = processor.flags()
     # Two units multiply and add a vector of float32 in each cycle.
     per_cycle = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
-    return float(known.get("cpu MHz", 0)) * 1e6 * per_cycle * _cores()
+    return float(processor.described().get("cpu MHz", 0)) * 1e6 * per_cycle * _cores()
 
 
 def _cores() -> int:
