@@ -1,5 +1,8 @@
 """Executables of saved functions in the user's cache: found by the file's bytes, and never another program's."""
 
+import errno
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -75,6 +78,18 @@ def test_the_second_time_nothing_is_lowered(tmp_path, cache, compiled):
     kept_executables.compiled_programs.put(other.stem, b"no pickle")
     del compiled[:]
     assert results(path) == first and len(compiled) == 1
+
+
+def test_a_full_disk_keeps_nothing(cache, monkeypatch):
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    put = kept_executables.compiled_programs.put
+    put("first", b"content")
+    monkeypatch.setattr(os, "replace", full)
+    put("second", b"content")
+    (first,) = cache()
+    assert [path.name for path in first.parent.iterdir()] == ["first.executable"]
 
 
 def test_gradients_devices_and_traces_take_the_program_itself(tmp_path, cache):

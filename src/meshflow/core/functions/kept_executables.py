@@ -22,13 +22,13 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from meshflow._version import __version__
 from meshflow.core.functions.scope_names import apart
 from meshflow.core.runtime import compiled_programs
+from meshflow.core.runtime.exported_lowerings import calls_lapack
+from meshflow.environment import processor
 
 __all__ = ["KeptProgram", "kept_program"]
 
 # Of what is kept: another number when it is kept otherwise.
 _FORM = 2
-# Calls of linear algebra go to addresses that JAX finds while it lowers a program.
-_NEEDS_LOWERING = b"lapack_"
 
 
 class KeptProgram:
@@ -118,15 +118,15 @@ def _described(jaxpr: Any) -> bytes | None:
 
 
 def _bytes_of(exported: Any) -> bytes | None:
-    content = exported.mlir_module_serialized
-    if _NEEDS_LOWERING in content or exported.nr_devices != 1:
+    # Calls of linear algebra go to addresses that JAX finds while it lowers a program.
+    if calls_lapack(exported) or exported.nr_devices != 1:
         return None
     about = (
         *(exported.in_avals, exported.out_avals, exported.platforms, exported.module_kept_var_idx),
         *(exported.uses_global_constants, exported.calling_convention_version),
         *(exported.in_shardings_hlo, exported.out_shardings_hlo),
     )
-    return repr(about).encode() + hashlib.sha256(content).digest()
+    return repr(about).encode() + hashlib.sha256(exported.mlir_module_serialized).digest()
 
 
 def _only_device(operands: Sequence[Any]) -> Any:
@@ -154,9 +154,6 @@ def _machine(device: Any) -> bytes:
 
 @functools.cache
 def _host() -> tuple[Any, ...]:
-    features = ""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        features = next((line for line in file if line.startswith(("flags", "Features"))), "")
     threads = os.environ.get("NPROC"), os.cpu_count()
     return (
         _FORM,
@@ -164,6 +161,6 @@ def _host() -> tuple[Any, ...]:
         jax.__version__,
         jax.lib.__version__,
         platform.machine(),
-        features,
+        processor.flags(),
         threads,
     )

@@ -68,11 +68,18 @@ def put(key: str, data: bytes) -> None:
     path = _entry(key)
     if path is None:
         return
-    with contextlib.suppress(OSError):
+    part = None
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        # Of a name that `bound` removes, should this process be killed.
+        descriptor, part = tempfile.mkstemp(_OURS, dir=path.parent)
+        with open(descriptor, "wb") as file:
             file.write(hashlib.sha256(data).digest() + data)
-        os.replace(file.name, path)
+        os.replace(part, path)
+    except OSError:
+        if part is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
 
 
 def _entry(key: str) -> Path | None:

@@ -10,11 +10,16 @@ from typing import Any
 
 from meshflow.environment.jax_internals import export_lowering, mlir
 
-__all__ = ["register"]
+__all__ = ["calls_lapack", "register"]
 
 _NAMES = "call_exported_p", "_call_exported_lowering", "_ensure_backends_initialized"
 # What names of LAPACK's functions begin with in programs.
 _LAPACK = b"lapack_"
+
+
+def calls_lapack(exported: Any) -> bool:
+    """Whether a program of `jax.export` calls linear algebra of the host's library."""
+    return _LAPACK in exported.mlir_module_serialized
 
 
 def register() -> None:
@@ -24,7 +29,7 @@ def register() -> None:
     primitive, lower, initialize = (getattr(export_lowering, name) for name in _NAMES)
 
     def lower_call(ctx: Any, *operands: Any, exported: Any) -> Any:
-        if _LAPACK in exported.mlir_module_serialized:
+        if calls_lapack(exported):
             initialize(exported.platforms)
         return lower(ctx, *operands, exported=exported)
 
