@@ -22,7 +22,7 @@ from meshflow.checkpoint.bundle import STRING, data_file, index_file, length_byt
 from meshflow.checkpoint.slices import Parts, extents_of, slice_key
 from meshflow.checkpoint.table import read_table, write_table
 from meshflow.checkpoint.wire import Entry, Extents, Header
-from meshflow.core.runtime.device_to_host import read
+from meshflow.core.runtime.device_to_host import own_parts, read
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.values import dtypes
 from meshflow.environment.protobuf_wire import varint
@@ -163,9 +163,8 @@ def in_memory(value: Any) -> Any:
 
 
 def _own_parts(value: jax.Array) -> Iterable[tuple[Extents, Any]]:
-    for shard in value.addressable_shards:
-        if shard.replica_id == 0:
-            yield extents_of(shard.index, value.shape), shard.data
+    for index, part in own_parts(value):
+        yield extents_of(index, value.shape), part
 
 
 def _whole(name: str, value: Any) -> Entry:

@@ -30,7 +30,7 @@ from jax.experimental import multihost_utils
 from meshflow.checkpoint.bundle import Bundle
 from meshflow.checkpoint.bundle_writer import held_apart, in_memory, is_split, write_bundle
 from meshflow.checkpoint.strings import packed, unpacked
-from meshflow.core.runtime.device_to_host import read
+from meshflow.core.runtime.device_to_host import fill, read
 from meshflow.core.runtime.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -253,9 +253,7 @@ def _make_file(file: Any, value: jax.Array) -> None:
 def _write_parts(path: str, value: jax.Array) -> None:
     """Writes this process's parts of an array into its file."""
     whole = _opened(path, value, "r+")
-    for shard in value.addressable_shards:
-        if shard.replica_id == 0:
-            whole[shard.index] = read(shard.data)
+    fill(whole, value)
     del whole
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from meshflow.core.runtime.errors import UnavailableError
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.environment.jax_internals import read_from_device
 
-__all__ = ["lost_worker", "read", "to_host"]
+__all__ = ["fill", "lost_worker", "own_parts", "read", "to_host"]
 
 # Values of more bytes, and of split arrays, are not kept beside their arrays: a model's would be all of it once more.
 _KEPT = 1 << 20
@@ -54,12 +55,32 @@ def read(value: Any) -> np.ndarray:
     return found
 
 
+def own_parts(value: jax.Array) -> Iterator[tuple[Any, jax.Array]]:
+    """The parts of an array that this process writes where all write theirs: their places in it, and what they hold.
+
+    Args:
+      value: the array. Of equal parts on several devices, the first counts.
+    """
+    for shard in value.addressable_shards:
+        if shard.replica_id == 0:
+            yield shard.index, shard.data
+
+
+def fill(whole: np.ndarray, value: jax.Array) -> None:
+    """Writes this process's parts of an array where they belong, one after the other.
+
+    Args:
+      whole: what to write to, of the array's shape.
+      value: the array.
+    """
+    for index, part in own_parts(value):
+        whole[index] = read(part)
+
+
 def _joined(value: jax.Array) -> np.ndarray:
     """The parts of a split array, put together."""
     found = np.empty(value.shape, value.dtype)
-    for shard in value.addressable_shards:
-        if shard.replica_id == 0:
-            found[shard.index] = read(shard.data)
+    fill(found, value)
     return found
 
 

@@ -1,10 +1,11 @@
 """Which attempt at a closure counts, when a worker dies with it or two run it: one and the same on all servers.
 
-The first attempt has one server do its part, which with it gets what *others* are to do, and then those: one message each; with
-the next message that server hears that it need not know those any more. Where that is much, all parts are *staged* first, each on its server, and done when all have theirs. A later attempt stages its own, under
-a higher *ballot*, and hears from each server what was done there. If one has done an earlier attempt's part, the others' parts are
-staged, or that server has them: the later one has the others do them. If none has, none will: from the staging of a ballot on,
-servers refuse what comes under lower ones.
+The first attempt has one server do its part, which with it gets what *others* are to do, and then those: one message each;
+with the next message that server hears that it need not know those any more. Where that is much, all parts are *staged* first,
+each on its server, and done when all have theirs. A later attempt stages its own, under a higher *ballot*, and hears from each
+server what was done there. If one has done an earlier attempt's part, the others' parts are staged, or that server has them: the
+later one has the others do them. If none has, none will: from the staging of a ballot on, servers refuse what comes under lower
+ones.
 """
 
 from __future__ import annotations
