@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from meshflow.core.runtime.collection import leave_imports_alone as _leave_imports_alone
 from meshflow.core.runtime.collection import resting as _resting
 
 with _resting:
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 _configure()
 _import_paths.install()
+_leave_imports_alone()
 
 
 def _show() -> Any:
     """Loads the names and makes them attributes of this module."""
     with _resting:
         face = importlib.import_module("meshflow._face")
+    _leave_imports_alone()
     shown = globals()
     for name in face.__dict__.keys() & {*face.__all__, "__all__"}:
         shown.setdefault(name, face.__dict__[name])
@@ -52,7 +55,9 @@ def __getattr__(name: str) -> Any:
     if name in face.__dict__:
         return getattr(face, name)
     with _resting:
-        return face.find(name)
+        found = face.find(name)
+    _leave_imports_alone()
+    return found
 
 
 # Names between underscores that are public.

@@ -1,11 +1,13 @@
 """Python's collector rests while programs are traced, and goes on whatever happens then."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
 import meshflow as tf
-from meshflow.core.runtime.collection import resting
+from meshflow.core.runtime.collection import leave_imports_alone, resting
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +52,25 @@ def test_one_that_was_off_stays_off():
     with resting:
         pass
     assert not gc.isenabled()
+
+
+def test_what_imports_made_is_left_alone_until_a_device_is_used():
+    program = """
+import gc
+import meshflow as tf
+first = gc.get_freeze_count()
+tf.keras
+second = gc.get_freeze_count()
+tf.constant(1.0)
+tf.saved_model
+print(0 < first < second == gc.get_freeze_count(), gc.isenabled())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_models_are_not_left_alone():
+    tf.constant(1.0)
+    before = gc.get_freeze_count()
+    leave_imports_alone()
+    assert gc.get_freeze_count() == before
