@@ -63,6 +63,17 @@ def test_messages_and_values_are_shown():
     check.assert_equal(tf.constant(["a"]), ["a"])
 
 
+def test_a_compiled_check_that_fails_is_told_once(capfd, caplog):
+    @tf.function
+    def root(x):
+        check.assert_positive(x)
+        return tf.sqrt(x)
+
+    with pytest.raises(InvalidArgumentError, match="x > 0 did not hold"):
+        root(A - 1)
+    assert not caplog.records and "Traceback" not in capfd.readouterr().err
+
+
 def test_assert():
     tf.Assert(True, ["fine"])
     check.Assert(tf.reduce_all(A > 0), [A])

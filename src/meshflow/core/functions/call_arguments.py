@@ -210,7 +210,7 @@ def fit_leaf(name: str, spec: Any, value: Any) -> Any:
         return value
     if not isinstance(spec, TensorSpec) or isinstance(value, TensorSpec):
         if not spec.is_compatible_with(value):
-            raise _SignatureError(
+            raise InputSignatureError(
                 f"Python inputs incompatible with input_signature of {name}: got {value!r}, expected {spec}."
             )
         return value
@@ -221,14 +221,14 @@ def fit_leaf(name: str, spec: Any, value: Any) -> Any:
             f"{name}: when input_signature is provided, all inputs must be convertible to tensors: {error}"
         ) from error
     if not spec.is_compatible_with(tensor):
-        raise _SignatureError(
+        raise InputSignatureError(
             f"Python inputs incompatible with input_signature of {name}: got a tensor of shape "
             f"{tensor.shape} and dtype {tensor.dtype.name}, expected {spec}."
         )
     return tensor
 
 
-class _SignatureError(ValueError, TypeError):
+class InputSignatureError(ValueError, TypeError):
     """TensorFlow raises ValueError or TypeError for this, by version."""
 
 

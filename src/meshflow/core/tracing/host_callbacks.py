@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,18 @@ from meshflow.core.runtime.context import context
 from meshflow.environment.jax_internals import jex_core
 
 _failures: collections.deque[BaseException] = collections.deque(maxlen=8)
+
+
+class _Unkept(logging.Filter):
+    """Leaves out what JAX logs of errors that are kept: who runs the program raises them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not any(error is kept for kept in _failures)
+
+
+for _name in ("jax._src.debugging", "jax._src.callback"):
+    logging.getLogger(_name).addFilter(_Unkept())
 
 
 def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
