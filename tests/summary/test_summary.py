@@ -1,5 +1,8 @@
 """`tf.summary`: event files as TensorBoard reads them, when summaries are recorded, and by whom."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -99,6 +102,21 @@ def test_writers(writer, tmp_path):
     with pytest.raises(ValueError, match="logdir"):
         tf.summary.create_file_writer(None)
     assert isinstance(writer, tf.summary.SummaryWriter)
+
+
+def test_writers_that_nobody_closed_end_quietly(tmp_path):
+    program = """
+import sys
+import meshflow as tf
+writer = tf.summary.create_file_writer(sys.argv[1])
+with writer.as_default():
+    tf.summary.scalar("loss", 2.0, step=7)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "Exception" not in done.stderr
+    assert numbers(tmp_path) == [(7, "loss", [2.0])]
 
 
 def test_in_functions(writer, tmp_path):

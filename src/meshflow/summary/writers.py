@@ -176,8 +176,8 @@ class _FileWriter(SummaryWriter):
             self._kept, self._flushed = 0, time.monotonic()
 
     def close(self) -> None:
-        self.flush()
         with self._lock:
+            # Without a flush before, which fails where the end of the program ended the file already.
             if not self._closed:
                 self._file.close()
             self._closed = True
