@@ -15,7 +15,7 @@ def train(folder, kind, *kills):
     """The curve of the last start, the final weights, and what the launcher wrote."""
     folder.mkdir()
     options = ["--workers", 2, "--devices-per-worker", 2, "--max-restarts", len(kills)]
-    code, text = launch(*options, WORKERS / "in_parts.py", folder, kind, *kills, timeout=600)
+    code, text = launch(*options, WORKERS / "in_parts.py", folder, kind, *kills)
     assert code == 0, text
     with np.load(folder / "results.npz") as found:
         curve, *weights = [found[k] for k in found.files]
