@@ -114,17 +114,15 @@ def test_some_tests_run_the_programs_that_users_get(monkeypatch, request):
     def options():
         return dict(jax_compiler.get_compile_options(1, 1).env_option_overrides)
 
-    def item(folder, marker=None):
-        path = tiers.ROOT / "tests" / folder / "test_x.py"
-        return types.SimpleNamespace(path=path, get_closest_marker={"optimized": marker}.get)
+    def item(marker=None):
+        return types.SimpleNamespace(get_closest_marker={"optimized": marker}.get)
 
     plain = options()
-    for optimized in (item("dtensor"), item("keras", marker="there is one")):
-        compiling.pytest_runtest_setup(optimized)
-        assert options() == {**plain, **tiers.USUAL}
-        assert os.environ["XLA_FLAGS"] == "--xla_dump_hlo_as_text=false"
-        compiling.pytest_runtest_setup(item("keras"))
-        assert options() == plain and tiers.PLAIN_FLAGS in os.environ["XLA_FLAGS"]
+    compiling.pytest_runtest_setup(item(marker="there is one"))
+    assert options() == {**plain, **tiers.USUAL}
+    assert os.environ["XLA_FLAGS"] == "--xla_dump_hlo_as_text=false"
+    compiling.pytest_runtest_setup(item())
+    assert options() == plain and tiers.PLAIN_FLAGS in os.environ["XLA_FLAGS"]
 
 
 def test_expressions_are_compiled_together(monkeypatch):

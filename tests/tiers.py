@@ -59,15 +59,15 @@ PLAIN = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
 }
 USUAL = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
     "xla_cpu_use_fusion_emitters": True,
+    "xla_cpu_parallel_codegen_split_count": 32,
 }
 PLAIN_FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in PLAIN.items())
-# Areas that ask for bits and for what XLA makes of programs; files and single tests say so by a marker.
-OPTIMIZED = {"dtensor"}
 
 
 def write_plain_code():
@@ -89,7 +89,7 @@ class Compiling:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
-        wanted = self.plain and wants_optimized(item)
+        wanted = self.plain and item.get_closest_marker("optimized") is not None
         if wanted != self.optimized:
             self.optimized = wanted
             self.switch()
@@ -111,12 +111,6 @@ class Compiling:
 
         compiler.get_compile_options = usual
         os.environ["XLA_FLAGS"] = _flags().replace(PLAIN_FLAGS, "").strip()
-
-
-def wants_optimized(item):
-    """Whether a test is to run the programs that users get."""
-    folders = item.path.relative_to(ROOT).parts[:-1] if ROOT in item.path.parents else ()
-    return bool(OPTIMIZED & set(folders)) or item.get_closest_marker("optimized") is not None
 
 
 def _unseen_by_keys():

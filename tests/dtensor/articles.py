@@ -5,7 +5,6 @@ import os
 os.environ.setdefault("NPROC", "32")
 os.environ["MESHFLOW_CACHE_DIR"] = ""
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 import tempfile
 

@@ -8,11 +8,6 @@ import os
 
 os.environ.setdefault("NPROC", "32")
 os.environ["MESHFLOW_CACHE_DIR"] = ""
-# Compiling takes most of the time: plain code.
-os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false"
-)
 
 import jax
 

@@ -1,7 +1,10 @@
 """`DTensorDataset`: batches on a mesh, in the dataset's order."""
 
+import collections
+
 import numpy as np
 import pytest
+from jax._src import compiler
 
 import meshflow as tf
 from meshflow.experimental import dtensor
@@ -108,7 +111,7 @@ def test_bad_input_is_named(mesh, data):
         make(good, dataset=[1, 2])
 
 
-def test_fit_takes_them_and_keeps_their_layout():
+def test_fit_takes_them_and_keeps_their_layout(monkeypatch):
     mesh = dtensor.create_mesh([("batch", 2), ("height", 2)])
     rng = np.random.default_rng(0)
     x = rng.normal(size=(12, 8, 8, 1)).astype("float32")
@@ -118,7 +121,12 @@ def test_fit_takes_them_and_keeps_their_layout():
     sharded = dtensor.DTensorDataset(
         dataset, mesh=mesh, layouts=layouts, global_batch_size=4, batch_dim="batch"
     )
-    seen = []
+    seen, programs = [], collections.Counter()
+    compiled = compiler.compile_or_get_cached
+
+    def counted(backend, module, *args, **kwargs):
+        programs[module.operation.attributes["sym_name"].value] += 1
+        return compiled(backend, module, *args, **kwargs)
 
     def train(batches, layout_map, steps):
         tf.keras.backend.reset_uids()
@@ -132,12 +140,18 @@ def test_fit_takes_them_and_keeps_their_layout():
                 ]
             )
         model.compile("sgd", "mse", steps_per_execution=steps)
+        monkeypatch.setattr(compiler, "compile_or_get_cached", counted)
         history = model.fit(batches, epochs=2, verbose=0).history["loss"]
+        monkeypatch.undo()
         seen.append(model)
         return history
 
     LayoutMap = tf.keras.dtensor.experimental.LayoutMap
     expected = train(dataset.batch(4), LayoutMap(), 1)
     for steps in (1, 2):
+        programs.clear()
         np.testing.assert_allclose(train(sharded, LayoutMap(mesh=mesh), steps), expected, rtol=1e-5)
+        # Counters and totals, which have no layout, do not have it compiled for where they lie at first and then.
+        wanted = {"jit_train_step": 1} | ({"jit_train_step_loop": 1} if steps > 1 else {})
+        assert {n: k for n, k in programs.items() if "train_step" in n} == wanted
     assert len(seen[-1].layers[0].kernel._value.sharding.device_set) == 4

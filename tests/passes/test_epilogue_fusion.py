@@ -14,8 +14,6 @@ from meshflow.kernels import epilogues
 from meshflow.ops.nn.windows import Windows, max_windows
 from meshflow.passes.epilogue_fusion import fuse_epilogues
 
-pytestmark = pytest.mark.optimized
-
 
 def convolve(x, w):
     return jax.lax.conv_general_dilated(

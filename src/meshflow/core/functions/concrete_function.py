@@ -19,6 +19,7 @@ from meshflow.core.functions.kept_executables import KeptProgram, kept_program
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
 from meshflow.core.functions.scope_names import announce
 from meshflow.core.functions.signatures import describe, heading, match, named_specs
+from meshflow.core.functions.strays import Strays
 from meshflow.core.functions.streams import Streams, in_files
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.collection import resting
@@ -191,6 +192,7 @@ class ConcreteFunction(Signed):
             for i, c in enumerate(traced.captures)
             if id(c) in written and not (in_files(c) or c._is_lent)
         ]
+        self._strays = Strays([(i, c) for i, c in own if not c._in_host_memory])
         donated = [offset + i for i, _ in own]
         self._donated = [c for _, c in own]
         # Variables whose shape may change, with the shape that was traced.
@@ -353,6 +355,7 @@ class ConcreteFunction(Signed):
     def _launch(self, arrays: list[Any], captured: list[Any], lock: Any = writing) -> list[Any]:
         """Runs the program and writes what it writes; its results."""
         traced = self.traced
+        captured = self._strays.moved(arrays, captured)
         try:
             if self._calls_python:
                 outputs = self._finish(self._operands(arrays, captured))
