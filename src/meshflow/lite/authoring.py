@@ -24,14 +24,17 @@ class _Compatible:
     def __init__(self, target: Any, converter_target_spec: TargetSpec | None, raise_exception: bool) -> None:  # fmt: skip
         functools.update_wrapper(self, target)
         self._target, self._spec, self._raises = target, converter_target_spec, raise_exception
-        self._log: list[str] | None = None
+        # What was converted, and what was said of it: also by the function of an object, for all objects.
         self._seen: list[Any] = []
+        self._log: list[str] = []
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The function of an object."""
         if instance is None:
             return self
-        return _Compatible(self._target.__get__(instance, owner), self._spec, self._raises)
+        bound = _Compatible(self._target.__get__(instance, owner), self._spec, self._raises)
+        bound._seen, bound._log = self._seen, self._log
+        return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function gives, after it was converted.
@@ -54,7 +57,7 @@ class _Compatible:
         Raises:
           RuntimeError: before the first call.
         """
-        if self._log is None:
+        if not self._seen:
             raise RuntimeError("target compatibility isn't checked: call the function first.")
         return self._log
 
@@ -62,8 +65,6 @@ class _Compatible:
         if any(known is concrete for known in self._seen):
             return
         self._seen.append(concrete)
-        if self._log is None:
-            self._log = []
         converter = TFLiteConverter.from_concrete_functions([concrete], self._target)
         if self._spec is not None:
             converter.target_spec = self._spec
