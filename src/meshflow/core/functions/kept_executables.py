@@ -112,7 +112,7 @@ def compiled(program: Any, operands: Sequence[Any], key: str) -> tuple[Callable[
     """
     # One that JAX's cache gives has no code to be written once more.
     with apart():
-        made: Callable[..., Any] = program.lower(*operands).compile()
+        made: jax.stages.Compiled = program.lower(*operands).compile()
     with contextlib.suppress(ValueError, NotImplementedError):
         data = serialize(made)[0]
         if _NEEDS_LOWERING not in data:

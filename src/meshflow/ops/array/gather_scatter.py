@@ -194,7 +194,7 @@ def _check_coordinates(indices: Any, shape: Any, what: str) -> None:
         raise InvalidValueError(
             f"{what}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
         )
-    if not isinstance(value, jax.core.Tracer):
+    if depth and not isinstance(value, jax.core.Tracer):
         array = np.asarray(value).reshape(-1, depth)
         bad = np.flatnonzero(((array < 0) | (array >= np.array(shape[:depth]))).any(-1))
         if bad.size:
