@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
@@ -78,9 +78,23 @@ class _Compatible:
                 raise CompatibilityError(message) from error
 
 
+@overload
 def compatible(
-    target: Any = None, converter_target_spec: TargetSpec | None = None, **kwargs: Any
-) -> Any:
+    target: None = None, converter_target_spec: TargetSpec | None = None, **kwargs: Any
+) -> Callable[[Callable[..., Any]], _Compatible]: ...
+
+
+@overload
+def compatible(
+    target: Callable[..., Any], converter_target_spec: TargetSpec | None = None, **kwargs: Any
+) -> _Compatible: ...
+
+
+def compatible(
+    target: Callable[..., Any] | None = None,
+    converter_target_spec: TargetSpec | None = None,
+    **kwargs: Any,
+) -> Callable[[Callable[..., Any]], _Compatible] | _Compatible:
     """Checks that a function can be converted for LiteRT when it is called, and prints what cannot.
 
     Args:
@@ -103,7 +117,7 @@ def compatible(
     if kwargs:
         raise TypeError(f"compatible() takes raise_exception besides, got {sorted(kwargs)}.")
 
-    def wrapped(function: Callable[..., Any]) -> Any:
+    def wrapped(function: Callable[..., Any]) -> _Compatible:
         if not isinstance(function, Function):
             raise TypeError(f"compatible() takes a tf.function, got {function!r}.")
         return _Compatible(function, converter_target_spec, raises)
