@@ -107,6 +107,107 @@ def test_batch_normalization_biases_and_activations_go_into_convolutions():
     assert _codes(content) == expected
 
 
+def _prelu(x):
+    slopes = tf.constant(np.linspace(0.1, 0.5, 8), tf.float32)
+    return tf.nn.relu(x) - slopes * tf.nn.relu(-x)
+
+
+OPERATORS = {
+    "ELU": tf.nn.elu,
+    "LEAKY_RELU": tf.nn.leaky_relu,
+    "HARD_SWISH": lambda x: x * (tf.nn.relu6(x + 3) * (1 / 6)),
+    "PRELU": _prelu,
+    "LOG_SOFTMAX": tf.nn.log_softmax,
+    "BATCH_MATMUL": lambda x: tf.matmul(x[..., None], x[:, None] * tf.ones([8, 1]), transpose_a=True, transpose_b=True),
+    "GATHER": lambda x: tf.gather(tf.constant(np.eye(4), tf.float32), tf.minimum(tf.cast(tf.abs(x), tf.int32), 3)),
+    "GATHER_ND": lambda x: tf.gather_nd(np.float32([[1, 2], [3, 4]]), tf.cast(x[:, :2] > 0, tf.int32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_litert_has_an_operator_for_is_that_operator(name):
+    function, x = OPERATORS[name], np.random.default_rng(2).normal(size=(3, 8)).astype(np.float32)
+    signature = tf.function(function).get_concrete_function(tf.TensorSpec([None, 8], name="x"))
+    content = tf.lite.TFLiteConverter.from_concrete_functions([signature]).convert()
+    codes = _codes(content)
+    assert name in codes and not {"TRANSPOSE", "SELECT_V2", "LESS"} & set(codes)
+    if name in ("ELU", "LEAKY_RELU", "HARD_SWISH", "PRELU", "LOG_SOFTMAX"):
+        assert codes == [name]
+    run = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    np.testing.assert_allclose(_of(run, x), function(tf.constant(x)), atol=2e-6)
+
+
+@pytest.mark.parametrize(("scale", "kept"), [(1.0, False), (40.0, True)])
+def test_a_result_beyond_what_an_operator_writes_as_bytes_stays_float(scale, kept):
+    x = np.random.default_rng(2).normal(size=(3, 8)).astype(np.float32) * scale
+    function = tf.function(lambda x: tf.nn.log_softmax(x + x[:, ::-1]))
+    signature = function.get_concrete_function(tf.TensorSpec([None, 8], name="x"))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([signature])
+    converter.optimizations = DEFAULT
+    converter.representative_dataset = lambda: ([row[None]] for row in x)
+    content = converter.convert()
+    assert (_codes(content)[-1] == "LOG_SOFTMAX") is kept
+    run = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    expected = function(tf.constant(x)).numpy()
+    assert np.abs(_of(run, x) - expected).max() < 0.02 * np.abs(expected).max()
+
+
+def test_functions_of_jax_are_signatures():
+    import jax
+    import jax.numpy as jnp
+
+    weights = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+    def scores(x, scale):
+        return {"y": jax.nn.softmax(x @ weights), "z": jax.nn.gelu(x) * scale}
+
+    def total(x):
+        return jnp.sum(x, 1)
+
+    pairs = [[("x", jnp.zeros([2, 4])), ("scale", np.float32(0))], [("x", jnp.zeros([2, 4], "float32"))]]  # fmt: skip
+    content = tf.lite.TFLiteConverter.experimental_from_jax([scores, total], pairs).convert()
+    interpreter = tf.lite.Interpreter(model_content=content)
+    x = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
+    found = interpreter.get_signature_runner("serving_default")(x=x, scale=np.float32(2))
+    for name, value in scores(x, 2.0).items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
+    sums = interpreter.get_signature_runner("total")(x=x)["output_0"]
+    np.testing.assert_allclose(sums, x.sum(1), atol=1e-6)
+    for given, message in (
+        (([], pairs), "No serving func"),
+        (([scores], []), "Input tensors are not"),
+        (([scores], pairs), "Input tensor number 2 does not match"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tf.lite.TFLiteConverter.experimental_from_jax(*given)
+
+
+def test_functions_are_checked_while_they_are_written(capsys):
+    authoring = tf.lite.experimental.authoring
+
+    class Module(tf.Module):
+        @authoring.compatible
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def ordered(self, x):
+            return tf.sort(x)
+
+    module = Module()
+    assert module.ordered([2.0, 1.0]).numpy().tolist() == [1.0, 2.0]
+    told = capsys.readouterr().out
+    assert told.startswith("COMPATIBILITY ERROR:") and "'sort'" in told
+    assert len(module.ordered.get_compatibility_log()) == 1
+    double = authoring.compatible(tf.function(lambda x: 2 * x), raise_exception=True)
+    with pytest.raises(RuntimeError, match="isn't checked"):
+        double.get_compatibility_log()
+    assert double(tf.constant([1.0])).numpy() == 2 and double.get_compatibility_log() == []
+    sort = authoring.compatible(raise_exception=True)(tf.function(tf.sort))
+    with pytest.raises(authoring.CompatibilityError, match="'sort'"):
+        sort(tf.constant([2.0, 1.0]))
+    assert len(sort.get_compatibility_log()) == 1
+    with pytest.raises(TypeError, match="takes a tf"):
+        authoring.compatible(abs)
+
+
 @pytest.fixture(scope="module")
 def digits():
     (x, y), (x2, y2) = tf.keras.datasets.digits.load_data()

@@ -9,7 +9,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import meshflow as tf
-from meshflow.core.functions import concrete_function, kept_executables
+from meshflow.core.functions import concrete_function, kept_calls, kept_executables
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.environment.jax_internals import export_lowering
 
 
@@ -40,13 +41,14 @@ def cache(tmp_path):
 def compiled(monkeypatch):
     """Programs that were lowered, as they are."""
     found = []
-    lower = kept_executables.KeptProgram._compiled
+    lower = kept_executables.compiled
 
-    def counting(self, operands):
-        found.append(self)
-        return lower(self, operands)
+    def counting(program, *rest):
+        found.append(program)
+        return lower(program, *rest)
 
-    monkeypatch.setattr(kept_executables.KeptProgram, "_compiled", counting)
+    monkeypatch.setattr(kept_executables, "compiled", counting)
+    monkeypatch.setattr(kept_calls, "compiled", counting)
     return found
 
 
@@ -92,6 +94,54 @@ def test_a_full_disk_keeps_nothing(cache, monkeypatch):
     assert [path.name for path in first.parent.iterdir()] == ["first.executable"]
 
 
+@pytest.fixture
+def traced(monkeypatch):
+    """Functions that were traced, as they are."""
+    found = []
+    trace = ConcreteFunction.__init__
+
+    def counting(self, *rest):
+        found.append(rest[0].name)
+        return trace(self, *rest)
+
+    monkeypatch.setattr(ConcreteFunction, "__init__", counting)
+    return found
+
+
+def test_signatures_of_tensorflow_are_not_even_traced(stored, cache, compiled, traced):
+    with np.load(stored / "cnn.npz", allow_pickle=True) as file:
+        x, y = file["x"], file["y"]
+    for known in (False, True, True):
+        loaded = tf.saved_model.load(stored / "cnn_save")
+        signature = loaded.signatures["serving_default"]
+        (name,) = signature.structured_input_signature[1]
+        (first,) = signature(**{name: tf.constant(x)}).values()
+        (once_more,) = signature(**{name: x}).values()
+        np.testing.assert_allclose(first, y, 1e-5, 1e-6)
+        np.testing.assert_array_equal(once_more, first)
+        assert bool(traced) is bool(compiled) is not known
+        del compiled[:], traced[:]
+    # What it reads may be written, and its gradient is that of the function itself.
+    last = signature.captured_inputs[-1]
+    last.assign_add(tf.range(4.0))
+    (moved,) = signature(**{name: x}).values()
+    assert np.abs(moved.numpy() - y).max() > 1e-3 and not traced
+    with tf.GradientTape() as tape:
+        (again,) = signature(**{name: tf.constant(x)}).values()
+        one = again[:, 0]
+    np.testing.assert_allclose(again, moved, 1e-5, 1e-6)
+    assert np.isfinite(tape.gradient(one, last).numpy()).all() and traced
+    # A damaged plan, or one without its executable, is made again.
+    for entry in cache():
+        whole = entry.read_bytes()
+        for content in (None, whole[:-1]):
+            entry.unlink()
+            if content is not None:
+                entry.write_bytes(content)
+            fresh = tf.saved_model.load(stored / "cnn_save").signatures["serving_default"]
+            np.testing.assert_array_equal(*fresh(**{name: x}).values(), first)
+
+
 def test_gradients_devices_and_traces_take_the_program_itself(tmp_path, cache):
     path = str(tmp_path / "saved")
     tf.saved_model.save(Counter(), path)
@@ -112,12 +162,15 @@ def test_gradients_devices_and_traces_take_the_program_itself(tmp_path, cache):
 
 def test_linear_algebra_is_not_kept(tmp_path, cache):
     module = tf.Module()
-    module.solve = tf.function(tf.linalg.inv, input_signature=[tf.TensorSpec([3, 3])])
+    module.solve = tf.function(tf.linalg.inv, input_signature=[tf.TensorSpec([3, 3], name="x")])
     path = str(tmp_path / "saved")
-    tf.saved_model.save(module, path)
+    tf.saved_model.save(module, path, {"serving_default": module.solve})
     for _ in range(2):
-        inverse = tf.saved_model.load(path).solve(tf.eye(3) * 2).numpy()
+        loaded = tf.saved_model.load(path)
+        inverse = loaded.solve(tf.eye(3) * 2).numpy()
         np.testing.assert_array_equal(inverse, np.eye(3) / 2)
+        found = loaded.signatures["serving_default"](x=tf.eye(3) * 2)
+        np.testing.assert_array_equal(*found.values(), inverse)
     assert not cache()
 
 

@@ -43,8 +43,15 @@ def test_requests_that_come_during_a_call_are_one_call():
 
 
 def test_a_call_has_at_most_so_many_rows():
-    _, calls, _ = _answers(lambda f: f, [1, 3, 3, 3, 20])
-    assert calls == [1, 8, 8, 8, 8]
+    _, calls, _ = _answers(lambda f: f, [1, 3, 3, 3])
+    assert calls == [1, 8, 4]
+
+
+def test_a_larger_request_is_one_call():
+    found, calls, batcher = _answers(lambda f: {"y": f["x"] * 10}, [1, 2, 19, 3, 1024])
+    assert calls == [1, 8, 20, 1024] and batcher.rows == 1 + 5 + 19 + 1024
+    for i, (rows, count) in enumerate(zip(found, [1, 2, 19, 3, 1024], strict=True)):
+        np.testing.assert_array_equal(rows["y"], np.full((count, 1), i * 10))
 
 
 def test_an_error_is_that_of_its_request():

@@ -1,4 +1,4 @@
-"""What several equations compute together, found again: pooling, softmax, means, clipping, GELU.
+"""What several equations compute together, found again: pooling, softmax, means, clipping, activations.
 
 Each finder looks at one equation as the last of an idiom, and gives the equation that stands for all of
 them; what nothing reads any more goes afterwards.
@@ -137,6 +137,26 @@ def _softmax(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("softmax", [source], [], {"axis": total.params["axes"][0]})
 
 
+def _log_softmax(makers: Makers, equation: Equation) -> Equation | None:
+    if equation.name != "sub":
+        return None
+    logarithm = makers.by(equation.inputs[1], "log")
+    total = makers.by(logarithm.inputs[0], "reduce_sum") if logarithm else None
+    powers = makers.by(total.inputs[0], "exp") if total else None
+    if total is None or powers is None or len(total.params["axes"]) != 1:
+        return None
+    shifted = powers.inputs[0]
+    difference = makers.by(shifted, "sub")
+    if difference is None or equation.inputs[0].least is not shifted.least:
+        return None
+    source, greatest = difference.inputs[0], makers.by(difference.inputs[1], "reduce_max")
+    if greatest is None or greatest.inputs[0].least is not source.least:
+        return None
+    if greatest.params["axes"] != total.params["axes"]:
+        return None
+    return Equation("log_softmax", [source], [], {"axis": total.params["axes"][0]})
+
+
 # ---- elementwise ---------------------------------------------------------------------------
 
 
@@ -146,15 +166,96 @@ def _clipped(makers: Makers, equation: Equation) -> Equation | None:
         return None
     which, otherwise, chosen = equation.inputs
     test = makers.by(which, "le", "lt", "ge", "gt")
-    if test is None or test.inputs[0].least is not chosen.least:
+    bound = None if test is None else _scalar(test.inputs[1])
+    if test is None or bound is None:
         return None
-    bound, other = test.inputs[1].constant, otherwise.constant
-    if bound is None or other is None or _scalar(otherwise) != _scalar(test.inputs[1]):
+    for value, limit, below in ((chosen, otherwise, ("le", "lt")), (otherwise, chosen, ("ge", "gt"))):  # fmt: skip
+        if test.inputs[0].least is value.least and _scalar(limit) == bound:
+            return Equation("min" if test.name in below else "max", [value, limit], [], {})
+    return None
+
+
+def _positive_or(makers: Makers, equation: Equation) -> tuple[Value, Value] | None:
+    """A value, and what is chosen in its place where it is not positive."""
+    if equation.name != "select_n" or len(equation.inputs) != 3:
         return None
-    if _scalar(otherwise) is None:
+    which, otherwise, chosen = equation.inputs
+    test = makers.by(which, "ge", "gt")
+    if test is None or test.inputs[0].least is not chosen.least or not _near(test.inputs[1], 0):
         return None
-    name = "min" if test.name in ("le", "lt") else "max"
-    return Equation(name, [chosen, otherwise], [], {})
+    return chosen, otherwise
+
+
+def _elu(makers: Makers, equation: Equation) -> Equation | None:
+    parts = _positive_or(makers, equation)
+    power = makers.by(parts[1], "expm1") if parts else None
+    if parts is None or power is None:
+        return None
+    source, exponent = parts[0].least, power.inputs[0]
+    negative = makers.by(exponent, "min")
+    bound = _with_constant(negative) if negative else None
+    if bound is not None and _near(bound[1], 0):
+        exponent = bound[0]
+    return Equation("elu", [parts[0]], [], {}) if exponent.least is source else None
+
+
+def _leaky(makers: Makers, equation: Equation) -> Equation | None:
+    parts = _positive_or(makers, equation)
+    product = makers.by(parts[1], "mul") if parts else None
+    scaled = _with_constant(product) if product else None
+    if parts is None or scaled is None or scaled[0].least is not parts[0].least:
+        return None
+    slope = _scalar(scaled[1])
+    if slope is None or parts[0].dtype.kind != "f":
+        return None
+    return Equation("leaky_relu", [parts[0]], [], {"alpha": slope})
+
+
+def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
+    """x * min(max(x + 3, 0), 6) / 6, however it is multiplied."""
+    factors: list[Value] = []
+    scale = 1.0
+    waiting = [equation]
+    while waiting:
+        product = waiting.pop()
+        for place, value in enumerate(product.inputs):
+            number, inner = _scalar(value), makers.by(value, "mul", "div")
+            if number:
+                scale *= 1 / number if product.name == "div" and place else number
+            elif product.name == "div" and place:
+                return None
+            elif inner is not None and len(factors) + len(waiting) < 2:
+                waiting.append(inner)
+            else:
+                factors.append(value)
+    if len(factors) != 2 or not math.isclose(scale, 1 / 6, rel_tol=1e-5):
+        return None
+    for source, gate in (factors, factors[::-1]):
+        if _is_hard_gate(makers, gate, source):
+            return Equation("hard_swish", [source], [], {})
+    return None
+
+
+def _is_hard_gate(makers: Makers, gate: Value, source: Value) -> bool:
+    """Whether a value is min(max(x + 3, 0), 6)."""
+    for name, number in (("min", 6), ("max", 0), ("add", 3)):
+        made = makers.by(gate, name)
+        parts = _with_constant(made) if made else None
+        if parts is None or not _near(parts[1], number):
+            return False
+        gate = parts[0]
+    return gate.least is source.least
+
+
+def _squared(makers: Makers, equation: Equation) -> Equation | None:
+    """A square for which the sign was taken away."""
+    is_square = equation.name == "square" or (
+        equation.name == "integer_pow" and equation.params["y"] == 2
+    )
+    size = makers.by(equation.inputs[0], "abs") if is_square else None
+    if size is None or size.inputs[0].dtype.kind != "f":
+        return None
+    return Equation("square", [size.inputs[0]], [], {})
 
 
 def _gelu(makers: Makers, equation: Equation) -> Equation | None:
@@ -323,5 +424,5 @@ def _counts(pool: Equation) -> np.ndarray | None:
 
 
 _FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
-    _sliced, _clipped, _kept, _mean, _softmax, _gelu, _reduced, _windows, _average,
+    _sliced, _squared, _clipped, _kept, _mean, _softmax, _log_softmax, _gelu, _elu, _leaky, _hard_swish, _reduced, _windows, _average,
 )  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
@@ -17,12 +18,20 @@ from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.equations import Program, flattened
 from meshflow.deployment.idioms import with_idioms
 from meshflow.saved_model.loading import load_as_saved
 from meshflow.saved_model.programs import traced_for_export
 
-__all__ = ["Deployable", "of_anything", "of_concrete_function", "of_model", "of_saved_model"]
+__all__ = [
+    "Deployable",
+    "of_anything",
+    "of_concrete_function",
+    "of_jax_function",
+    "of_model",
+    "of_saved_model",
+]
 
 
 @dataclasses.dataclass
@@ -116,6 +125,31 @@ def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
         signature: Any = function
         traced = traced_for_export(signature, args, kwargs)
     return _deployable(name or "serving_default", traced, _specs(args, kwargs))
+
+
+def of_jax_function(
+    function: Callable[..., Any],
+    inputs: Sequence[tuple[str, Any]],
+    name: str = "serving_default",
+) -> Deployable:
+    """What a function of JAX computes.
+
+    Args:
+      function: of arrays; gives nested arrays.
+      inputs: names and arrays, or their shapes and dtypes, of its positional arguments; float64, which arrays of JAX are
+        here unless told otherwise, is taken as float32.
+      name: the signature's.
+    """
+    arrays = [value._value if isinstance(value, Tensor) else value for _, value in inputs]
+    dtypes = [np.dtype(a.dtype) for a in arrays]
+    kept = [np.dtype(np.float32) if d == np.float64 else d for d in dtypes]
+    given = [jax.ShapeDtypeStruct(np.shape(a), d) for a, d in zip(arrays, kept, strict=True)]
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
+    leaves, tree = jax.tree.flatten(shapes)
+    structure = jax.tree.unflatten(tree, map(Slot, range(len(leaves))))
+    traced = Traced(name, closed, [], [], structure, len(leaves))
+    specs = [TensorSpec(a.shape, a.dtype, n) for a, (n, _) in zip(given, inputs, strict=True)]
+    return _deployable(name, traced, specs)
 
 
 def of_saved_model(folder: Any, name: str = "serving_default") -> Deployable:

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.dtypes import as_dtype, float32
-from meshflow.deployment.programs import Deployable, of_concrete_function, of_model, of_saved_model
+from meshflow.deployment.programs import (
+    Deployable,
+    of_concrete_function,
+    of_jax_function,
+    of_model,
+    of_saved_model,
+)
 from meshflow.lite.calibration import ranges
 from meshflow.lite.graph import written
 from meshflow.lite.integers import BYTES, WORDS, Integers, quantize, with_integer_ends
@@ -109,6 +115,43 @@ class TFLiteConverter:
         keys = list(signature_keys or ["serving_default"])
         found = [of_saved_model(saved_model_dir, key) for key in keys]
         return cls(lambda: found)
+
+    @classmethod
+    def experimental_from_jax(
+        cls,
+        serving_funcs: Sequence[Callable[..., Any]],
+        inputs: Sequence[Sequence[tuple[str, Any]]],
+    ) -> TFLiteConverter:
+        """A converter of functions of JAX, each a signature.
+
+        Args:
+          serving_funcs: functions of arrays, with their weights; the first is the signature 'serving_default', others
+            have their names.
+          inputs: for each function (name, array) pairs of its positional arguments: of the arrays only shapes and
+            dtypes count.
+
+        Raises:
+          ValueError: for no function, and for other numbers of inputs than of functions.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> import meshflow as tf
+          >>> converter = tf.lite.TFLiteConverter.experimental_from_jax(
+          ...     [lambda x: jnp.tanh(x)], [[("x", jnp.zeros([1, 4]))]]
+          ... )
+          >>> content = converter.convert()  # doctest: +SKIP
+        """
+        if not serving_funcs:
+            raise ValueError("No serving func is specified.")
+        if not inputs:
+            raise ValueError("Input tensors are not specified.")
+        if len(inputs) != len(serving_funcs):
+            raise ValueError(
+                f"Input tensor number {len(inputs)} does not match with serving func number {len(serving_funcs)}."
+            )
+        names = ["serving_default", *(f.__name__ for f in serving_funcs[1:])]
+        parts = list(zip(serving_funcs, inputs, names, strict=True))
+        return cls(lambda: [of_jax_function(*part) for part in parts])
 
     def convert(self) -> bytes:
         """The content of a .tflite file.

@@ -207,13 +207,27 @@ def _gelu(l: Lowering, e: Equation) -> Tensor:
     return l.emit("GELU", [value], value.shape, value.dtype, "GeluOptions", approximate=e.params["approximate"])  # fmt: skip
 
 
-@lowers("softmax")
+@lowers("elu", "hard_swish")
+def _activation(l: Lowering, e: Equation) -> Tensor:
+    return l.unary(e.name.upper(), l.least(e.inputs[0]))
+
+
+@lowers("leaky_relu")
+def _leaky_relu(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.emit("LEAKY_RELU", [value], value.shape, value.dtype, "LeakyReluOptions", alpha=e.params["alpha"])  # fmt: skip
+
+
+@lowers("softmax", "log_softmax")
 def _softmax(l: Lowering, e: Equation) -> Tensor:
     value, axis = l.full(e.inputs[0]), e.params["axis"]
     rank = len(value.shape)
     order = [i for i in range(rank) if i != axis] + [axis]
     turned = l.transpose(value, order)
-    found = l.emit("SOFTMAX", [turned], turned.shape, value.dtype, "SoftmaxOptions", beta=1.0)
+    if e.name == "softmax":
+        found = l.emit("SOFTMAX", [turned], turned.shape, value.dtype, "SoftmaxOptions", beta=1.0)
+    else:
+        found = l.emit("LOG_SOFTMAX", [turned], turned.shape, value.dtype, "LogSoftmaxOptions")
     return l.transpose(found, np.argsort(order).tolist())
 
 

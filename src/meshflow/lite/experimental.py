@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.environment import extras
+from meshflow.lite import authoring
 from meshflow.lite.interpreter import interpreter_module
 from meshflow.profiler.deployed import DeployedProfile, profile_model
 
-__all__ = ["Analyzer", "load_delegate", "profile"]
+__all__ = ["Analyzer", "authoring", "load_delegate", "profile"]
 
 
 class Analyzer:

@@ -20,7 +20,10 @@ _ACTIVATED = {*CHANNELS, "ADD", "SUB", "MUL"}
 def fuse(graph: Graph) -> None:
     """Joins operators, in all subgraphs, as long as there are some to join."""
     for subgraph in graph.subgraphs:
-        while any(_once(subgraph, rule) for rule in (_six, _affine, _activation)):
+        while any(
+            _once(subgraph, rule)
+            for rule in (_six, _affine, _activation, _parametric, _reshaped, _turned)
+        ):
             subgraph.drop_unused()
 
 
@@ -129,3 +132,63 @@ def _activation(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> b
     (reshape or maker).outputs = o.outputs
     subgraph.operators.remove(o)
     return True
+
+
+def _parametric(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """max(x, 0) - a * max(-x, 0), with an a for each channel."""
+    if o.code != "SUB" or o.options.get("fusedActivationFunction"):
+        return False
+    first, product = (makers.get(t) for t in o.inputs)
+    if first is None or product is None or (first.code, product.code) != ("RELU", "MUL"):
+        return False
+    slope, rest = sorted(product.inputs, key=lambda t: t.data is None)
+    second = makers.get(rest)
+    if slope.data is None or second is None or second.code != "RELU":
+        return False
+    negated, source = makers.get(second.inputs[0]), first.inputs[0]
+    if negated is None or negated.code != "NEG" or negated.inputs[0] is not source:
+        return False
+    if any(not _alone(subgraph, m.outputs[0], readers) for m in (first, product, second)):
+        return False
+    shape = slope.shape if len(slope.shape) < len(source.shape) else slope.shape[1:]
+    if len(slope.shape) == len(source.shape) and slope.shape[0] != 1:
+        return False
+    held = Tensor(shape, slope.dtype, slope.name, slope.data.reshape(shape))
+    o.code, o.inputs, o.options = "PRELU", [source, held], {}
+    return True
+
+
+def _reshaped(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """A RESHAPE of what another one gives for it alone takes what that takes."""
+    if o.code != "RESHAPE" or o.inputs[0] is None:
+        return False
+    before = makers.get(o.inputs[0])
+    if before is None or before.code != "RESHAPE" or not _alone(subgraph, o.inputs[0], readers):
+        return False
+    source, result = before.inputs[0], o.outputs[0]
+    assert source is not None
+    if source.shape == result.shape and result not in subgraph.outputs:
+        for reader in readers.get(result, ()):
+            reader.inputs = [source if t is result else t for t in reader.inputs]
+        subgraph.operators.remove(o)
+    else:
+        o.inputs[0] = source
+    return True
+
+
+def _turned(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """A product of matrices turns its operands by itself."""
+    if o.code != "BATCH_MATMUL":
+        return False
+    for place, option in enumerate(("adjX", "adjY")):
+        maker = makers.get(o.inputs[place])
+        if maker is None or maker.code != "TRANSPOSE":
+            continue
+        order = maker.inputs[1]
+        rank = len(o.inputs[place].shape)  # type: ignore[union-attr]
+        if order.data is None or order.data.tolist() != [*range(rank - 2), rank - 1, rank - 2]:
+            continue
+        o.inputs[place] = maker.inputs[0]
+        o.options[option] = not o.options.get(option, False)
+        return True
+    return False

@@ -56,8 +56,9 @@ class Integers:
 
 
 BYTES = Integers(
-    _INT8, np.dtype(np.int32), {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)},
+    _INT8, np.dtype(np.int32), {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "LOG_SOFTMAX": (1 / 16, 127)},
     versions={
+        "ELU": 1, "LEAKY_RELU": 2, "HARD_SWISH": 1, "LOG_SOFTMAX": 2, "PRELU": 1,
         "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "TRANSPOSE_CONV": 2, "ADD": 2, "SUB": 2, "MUL": 2,
         "MEAN": 2, "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2, "MAX_POOL_2D": 2, "AVERAGE_POOL_2D": 2, "TRANSPOSE": 2,
         "STRIDED_SLICE": 2, "SLICE": 2, "PAD": 2, "PADV2": 2, "GATHER": 2, "REDUCE_MAX": 2, "REDUCE_MIN": 2,
@@ -69,12 +70,13 @@ BYTES = Integers(
 WORDS = Integers(
     np.dtype(np.int16), np.dtype(np.int64),
     dict.fromkeys(("SOFTMAX", "LOGISTIC", "TANH"), (1 / 32768, 0)),
-    frozenset(("GELU", "ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "SELECT_V2", "SPLIT_V", "SUM", "PACK")),
+    frozenset(("GELU", "ELU", "HARD_SWISH", "LOG_SOFTMAX", "PRELU", "ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "SELECT_V2", "SPLIT_V", "SUM", "PACK")),
     {
         "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "TRANSPOSE_CONV": 4, "ADD": 3, "SUB": 5, "MUL": 5,
         "MEAN": 3, "SOFTMAX": 3, "LOGISTIC": 3, "TANH": 3, "MAX_POOL_2D": 3, "AVERAGE_POOL_2D": 3, "TRANSPOSE": 4,
         "STRIDED_SLICE": 4, "SLICE": 4, "PAD": 3, "PADV2": 3, "GATHER": 4, "REDUCE_MAX": 3, "REDUCE_MIN": 3,
         "CONCATENATION": 3, "MAXIMUM": 4, "MINIMUM": 4, "RELU": 3, "RELU6": 3, "BATCH_MATMUL": 4, "BROADCAST_TO": 4,
+        "LEAKY_RELU": 2,
     },
 )  # fmt: skip
 # The places of what is multiplied, of the weights and of the bias, of operators that have weights.
@@ -87,7 +89,10 @@ _MOVING: dict[str, tuple[int, ...] | None] = {
     "REDUCE_MIN": (0,), "BROADCAST_TO": (0,), "CONCATENATION": None, "PACK": None, "MAXIMUM": None, "MINIMUM": None,
     "SELECT_V2": (1, 2),
 }  # fmt: skip
-_FREE = {"ADD", "SUB", "MUL", "MEAN", "RELU", "RELU6", "BATCH_MATMUL", "GELU", "SUM"}
+_FREE = {
+    "ADD", "SUB", "MUL", "MEAN", "RELU", "RELU6", "BATCH_MATMUL", "GELU", "SUM", "ELU", "LEAKY_RELU", "HARD_SWISH",
+    "PRELU",
+}  # fmt: skip
 # They read numbers and give others than numbers.
 _READING = {"ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}
 
@@ -177,10 +182,19 @@ class _Quantizer:
                 # Moving floats costs less than converting them.
                 fits = all(t in made or t.data is not None for t in operands)
             else:
-                fits = operator.code in _FREE or operator.code in self._kind.fixed
+                fits = operator.code in _FREE or self._is_fixed_and_fits(operator)
             if fits:
                 self._quantized.add(operator)
                 made.update(results)
+
+    def _is_fixed_and_fits(self, operator: Operator) -> bool:
+        """Whether the scale of an operator's results is given, and reaches as far as they do."""
+        if operator.code not in self._kind.fixed:
+            return False
+        scale, zero = self._kind.fixed[operator.code]
+        low, high = self._ranges[operator.outputs[0]]
+        bounds = np.iinfo(self._kind.dtype)
+        return scale * (bounds.min - zero - 1) <= low and high <= scale * (bounds.max - zero + 1)
 
     def _root(self, tensor: Tensor) -> Tensor:
         while tensor in self._group:

@@ -139,10 +139,29 @@ def _gelu(l: Lowering, e: Equation) -> Tensor:
     return l.binary("Mul", half, l.binary("Add", gate, l.number(value, 1)))
 
 
-@lowers("softmax")
+@lowers("elu")
+def _elu(l: Lowering, e: Equation) -> Tensor:
+    return l.unary("Elu", l.least(e.inputs[0]))
+
+
+@lowers("leaky_relu")
+def _leaky_relu(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.emit("LeakyRelu", [value], value.shape, value.dtype, alpha=float(e.params["alpha"]))
+
+
+@lowers("hard_swish")
+def _hard_swish(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    gate = l.emit("HardSigmoid", [value], value.shape, value.dtype, alpha=1 / 6, beta=0.5)
+    return l.binary("Mul", value, gate)
+
+
+@lowers("softmax", "log_softmax")
 def _softmax(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
-    return l.emit("Softmax", [value], value.shape, value.dtype, axis=int(e.params["axis"]))
+    code = "Softmax" if e.name == "softmax" else "LogSoftmax"
+    return l.emit(code, [value], value.shape, value.dtype, axis=int(e.params["axis"]))
 
 
 @lowers("iota")

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import function
+from meshflow.core.functions.kept_calls import KeptCalls
 from meshflow.core.runtime.context import as_stored
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
@@ -46,6 +47,10 @@ class Program(Protocol):
     def on_host(self) -> bool:
         """Whether the host makes calls while it runs, so that it is no part of a program."""
 
+    @property
+    def about(self) -> bytes | None:
+        """What tells it from other programs in files; None for what is not compiled as one."""
+
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Runs it; variables that it wrote when it was saved are written."""
 
@@ -60,6 +65,7 @@ class StableProgram:
       exported: gives the program, when it is first needed.
       captures: variables and constants that it uses.
       writes: variables that it writes.
+      about: what tells it from other programs in files.
     """
 
     on_host = False
@@ -72,8 +78,10 @@ class StableProgram:
         exported: Callable[[], Any],
         captures: list[Any],
         writes: list[Any],
+        about: bytes,
     ) -> None:
         self.captures = captures
+        self.about = None if writes else about
         self._name, self._structure, self._count = name, structure, count
         self._exported, self._writes = exported, [_Written(v) for v in writes]
         self._sized: dict[Any, Traced] = {}
@@ -164,6 +172,8 @@ class ByRank:
     Args:
       alternatives: one for each rank.
     """
+
+    about = None
 
     def __init__(self, alternatives: Sequence[Alternative]) -> None:
         self._alternatives = alternatives
@@ -279,6 +289,7 @@ class Signature(Signed):
         self._alternative = alternative
         self.structured_input_signature = ((), alternative.arguments[1])
         self._run = compiled(name, alternative.program)
+        self._kept = _kept_calls(alternative.program, self._run)
 
     @property
     def structured_outputs(self) -> dict[str, TensorSpec]:
@@ -313,4 +324,14 @@ class Signature(Signed):
         tensors = self._alternative.tensors_of((), {name: kwargs[name] for name in specs})
         if tensors is None:
             raise TypeError(f"signature {self.name} takes {specs}, got {kwargs}.")
-        return self._run(*tensors)
+        results = self._kept(tensors) if self._kept is not None else None
+        if results is None:
+            return self._run(*tensors)
+        return nest.pack_sequence_as(self._alternative.structure, results)
+
+
+def _kept_calls(program: Program, run: Any) -> KeptCalls | None:
+    """Calls of a program by what the cache keeps, unless it is none of those that are kept."""
+    if program.about is None or program.on_host:
+        return None
+    return KeptCalls(program.about, program.captures, lambda t: run.get_concrete_function(*t))

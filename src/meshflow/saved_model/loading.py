@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -227,21 +228,23 @@ class _Reader:
 
     def _stable(self, name: str, saved: dict[str, Any]) -> StableProgram:
         structure = unpacked(saved["results"])
+        program, about = self._program(saved["program"])
         return StableProgram(
             name,
             structure,
             saved["count"],
-            self._program(saved["program"]),
+            program,
             [self._capture(c) for c in saved["captures"]],
             [self._capture(w) for w in saved["writes"]],
+            about,
         )
 
-    def _program(self, key: str) -> Callable[[], Any]:
-        """A program, which is read now, and understood and checked when it is first called."""
+    def _program(self, key: str) -> tuple[Callable[[], Any], bytes]:
+        """A program, which is read now, and understood and checked when it is first called; and its digest."""
         data = self._folder.read_file(key).tobytes()
         if data not in self._programs:
             self._programs[data] = functools.cache(lambda: loaded(data))
-        return self._programs[data]
+        return self._programs[data], hashlib.sha256(data).digest()
 
     def _capture(self, saved: dict[str, Any]) -> Any:
         if "node" in saved:

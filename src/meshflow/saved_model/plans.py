@@ -186,6 +186,7 @@ class PlanProgram:
     """
 
     on_host = True
+    about = None
 
     def __init__(
         self,

@@ -128,6 +128,7 @@ class TextProgram:
 
     # The steps are done while the rest is traced, of strings that are known.
     on_host = False
+    about = None
 
     def __init__(self, steps: Sequence[Any], program: Program) -> None:
         self._steps, self._program = steps, program

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Batcher", "sizes_up_to"]
+__all__ = ["Batcher", "rows_of_call", "sizes_up_to"]
 
 Arrays = Mapping[str, np.ndarray]
 # The shapes of rows, the rows, how many, and who waits for their results.
@@ -18,7 +18,7 @@ _Item = tuple[Any, Arrays, int, asyncio.Future[Arrays]]
 
 
 def sizes_up_to(most: int) -> list[int]:
-    """The numbers of rows that calls have, so that few programs are compiled.
+    """The numbers of rows that joined calls have, so that few programs are compiled.
 
     Args:
       most: the greatest.
@@ -34,16 +34,35 @@ def sizes_up_to(most: int) -> list[int]:
     return found if most <= 1 else [*found, most]
 
 
+def rows_of_call(rows: int, most: int) -> int:
+    """How many rows the call for some rows has.
+
+    Args:
+      rows: how many are asked for.
+      most: the greatest number of joined calls. Those of one large request have the next number of three binary digits
+        and zeros: at most a quarter is added, and four programs are compiled until the rows are twice as many.
+
+    Example:
+      >>> from meshflow.serving.batching import rows_of_call
+      >>> [rows_of_call(n, 32) for n in (3, 32, 33, 64, 1000)]
+      [4, 32, 40, 64, 1024]
+    """
+    if rows <= most:
+        return next(size for size in sizes_up_to(most) if size >= rows)
+    step = 1 << max(rows.bit_length() - 3, 0)
+    return -(-rows // step) * step
+
+
 class Batcher:
     """Calls a function with the rows of several requests at once.
 
     While one call runs, requests gather for the next, so that nobody waits who is alone. With `wait`
-    seconds, a call also waits for more rows.
+    seconds, a call also waits for more rows. A request that is larger than `most` is a call of its own.
 
     Args:
       run: takes and gives arrays by name, all of as many rows.
       executor: where it runs.
-      most: the greatest number of rows of a call.
+      most: the greatest number of rows of a call for several requests.
       wait: seconds that a call waits for more.
     """
 
@@ -51,7 +70,6 @@ class Batcher:
         self, run: Callable[[Arrays], Arrays], executor: Executor, most: int, wait: float
     ) -> None:
         self._run, self._executor, self._most, self._wait = run, executor, most, wait
-        self._sizes = sizes_up_to(most)
         self._waiting: deque[_Item] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._came = asyncio.Event()
@@ -59,19 +77,6 @@ class Batcher:
 
     async def submit(self, arrays: Arrays) -> Arrays:
         """The results for a request's rows, in a call of its own or with others."""
-        rows = len(next(iter(arrays.values())))
-        if rows <= self._most:
-            return await self._queued(arrays)
-        # More than a call takes: several calls, so that no program is compiled for just this number.
-        parts = await asyncio.gather(
-            *(
-                self._queued({n: a[at : at + self._most] for n, a in arrays.items()})
-                for at in range(0, rows, self._most)
-            )
-        )
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    async def _queued(self, arrays: Arrays) -> Arrays:
         rows = len(next(iter(arrays.values())))
         key = tuple((name, a.shape[1:]) for name, a in arrays.items())
         future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
@@ -118,7 +123,7 @@ class Batcher:
     async def _answer(self, group: list[_Item]) -> None:
         """Runs requests together, or one by one where that fails: one request's values may be at fault."""
         rows = sum(item[2] for item in group)
-        padded = next((s for s in self._sizes if s >= rows), rows)
+        padded = rows_of_call(rows, self._most)
         feed = {n: _joined([item[1][n] for item in group], padded - rows) for n in group[0][1]}
         try:
             results = await self._called(feed, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,8 @@ _log = logging.getLogger("meshflow")
 _ANY = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _FIELD = "signature_def"
 _UNKNOWN = 2
+# Seconds of a deadline that may be left when the client tells that it is over.
+_ABOUT_NOW = 0.05
 
 
 class RpcServer:
@@ -104,7 +107,10 @@ class RpcServer:
     def _method(
         self, kind: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
     ) -> Any:
-        """A handler of bytes: what is no such message is an error of the request, like any other."""
+        """A handler of bytes: what is no such message is an error of the request, like any other.
+
+        gRPC cancels it when the client does, or does not wait longer: rows that have not begun are not computed.
+        """
 
         async def run(content: bytes, call: Any) -> bytes:
             start, state, name = time.perf_counter(), "OK", ""
@@ -117,6 +123,11 @@ class RpcServer:
                     ) from None
                 name = _model_of(request)
                 return bytes((await answer(request)).SerializeToString())
+            except asyncio.CancelledError:
+                left = call.time_remaining()
+                late = left is not None and left < _ABOUT_NOW
+                state = "DEADLINE_EXCEEDED" if late else "CANCELLED"
+                raise
             except Exception as error:
                 state, why = told(error)
             finally:

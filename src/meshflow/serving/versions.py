@@ -29,7 +29,7 @@ class Settings:
     """How a model is served.
 
     Attributes:
-      most_rows: the greatest number of rows of one call; 1 for no batching.
+      most_rows: the greatest number of rows of a call that answers several requests; 1 for no batching.
       wait: seconds that a call waits for more rows; by default requests are joined while another one runs.
       warm_up: whether a version is compiled for all sizes before it is asked.
       keep: how many of the newest versions are served; 0 for all.
@@ -68,10 +68,16 @@ class Signature:
             self.batcher = Batcher(self.run, executor, settings.most_rows, settings.wait)
 
     def _by_rows(self) -> bool:
-        """Whether a row of the results depends on a row of the inputs, by their open first sizes."""
+        """Whether a row of the results depends on a row of the inputs, by their open sizes."""
         specs = [*self.inputs.values(), *self.outputs.values()]
-        shapes = [s.shape for s in specs]
-        return bool(self.inputs) and all(s.rank and s.as_list()[0] is None for s in shapes)
+        if not self.inputs or not all(s.shape.rank and s.shape[0] is None for s in specs):
+            return False
+        # The length of the longest row, say, would be another request's.
+        if not any(None in s.shape.as_list()[1:] for s in self.outputs.values()):
+            return True
+        open_inputs = [s for s in self.inputs.values() if None in s.shape.as_list()[1:]]
+        texts = any(s.dtype.name == "string" for s in self.inputs.values())
+        return bool(open_inputs) and not texts
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The results for arrays by name."""

@@ -321,6 +321,14 @@ class ConcreteFunction(Signed):
         if not self.is_ready:
             self._compile()
 
+    def pure_parts(self) -> tuple[Any, PrepackedWeights | None] | None:
+        """The jitted program, and what prepares its last operands, if it does nothing but give results; else None."""
+        self.prepare()
+        does_more = self.traced.writes or self._calls_python or self._streams
+        if does_more or any(in_host_memory(c) for c in self.traced.captures):
+            return None
+        return self._compiled, self._keeper
+
     def run_arrays(self, arrays: list[Any], lock: Any = writing) -> Any:
         """The short way: no tape, no enclosing trace.
 

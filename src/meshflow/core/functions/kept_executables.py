@@ -25,7 +25,7 @@ from meshflow.core.runtime import compiled_programs
 from meshflow.core.runtime.exported_lowerings import calls_lapack
 from meshflow.environment import processor
 
-__all__ = ["KeptProgram", "kept_program"]
+__all__ = ["KeptProgram", "compiled", "kept_program", "key_of", "loaded", "only_device"]
 
 # Of what is kept: another number when it is kept otherwise.
 _FORM = 2
@@ -43,7 +43,7 @@ class KeptProgram:
     def __init__(self, program: Any, about: bytes, results: int) -> None:
         self._program, self._about, self._results = program, about, results
         self._executable: Callable[..., Any] | None = None
-        self.trace = program.trace
+        self.trace, self.lower = program.trace, program.lower
 
     def __call__(self, *operands: Any) -> Any:
         """Runs it."""
@@ -59,26 +59,66 @@ class KeptProgram:
             return self._program(*operands)
 
     def _found(self, operands: Sequence[Any]) -> Callable[..., Any]:
-        device = _only_device(operands)
+        device = only_device(operands)
         if device is None:
             return self._program
-        key = hashlib.sha256(_machine(device) + self._about).hexdigest()
-        data = compiled_programs.kept(key)
-        if data is not None:
-            taken = jax.tree.structure((tuple(operands), {}))
-            given = jax.tree.structure([0] * self._results)
-            # Of any kind: another version may have written it.
-            with contextlib.suppress(Exception):
-                return deserialize_and_load(data, taken, given, execution_devices=[device])
-        compiled = self._compiled(operands)
-        with contextlib.suppress(ValueError, NotImplementedError):
-            compiled_programs.put(key, serialize(compiled)[0])
-        return compiled
+        key = key_of(self._about, device)
+        found = loaded(key, len(operands), self._results, device)
+        return found or compiled(self._program, operands, key)[0]
 
-    def _compiled(self, operands: Sequence[Any]) -> Any:
-        # One that JAX's cache gives has no code to be written once more.
-        with apart():
-            return self._program.lower(*operands).compile()
+
+def key_of(about: bytes, device: Any) -> str:
+    """What the executable of a program is found by, on this machine.
+
+    Args:
+      about: what tells the program from others.
+      device: the device that it is for.
+    """
+    return hashlib.sha256(_machine(device) + about).hexdigest()
+
+
+def loaded(key: str, operands: int, results: int, device: Any) -> Callable[..., Any] | None:
+    """An executable that is kept, or None.
+
+    Args:
+      key: of `key_of`.
+      operands: how many arrays it takes.
+      results: how many it gives.
+      device: the device that it is for.
+    """
+    data = compiled_programs.kept(key)
+    if data is not None:
+        taken = jax.tree.structure(((0,) * operands, {}))
+        given = jax.tree.structure([0] * results)
+        # Of any kind: another version may have written it.
+        with contextlib.suppress(Exception):
+            found: Callable[..., Any] = deserialize_and_load(
+                data, taken, given, execution_devices=[device]
+            )
+            return found
+    return None
+
+
+def compiled(program: Any, operands: Sequence[Any], key: str) -> tuple[Callable[..., Any], bool]:
+    """Compiles a program and keeps its executable, unless another process cannot use it.
+
+    Args:
+      program: the program, by `jax.jit`.
+      operands: what it is called with.
+      key: of `key_of`.
+
+    Returns:
+      The executable, and whether it was given to the cache.
+    """
+    # One that JAX's cache gives has no code to be written once more.
+    with apart():
+        made: jax.stages.Compiled = program.lower(*operands).compile()
+    with contextlib.suppress(ValueError, NotImplementedError):
+        data = serialize(made)[0]
+        if _NEEDS_LOWERING not in data:
+            compiled_programs.put(key, data)
+            return made, True
+    return made, False
 
 
 def kept_program(program: Any, closed: Any, donated: Sequence[int], name: str) -> Any:
@@ -129,7 +169,7 @@ def _bytes_of(exported: Any) -> bytes | None:
     return repr(about).encode() + hashlib.sha256(exported.mlir_module_serialized).digest()
 
 
-def _only_device(operands: Sequence[Any]) -> Any:
+def only_device(operands: Sequence[Any]) -> Any:
     """The default device, when all operands are there or on the host."""
     # JAX defines its options at run time.
     device = jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,33 +21,25 @@ class PrepackedWeights:
     change their array.
 
     Args:
-      early: that part.
+      run: that part, compiled.
       reads: the numbers of the captures that it takes.
-      name: the program's name; this part has it in profiles.
     """
 
-    def __init__(self, early: jex_core.ClosedJaxpr, reads: Sequence[int], name: str) -> None:
-        run = jex_core.jaxpr_as_fun(early)
-
-        def weights(*arrays: Any) -> list[Any]:
-            return run(*arrays)
-
-        weights.__name__ = weights.__qualname__ = f"{name}_weights"
-        self._run = jax.jit(weights)
-        self._reads = reads
+    def __init__(self, run: Callable[..., list[Any]], reads: Sequence[int]) -> None:
+        self.run, self.reads = run, reads
         # What was read, without holding it, and what was made of it.
         self._last: tuple[list[Any], list[Any]] = [], []
 
     def __call__(self, captured: Sequence[Any]) -> list[Any]:
         """What is made of the captures' arrays."""
-        arrays = [captured[i] for i in self._reads]
+        arrays = [captured[i] for i in self.reads]
         seen, made = self._last
         if len(seen) != len(arrays) or any(
             ref() is not array for ref, array in zip(seen, arrays, strict=True)
         ):
             # Both at once would be twice the memory.
             self._last, made = ([], []), []
-            made = self._run(*arrays)
+            made = self.run(*arrays)
             self._last = [weakref.ref(array) for array in arrays], made
         return made
 
@@ -61,7 +53,7 @@ def divided(
       closed: the program, whose last operands are the captures.
       captures: tensors, variables and elements of iterators.
       written: identities of those that the program writes.
-      name: the program's name.
+      name: the program's name; the part that is kept has it in profiles.
     """
     offset = len(closed.in_avals) - len(captures)
     # Other captures give another value whenever they are asked: the next element of an iterator.
@@ -75,7 +67,18 @@ def divided(
     parts = hoist_constants(closed, [offset + i for i in stays])
     if parts is None:
         return closed, None
-    return parts.rest, PrepackedWeights(parts.early, [i - offset for i in parts.reads], name)
+    run = _compiled(parts.early, f"{name}_weights")
+    return parts.rest, PrepackedWeights(run, [i - offset for i in parts.reads])
+
+
+def _compiled(early: jex_core.ClosedJaxpr, name: str) -> Any:
+    run = jex_core.jaxpr_as_fun(early)
+
+    def weights(*arrays: Any) -> list[Any]:
+        return run(*arrays)
+
+    weights.__name__ = weights.__qualname__ = name
+    return jax.jit(weights)
 
 
 def _on_one_device(array: Any) -> bool:

@@ -42,10 +42,10 @@ __all__ = [
 
 @op(same=(), name="gather", strings="moves")
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
-    axis = axis % params.ndim
-    function = lambda p, i: jnp.take(
-        p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip"
-    )
+    before = (slice(None),) * (axis % params.ndim - batch_dims)
+    # Places count from the first one: those that are not there give NaN, or the nearest.
+    function = lambda p, i: p.at[(*before, i)].get(mode=_mode(p), wrap_negative_indices=False)
+    params = jnp.asarray(params)
     for _ in range(batch_dims):
         function = jax.vmap(function)
     return function(params, indices)
@@ -62,8 +62,9 @@ def _gather_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
 _gather.op.by_rows = _gather_by_rows  # type: ignore[attr-defined]
 
 
-def _floats(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+def _mode(params: Any) -> str:
+    """What a place that is not there gives: NaN, or the nearest slice."""
+    return "fill" if jnp.issubdtype(params.dtype, jnp.inexact) else "clip"
 
 
 @waits()
@@ -128,7 +129,14 @@ def gather(
 @op(same=(), name="gather_nd", strings="moves")
 def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
     def pick(p: Any, i: Any) -> Any:
-        return p.at[tuple(jnp.moveaxis(i, -1, 0))].get(mode="fill" if _floats(p) else "clip")
+        count, rank = i.shape[-1], i.ndim - 1
+        numbers = jax.lax.GatherDimensionNumbers(
+            offset_dims=tuple(range(rank, rank + p.ndim - count)),
+            collapsed_slice_dims=tuple(range(count)),
+            start_index_map=tuple(range(count)),
+        )
+        sizes = (*(1,) * count, *p.shape[count:])
+        return jax.lax.gather(p, i, numbers, sizes, mode=_mode(p))
 
     for _ in range(batch_dims):
         pick = jax.vmap(pick)
@@ -186,7 +194,7 @@ def _check_coordinates(indices: Any, shape: Any, what: str) -> None:
         raise InvalidValueError(
             f"{what}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
         )
-    if not isinstance(value, jax.core.Tracer):
+    if depth and not isinstance(value, jax.core.Tracer):
         array = np.asarray(value).reshape(-1, depth)
         bad = np.flatnonzero(((array < 0) | (array >= np.array(shape[:depth]))).any(-1))
         if bad.size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -121,6 +122,9 @@ class _SignatureReader:
 
     def __init__(self, path: str, meta: Any) -> None:
         self._path, self._meta = path, meta
+        parts = (meta.graph_def, meta.object_graph_def)
+        data = b"".join(part.SerializeToString(deterministic=True) for part in parts)
+        self._digest = hashlib.sha256(data).digest()
         prefix = gfile.join(path, VARIABLES, VARIABLES)
         self._bundle = Bundle(prefix) if is_bundle(prefix) else None
         self._library = Library(meta.graph_def.library.function)
@@ -345,7 +349,8 @@ class _Reader(_SignatureReader):
         slots = slots_of(result)
         specs = [leaf for leaf in nest.flatten(result) if isinstance(leaf, TensorSpec)]
         host = library.needs_host(library[concrete].nodes.values())
-        program = GraphProgram(name, library, body, captured, slots, specs, host)
+        about = self._digest + concrete.encode()
+        program = GraphProgram(name, library, body, captured, slots, specs, host, about)
         return Alternative(arguments, slots, program)
 
 

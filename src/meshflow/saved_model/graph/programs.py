@@ -55,6 +55,7 @@ class GraphProgram:
       structure: the nested result with `Slot`s.
       specs: specs of the results.
       on_host: whether it has ops that no compiled program has.
+      about: what tells it from other programs in files, or None.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class GraphProgram:
         structure: Any,
         specs: Sequence[TensorSpec],
         on_host: bool = False,
+        about: bytes | None = None,
     ) -> None:
+        self.about = about
         self._name, self._library, self._body = name, library, body
         variables: dict[int, Variable] = {}
         self._captured = []

@@ -1,0 +1,84 @@
+"""Calls by gRPC that nobody waits for any more."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+grpc = pytest.importorskip("grpc", reason="needs the extra serving")
+pytest.importorskip("google.protobuf", reason="needs the extra serving")
+
+from meshflow.io.tensors import tensor_proto
+from meshflow.serving import messages
+from meshflow.serving.metrics import Metrics
+from meshflow.serving.rpc import RpcServer
+from meshflow.serving.versions import Settings
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+
+
+class _Held:
+    """A model whose answers never come."""
+
+    name, number = "serving_default", 1
+    inputs = outputs = {"x": tf.TensorSpec([None, 2], name="x")}
+    settings = Settings()
+
+    def __init__(self):
+        self.signatures = {"serving_default": self}
+        self.begun, self.ended = asyncio.Event(), []
+
+    def has(self, name):
+        return name == "held"
+
+    def find(self, name, number, label):
+        return self
+
+    def signature(self, name):
+        return self
+
+    async def answer(self, arrays):
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+
+
+def _request():
+    request = messages.PredictRequest()
+    request.model_spec.name = "held"
+    request.inputs["x"].ParseFromString(
+        tensor_proto(np.ones((1, 2), np.float32)).SerializeToString()
+    )
+    return request
+
+
+async def _counted(metrics, text):
+    while text not in metrics.text({}):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("status", ["CANCELLED", "DEADLINE_EXCEEDED"])
+def test_a_call_that_nobody_waits_for_is_given_up_and_counted(status):
+    async def talk():
+        held, metrics = _Held(), Metrics()
+        server = RpcServer(held, metrics, "127.0.0.1", 0)
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            predict = channel.unary_unary(PREDICT, lambda m: m.SerializeToString())
+            call = predict(_request(), timeout=0.2 if status == "DEADLINE_EXCEEDED" else 60)
+            if status == "CANCELLED":
+                await held.begun.wait()
+                call.cancel()
+            assert (await call.code()).name == status
+            await _counted(metrics, f'request_count{{model_name="held",status="{status}"}} 1')
+        await server.stop()
+        return held, metrics
+
+    held, metrics = asyncio.run(asyncio.wait_for(talk(), 60))
+    assert held.ended == (["cancelled"] if held.begun.is_set() else [])
+    assert 'status="OK"' not in metrics.text({})
