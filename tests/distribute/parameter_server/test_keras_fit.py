@@ -119,7 +119,7 @@ def test_a_model_is_compiled_in_the_scope_it_was_made_in(strategy):
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
         own = tf.keras.metrics.MeanSquaredError()
-    with pytest.raises(ValueError, match="Metric mean_squared_error passed to `model.compile`"):
+    with pytest.raises(ValueError, match=r"Metric mean_squared_error passed to `model.compile`"):
         model.compile("sgd", "mse", metrics=[tf.keras.metrics.MeanSquaredError()])
     model.compile("sgd", "mse", metrics=[own], weighted_metrics=["mae"])
     assert model.distribute_strategy is strategy
@@ -127,7 +127,7 @@ def test_a_model_is_compiled_in_the_scope_it_was_made_in(strategy):
     assert sorted(history.history) == ["loss", "mae", "mean_squared_error"]
     assert int(own.count) == 4 * 8
     plain = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,), name="away")])
-    with strategy.scope(), pytest.raises(ValueError, match="away/kernel:0. was not created in"):
+    with strategy.scope(), pytest.raises(ValueError, match=r"away/kernel:0. was not created in"):
         plain.compile("sgd", "mse")
 
 
@@ -143,6 +143,8 @@ def test_what_must_be_given(strategy):
         model.fit(dataset(), steps_per_epoch=1, verbose=1)
     with pytest.raises(ValueError, match="infinite dataset"):
         model.evaluate(dataset(), verbose=0)
+    with pytest.raises(ValueError, match="exact evaluation, the dataset must be finite"):
+        make(strategy, pss_evaluation_shards=2).evaluate(dataset(), verbose=0)
     model.run_eagerly = True
     with pytest.raises(ValueError, match="`run_eagerly` is not supported"):
         model.fit(dataset(), steps_per_epoch=1, verbose=0)

@@ -324,6 +324,11 @@ class ShardedEvaluation(_Scheduled):
     def __init__(
         self, model: Any, strategy: Any, x: Any, y: Any, shards: int, settings: dict[str, Any]
     ) -> None:
+        if shards and getattr(x, "infinite", False):
+            raise InvalidValueError(
+                "When performing exact evaluation, the dataset must be finite. Make sure not to call `repeat()` on your "
+                "dataset."
+            )
         _check_finite(x)
         super().__init__(model, strategy, "test", WorkerInput(x, y, settings))
         self.steps = shards or strategy.cluster.worker_count
