@@ -423,7 +423,7 @@ def test_models_are_built_by_the_closure_that_calls_them_first():
     losses = coordinator.fetch(
         [coordinator.schedule(step, args=(tf.ones([2, 3]),)) for _ in range(12)]
     )
-    assert losses[-1] < losses[0] and len(model.weights) == 4
+    assert min(losses) < 0.5 * max(losses) and len(model.weights) == 4
     assert all(v.device.startswith("/job:ps/") for v in model.weights)
     assert int(optimizer.iterations) == 12
 

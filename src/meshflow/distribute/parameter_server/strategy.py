@@ -109,6 +109,7 @@ class ParameterServerStrategy(Strategy):
 
     hosts_variables = True
     no_loss_scaling = "Asynchronous workers would each have a scale of their own."
+    extended: ParameterServerExtended
 
     def __init__(
         self,
