@@ -7,8 +7,6 @@ from meshflow.core.config.config import (
     LogicalDevice,
     LogicalDeviceConfiguration,
     PhysicalDevice,
-    experimental_connect_to_cluster,
-    experimental_connect_to_host,
     experimental_functions_run_eagerly,
     experimental_run_functions_eagerly,
     functions_run_eagerly,
@@ -21,6 +19,10 @@ from meshflow.core.config.config import (
     set_logical_device_configuration,
     set_soft_device_placement,
     set_visible_devices,
+)
+from meshflow.core.config.config_clusters import (
+    experimental_connect_to_cluster,
+    experimental_connect_to_host,
 )
 
 # Lets its namespaces be imported by their paths.

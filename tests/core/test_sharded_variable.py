@@ -207,3 +207,20 @@ def test_gradients_are_taken_of_shards():
         loss = tf.reduce_sum(t * t)
     with pytest.raises(ValueError, match="ShardedVariable"):
         tape.gradient(loss, t)
+
+
+def test_functions_take_tables_as_arguments():
+    first, second, traced = table(), table((1, 4)), []
+
+    @tf.function
+    def step(one, both):
+        traced.append(type(one))
+        one.assign_add(tf.ones([5, 2]))
+        both["other"].scatter_add(tf.IndexedSlices(tf.ones([1, 2]), [4]))
+        return tf.gather(one, [4])
+
+    np.testing.assert_array_equal(step(first, {"other": second}), WHOLE[4:] + 1)
+    np.testing.assert_array_equal(step(second, {"other": first}), WHOLE[4:] + 2)
+    np.testing.assert_array_equal(step(first, {"other": second}), WHOLE[4:] + 3)
+    assert traced == [tf.distribute.ShardedVariable] * 2
+    np.testing.assert_array_equal(first[:4], WHOLE[:4] + 2)

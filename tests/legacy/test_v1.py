@@ -38,3 +38,30 @@ def test_ops_that_version_2_has_not():
     np.testing.assert_array_equal(v1.sparse_to_dense([1], [3], 5, 9), [9, 5, 9])
     with pytest.raises(tf.errors.InvalidArgumentError):
         v1.assert_none_equal([1, 2], [1, 3], data=[1])
+
+
+def test_lookups_deal_rows_out_to_tables():
+    nn, tables = tf.compat.v1.nn, [tf.Variable([[0.0], [10.0], [20.0]])]
+    tables += [tf.Variable([[1.0], [11.0], [21.0]]), tf.Variable([[2.0], [12.0]])]
+    ids = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], np.array([0, 4, 5]), [3, 2])
+    weights = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], [1.0, 2.0, 3.0], [3, 2])
+
+    def flat(value):
+        return value.numpy().ravel().tolist()
+
+    # TensorFlow's numbers.
+    assert flat(nn.embedding_lookup(tables, [0, 4, 7, 2])) == [0, 11, 21, 2]
+    assert flat(nn.embedding_lookup(tables, [0, 4, 7, 2], "div")) == [0, 11, 12, 20]
+    assert flat(nn.embedding_lookup(tables[1], [2], "mod")) == [21]
+    assert flat(nn.embedding_lookup_sparse(tables, ids, None, "mod", combiner="sum"))[0] == 11
+    assert flat(nn.embedding_lookup_sparse(tables, ids, None, "div", combiner="sum"))[0] == 11
+    safe = nn.safe_embedding_lookup_sparse(
+        tables, ids, weights, "sum", default_id=4, partition_strategy="mod"
+    )
+    assert flat(safe) == [22, 11, 36]
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(nn.embedding_lookup(tables, [0, 4, 7]) * [[1.0], [2.0], [3.0]])
+    found = [flat(tf.convert_to_tensor(g)) for g in tape.gradient(total, tables)]
+    assert found == [[1, 0, 0], [0, 2, 3], [0, 0]]
+    with pytest.raises(ValueError, match="'mod' or 'div'"):
+        nn.embedding_lookup(tables, [0], "other")

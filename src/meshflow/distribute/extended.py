@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.placement.mesh import device_name
 
 __all__ = ["StrategyExtended"]
@@ -15,6 +16,9 @@ class Extended(Protocol):
     """What is asked of the strategy."""
 
     _devices: Any
+
+    @property
+    def _is_default(self) -> bool: ...
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any) -> Any:
         """See `Strategy.reduce`."""
@@ -122,9 +126,22 @@ class StrategyExtended:
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Does nothing: all variables are on all devices.
+        """Variables made inside are where another one is, as far as that differs by variable.
 
         Args:
-          colocate_with_variable: a variable.
+          colocate_with_variable: a variable of this strategy.
+
+        Raises:
+          ValueError: for anything else.
         """
-        yield
+        strategy = self._strategy
+        if strategy._is_default:
+            yield
+            return
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise InvalidValueError(
+                "`colocate_vars_with` must only be passed a variable created in this tf.distribute.Strategy.scope(), not: "
+                f"{colocate_with_variable!r}"
+            )
+        with colocate_with_variable._beside():
+            yield

@@ -77,3 +77,20 @@ def test_names_of_the_modules():
     ]  # fmt: skip
     for module in (tf.distribute, experimental, tf.distribute.coordinator):
         assert set(dir(module)) == set(module.__all__)
+
+
+def test_programs_may_connect_to_clusters_of_parameter_servers():
+    spec = tf.train.ClusterSpec({"worker": ["localhost:1"], "ps": ["localhost:2"]})
+    filters = tf.config.experimental.ClusterDeviceFilters()
+    filters.set_device_filters("worker", 0, ["/job:ps"])
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)
+    tf.config.experimental_connect_to_cluster(resolver, cluster_device_filters=filters)
+    tf.config.experimental_connect_to_cluster(spec, job_name="chief", protocol="grpc")
+    with pytest.raises(ValueError, match="must be a `ClusterSpec` or a `ClusterResolver`"):
+        tf.config.experimental_connect_to_cluster("localhost:1")
+    with pytest.raises(ValueError, match="must be an instance of"):
+        tf.config.experimental_connect_to_cluster(spec, cluster_device_filters=["/job:ps"])
+    with pytest.raises(NotImplementedError, match="one process per host"):
+        tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({"worker": ["h:1"]}))
+    with pytest.raises(NotImplementedError, match="h:1"):
+        tf.config.experimental_connect_to_host("h:1")

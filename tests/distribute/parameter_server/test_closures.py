@@ -171,7 +171,7 @@ def test_datasets_are_made_by_workers():
     seen = coordinator.fetch([coordinator.schedule(step, args=(iterator,)) for _ in range(20)])
     assert len(set(map(int, seen))) == 20
     assert len({t for _, t in made}) == len(made) <= 2
-    with pytest.raises(ValueError, match="schedule"):
+    with pytest.raises(NotImplementedError, match="schedule"):
         next(iterator)
 
 
@@ -246,15 +246,15 @@ def test_results_that_are_not_there_yet_say_so():
     ):
         with pytest.raises(ValueError, match="call fetch"):
             use(value)
-    with pytest.raises(ValueError, match="is a RemoteValue"):
+    with pytest.raises(ValueError, match="RemoteValue` used as an input"):
         coordinator.schedule(lambda x: x, args=(value,))
-    with pytest.raises(ValueError, match="is a RemoteValue"):
+    with pytest.raises(ValueError, match="RemoteValue` used as an input"):
         coordinator.schedule(lambda x: x, kwargs={"x": {"deep": [value]}})
     with pytest.raises(TypeError, match="only accepts"):
         coordinator.schedule(3)
     with pytest.raises(TypeError, match="`args` must be a tuple"):
         coordinator.schedule(lambda x: x, args=tf.constant([1, 2]))
-    with pytest.raises(TypeError, match="or a dataset, got 5"):
+    with pytest.raises(ValueError, match=r"Unexpected dataset type.*got 5"):
         coordinator.create_per_worker_dataset(5)
     assert "not ready" in repr(value)
     hold.set()
@@ -423,7 +423,7 @@ def test_models_are_built_by_the_closure_that_calls_them_first():
     losses = coordinator.fetch(
         [coordinator.schedule(step, args=(tf.ones([2, 3]),)) for _ in range(12)]
     )
-    assert losses[-1] < losses[0] and len(model.weights) == 4
+    assert min(losses) < 0.5 * max(losses) and len(model.weights) == 4
     assert all(v.device.startswith("/job:ps/") for v in model.weights)
     assert int(optimizer.iterations) == 12
 

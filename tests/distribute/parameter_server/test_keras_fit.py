@@ -109,16 +109,42 @@ def test_arrays_are_shuffled_for_every_worker(strategy):
     assert history.history["val_loss"][-1] < history.history["val_loss"][0]
 
 
+def test_a_finite_dataset_says_how_long_an_epoch_is(strategy):
+    model = make(strategy)
+    model.fit(dataset(repeat=False), epochs=3, verbose=0)
+    assert int(model.optimizer.iterations) == 3 * 8
+
+
+def test_a_model_is_compiled_in_the_scope_it_was_made_in(strategy):
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+        own = tf.keras.metrics.MeanSquaredError()
+    with pytest.raises(ValueError, match=r"Metric mean_squared_error passed to `model.compile`"):
+        model.compile("sgd", "mse", metrics=[tf.keras.metrics.MeanSquaredError()])
+    model.compile("sgd", "mse", metrics=[own], weighted_metrics=["mae"])
+    assert model.distribute_strategy is strategy
+    history = model.fit(dataset(), steps_per_epoch=4, verbose=0)
+    assert sorted(history.history) == ["loss", "mae", "mean_squared_error"]
+    assert int(own.count) == 4 * 8
+    plain = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,), name="away")])
+    with strategy.scope(), pytest.raises(ValueError, match=r"away/kernel:0. was not created in"):
+        plain.compile("sgd", "mse")
+
+
 def test_what_must_be_given(strategy):
     model = make(strategy)
     with pytest.raises(ValueError, match=r"DatasetCreator`, `steps_per_epoch`, `validation_steps`"):
         model.fit(tf.keras.utils.DatasetCreator(creator), verbose=0)
     with pytest.raises(ValueError, match="`steps_per_epoch` must be specified"):
-        model.fit(dataset(repeat=False), verbose=0)
+        model.fit(dataset(repeat=False).filter(lambda x, y: True), verbose=0)
+    with pytest.raises(ValueError, match="infinite dataset"):
+        model.fit(dataset(), verbose=0)
     with pytest.raises(ValueError, match="`verbose=1` is not allowed"):
         model.fit(dataset(), steps_per_epoch=1, verbose=1)
     with pytest.raises(ValueError, match="infinite dataset"):
         model.evaluate(dataset(), verbose=0)
+    with pytest.raises(ValueError, match="exact evaluation, the dataset must be finite"):
+        make(strategy, pss_evaluation_shards=2).evaluate(dataset(), verbose=0)
     model.run_eagerly = True
     with pytest.raises(ValueError, match="`run_eagerly` is not supported"):
         model.fit(dataset(), steps_per_epoch=1, verbose=0)
@@ -263,12 +289,6 @@ def test_wrong_creators():
     model = make()
     with pytest.raises(ValueError, match="`y` argument is not supported"):
         model.fit(make_creator(creator), Y, steps_per_epoch=1)
-
-
-def test_metrics_of_another_scope(strategy):
-    model = make(strategy, metrics=[tf.keras.metrics.MeanSquaredError()])
-    with pytest.raises(ValueError, match=r"mean_squared_error.*different distribution strategy"):
-        model.fit(dataset(), steps_per_epoch=1, verbose=0)
 
 
 def test_metrics_whose_state_is_cut():

@@ -225,13 +225,41 @@ def test_curves_and_profiles_tell_the_same(tmp_path):
     assert told["closures"] == 8
 
 
+def test_steps_of_the_coordinator_are_warned_of_once(caplog):
+    strategy = strategy_of(workers=2, servers=3)
+    with strategy.scope():
+        v = tf.Variable(2.0)
+    total = strategy.reduce("SUM", strategy.run(lambda: v * 2), axis=None)
+    assert float(total) == 4
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    assert strategy._cluster_coordinator is coordinator
+    step = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: v + 1), axis=None))
+    assert coordinator.schedule(step).fetch() == 3
+    told = [r.message for r in caplog.records if "ClusterCoordinator.schedule" in r.message]
+    assert len(told) == 1
+    strategy = strategy_of()
+    strategy.extended._allow_run_without_coordinator = True
+    strategy.run(lambda: 0)
+    assert len([r for r in caplog.records if "ClusterCoordinator.schedule" in r.message]) == 1
+    assert coordinator.strategy.extended.parameter_devices[2] == v.device.replace(
+        "task:0", "task:2"
+    )
+
+
+def test_variables_lie_beside_those_of_their_strategy_only():
+    strategy = strategy_of()
+    refused = pytest.raises(ValueError, match="must only be passed a variable")
+    with refused, strategy.scope(), strategy.extended.colocate_vars_with(tf.constant(1.0)):
+        pass
+
+
 @pytest.mark.parametrize(
     ("jobs", "message"),
     [
-        ({"worker": 1}, "'ps' has no task"),
-        ({"ps": 1}, "'worker' has no task"),
-        ({"ps": 1, "worker": 1, "chief": 2}, "there is one 'chief', and the cluster has 2"),
-        ({"ps": 1, "worker": 1, "master": 1}, r"has the jobs \['master'\]; allowed are"),
+        ({"worker": 1}, "There must be at least one ps"),
+        ({"ps": 1}, "There must be at least one worker"),
+        ({"ps": 1, "worker": 1, "chief": 2}, "at most one 'chief' job, .* has 2"),
+        ({"ps": 1, "worker": 1, "master": 1}, r"Disallowed task type .* got \['master'\]"),
     ],
 )
 def test_impossible_clusters_are_refused(jobs, message):

@@ -36,6 +36,22 @@ def test_variables_are_cut_and_lie_on_several_servers(strategy):
     np.testing.assert_array_equal(table[15], np.arange(60, 64) + 1)
 
 
+def test_variables_whose_shape_is_given_are_cut_too(strategy):
+    with strategy.scope():
+        made = tf.Variable(lambda: tf.ones([16, 4]), shape=[16, 4], dtype=tf.float32)
+        loose = tf.Variable(tf.ones([16, 4]), shape=[None, 4])
+        with pytest.raises(ValueError, match="incompatible"):
+            tf.Variable(tf.ones([16, 4]), shape=[15, 4])
+        with strategy.extended.colocate_vars_with(made.variables[2]):
+            beside = tf.Variable(0.0)
+        with strategy.extended.colocate_vars_with(made):
+            first = tf.Variable(0.0)
+    for table in (made, loose):
+        assert [v.shape.as_list() for v in table.variables] == [[6, 4], [5, 4], [5, 4]]
+    assert beside.device == made.variables[2].device != made.variables[0].device == first.device
+    assert strategy.extended.variable_created_in_scope(made)
+
+
 def test_more_shards_than_rows():
     strategy = tf.distribute.ParameterServerStrategy(
         engine="threads", variable_partitioner=lambda shape, dtype, axis=0: [9, 1]

@@ -15,10 +15,12 @@ from meshflow.core.config.config import (
     set_logical_device_configuration,
     set_visible_devices,
 )
+from meshflow.core.config.config_clusters import ClusterDeviceFilters
 from meshflow.core.runtime import determinism
 from meshflow.core.runtime.devices import find_device
 
 __all__ = [
+    "ClusterDeviceFilters",
     "VirtualDeviceConfiguration",
     "enable_op_determinism",
     "enable_tensor_float_32_execution",

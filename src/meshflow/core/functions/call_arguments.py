@@ -18,6 +18,7 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
 
@@ -116,7 +117,7 @@ class CallArguments:
                 f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
                 "tuple, or the object that a weakref refers to."
             )
-        if not isinstance(leaf, Tensor | Variable) and _has_own_hash(leaf):
+        if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_own_hash(leaf):
             return kind, leaf
         # Other objects are compared by identity. Who keeps the key keeps them, so that no id is used twice.
         return kind, id(leaf)
@@ -253,7 +254,7 @@ def becomes_tensor(leaf: Any) -> bool:
 
 def _as_argument(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or (
-        not isinstance(leaf, (Tensor, Variable))
+        not isinstance(leaf, (Tensor, Variable, ShardedVariable))
         and hasattr(leaf, "__array__")
         and not isinstance(leaf, type)
         and not hasattr(leaf, "_is_tensor_like")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -133,6 +133,13 @@ class ShardedVariable(_Operators):
     @property
     def _shared_name(self) -> str:
         return self._name
+
+    @property
+    def _distribute_strategy(self) -> Any:
+        return getattr(self._shards[0], "_distribute_strategy", None)
+
+    def _beside(self) -> AbstractContextManager[None]:
+        return self._shards[0]._beside()
 
     @property
     def dtype(self) -> dtypes.DType:

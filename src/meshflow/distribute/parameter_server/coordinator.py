@@ -68,11 +68,11 @@ class ClusterCoordinator:
             )
         if isinstance(strategy.cluster, NoCluster):
             raise InvalidArgumentError(cls._stays_with_coordinator)
-        if strategy._coordinator is None:
+        if strategy._cluster_coordinator is None:
             made = super().__new__(cls)
             made._begin(strategy)
-            strategy._coordinator = made
-        return strategy._coordinator
+            strategy._cluster_coordinator = made
+        return strategy._cluster_coordinator
 
     def _begin(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -116,8 +116,8 @@ class ClusterCoordinator:
         """
         if not callable(fn):
             raise TypeError(
-                "`tf.distribute.coordinator.ClusterCoordinator.schedule` only accepts a `tf.function` or another "
-                f"function, got {fn!r}."
+                "`tf.distribute.experimental.coordinator.ClusterCoordinator.schedule` only accepts a `tf.function` or a "
+                f"concrete function. A plain function will do, too; got {fn!r}."
             )
         if not isinstance(args, (list, tuple, type(None))) or not isinstance(
             kwargs, (dict, type(None))
@@ -129,7 +129,8 @@ class ClusterCoordinator:
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         if any(isinstance(leaf, RemoteValue) for leaf in nest.flatten((args, kwargs))):
             raise InvalidValueError(
-                "ClusterCoordinator.schedule: an argument is a RemoteValue; fetch() it, or have one function do both."
+                "`tf.distribute.experimental.coordinator.RemoteValue` used as an input to scheduled function is not yet "
+                "supported: fetch() it, or have one function do both."
             )
         if isinstance(fn, ConcreteFunction) and fn.retraced is not None:
             again = self._retraced.get(fn)
@@ -178,12 +179,12 @@ class ClusterCoordinator:
           Whose `iter()` is an argument for closures. A worker that replaces a dead one begins a new iterator.
 
         Raises:
-          TypeError: for what is neither.
+          ValueError: for what is neither.
         """
         if not callable(dataset_fn) and not hasattr(dataset_fn, "__iter__"):
-            raise TypeError(
-                "ClusterCoordinator.create_per_worker_dataset takes a function that returns a dataset, or a dataset, got "
-                f"{dataset_fn!r}."
+            raise InvalidValueError(
+                "Unexpected dataset type! ClusterCoordinator.create_per_worker_dataset takes a function that returns a "
+                f"dataset, or a dataset, got {dataset_fn!r}."
             )
         return PerWorkerDataset(dataset_fn)
 

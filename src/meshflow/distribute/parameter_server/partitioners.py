@@ -121,7 +121,7 @@ class MinSizePartitioner(_OneAxis):
 
     def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
         size = math.prod(sizes) * _bytes(dtype, self._bytes_per_string)
-        return max(1, min(-(-size // self._min_shard_bytes), self._max_shards, rows))
+        return max(1, min(int(-(-size // self._min_shard_bytes)), self._max_shards, rows))
 
 
 class MaxSizePartitioner(_OneAxis):

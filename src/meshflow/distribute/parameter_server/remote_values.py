@@ -151,7 +151,7 @@ class PerWorkerIterator(PerWorkerValues):
         return PerWorkerDataset(self._make).element_spec
 
     def __iter__(self) -> Iterator[Any]:
-        raise InvalidValueError(
+        raise NotImplementedError(
             "Every worker has an iterator of its own: pass this one to a closure by `schedule(fn, args=(iterator,))`, "
             "and take elements there."
         )

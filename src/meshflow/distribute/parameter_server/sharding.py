@@ -109,8 +109,12 @@ def create_in_shards(
     if isinstance(value._value, jax.core.Tracer):
         return create(**{**kwargs, "initial_value": value})
     sizes = shard_sizes(partitioner, value.shape, value.dtype)
-    if len(sizes) < 2:
+    wanted = kwargs.get("shape")
+    fits = wanted is None or as_shape(wanted).is_compatible_with(value.shape)
+    if len(sizes) < 2 or not fits:
         return create(**{**kwargs, "initial_value": value})
+    # Shards have shapes of their own.
+    kwargs = {**kwargs, "shape": None}
     name, rows, first, shards = kwargs.get("name") or "Variable", np.asarray(value), 0, []
     for i, size in enumerate(sizes):
         part = rows[first : first + size]

@@ -23,6 +23,7 @@ from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster, NoCluster
 from meshflow.distribute.parameter_server.compression import checked
 from meshflow.distribute.parameter_server.exchanges import outside
+from meshflow.distribute.parameter_server.extended import ParameterServerExtended
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
@@ -108,6 +109,7 @@ class ParameterServerStrategy(Strategy):
 
     hosts_variables = True
     no_loss_scaling = "Asynchronous workers would each have a scale of their own."
+    extended: ParameterServerExtended
 
     def __init__(
         self,
@@ -174,6 +176,9 @@ class ParameterServerStrategy(Strategy):
             raise InvalidValueError(
                 f"ParameterServerStrategy: engine must be 'ray', 'processes' or 'threads', got {engine!r}."
             )
+        self.extended = ParameterServerExtended(
+            self, self.cluster.worker_count, len(self.cluster.servers)
+        )
         # How many variables there have been; the last one's key.
         self.count = 0
         self._optimizer_keys = itertools.count(1)
@@ -189,7 +194,8 @@ class ParameterServerStrategy(Strategy):
         )
         self._own_makers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._coordinator: Any = None
+        # The one `ClusterCoordinator` of this strategy, once there is one.
+        self._cluster_coordinator: Any = None
 
     @classmethod
     def of_worker(cls, workers: int, servers: int, options: Options) -> ParameterServerStrategy:
@@ -205,12 +211,40 @@ class ParameterServerStrategy(Strategy):
         made._start([jax.local_devices()[0]])
         made._resolver = made._variable_partitioner = None
         made.cluster, made.count = NoCluster(workers, servers), 0
+        made.extended = ParameterServerExtended(made, workers, servers)
         return made
 
     @property
     def cluster_resolver(self) -> Any:
         """The cluster resolver, or None."""
         return self._resolver
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def run(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
+    ) -> Any:
+        """Calls a function for the one replica that a worker is; see `Strategy.run`.
+
+        Args:
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+          options: accepted.
+        """
+        self.extended.note_use()
+        return super().run(fn, args, kwargs, options)
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        """What the one replica has, reduced along an axis; see `Strategy.reduce`.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: a value of the replica.
+          axis: the axis; None for none.
+        """
+        self.extended.note_use()
+        return super().reduce(reduce_op, value, axis)
 
     # ---- variables -------------------------------------------------------------------------
 
@@ -410,17 +444,17 @@ def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
     unknown = sorted({*spec.jobs} - _JOBS)
     if unknown:
         raise InvalidValueError(
-            f"ParameterServerStrategy: the cluster has the jobs {unknown}; allowed are {sorted(_JOBS)}."
+            f"Disallowed task type found in cluster spec: ParameterServerStrategy takes {sorted(_JOBS)}, got {unknown}."
         )
     if "chief" in spec.jobs and spec.num_tasks("chief") > 1:
         raise InvalidValueError(
-            f"ParameterServerStrategy: there is one 'chief', and the cluster has {spec.num_tasks('chief')}."
+            f"There must be at most one 'chief' job, and the cluster of the ParameterServerStrategy has {spec.num_tasks('chief')}."
         )
     missing = [job for job in ("worker", "ps") if job not in spec.jobs or not spec.num_tasks(job)]
     if missing:
         raise InvalidValueError(
-            f"ParameterServerStrategy needs a cluster with the jobs 'worker' and 'ps', and {missing[0]!r} has no task in "
-            f"{spec!r}."
+            f"There must be at least one {missing[0]}: ParameterServerStrategy needs a cluster with the jobs 'worker' and "
+            f"'ps', got {spec!r}."
         )
     workers, servers = spec.num_tasks("worker"), spec.num_tasks("ps")
     if all_here(spec):

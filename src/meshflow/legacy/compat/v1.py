@@ -14,6 +14,7 @@ from meshflow.core.config.session_config import ConfigProto, GPUOptions
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.io import protos as _protos
 from meshflow.io.records import read_records as _read_records
+from meshflow.legacy.compat import nn as _nn
 from meshflow.legacy.compat import renamed as _renamed
 from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.ops import random as _random
@@ -268,6 +269,9 @@ def __getattr__(name: str) -> Any:
         names.get_output_classes = lambda data: _parts(data, lambda spec: _tf.Tensor)
         names.make_one_shot_iterator = names.make_initializable_iterator = iter
         return names
+    if name == "nn":
+        older = {n: getattr(_nn, n) for n in _nn.__all__}
+        return _SimpleNamespace(**{n: getattr(_tf.nn, n) for n in _tf.nn.__all__} | older)
     if name == "mixed_precision":
         rewrite = _tf.train.experimental
         return _SimpleNamespace(

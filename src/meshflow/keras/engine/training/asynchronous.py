@@ -19,12 +19,15 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import CancelledError, InvalidValueError, OutOfRangeError
 from meshflow.core.variables.random import host_generator
 from meshflow.distribute.parameter_server.coordinator import ClusterCoordinator
-from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.keras.engine.training.callbacks import has_batch_hook
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator, check_steps
-from meshflow.keras.engine.training.global_batch import distributed_input, strategy_of
+from meshflow.keras.engine.training.global_batch import (
+    check_metrics,
+    distributed_input,
+    strategy_of,
+)
 from meshflow.keras.engine.training.step import CompiledStep
 from meshflow.keras.engine.training.training_state import Resumption
 
@@ -79,6 +82,23 @@ def data_handler(model: Any, mode: str, x: Any, y: Any = None, **settings: Any) 
 def _is_dataset(x: Any) -> bool:
     """Whether inputs are a dataset, or a function that makes one for each worker."""
     return isinstance(x, DatasetCreator) or hasattr(x, "element_spec")
+
+
+def _check_finite(x: Any) -> None:
+    if getattr(x, "infinite", False):
+        raise InvalidValueError(
+            "When providing an infinite dataset, you must specify the number of steps to run: give `steps_per_epoch`, "
+            "`steps` or `validation_steps`, or leave out `repeat()`."
+        )
+
+
+def _batches_of(x: Any, data: WorkerInput) -> int | None:
+    """How many batches a worker finds in one pass over its data; None when that is not known."""
+    if not _is_dataset(x):
+        return data.handler().steps
+    _check_finite(x)
+    known = int(x.cardinality()) if hasattr(x, "cardinality") else -1
+    return known if known >= 0 else None
 
 
 class WorkerInput:
@@ -240,12 +260,14 @@ class ScheduledSteps(_Scheduled):
     ) -> None:
         data = WorkerInput(x, y, settings)
         self.steps = settings.get("steps_per_epoch")
-        if self.steps is None and not _is_dataset(x):
-            self.steps = data.handler().steps
+        # Without a number of steps an epoch has as many as one pass over the data, and workers begin a new one for it.
+        self._renews = self.steps is None
+        if self.steps is None:
+            self.steps = _batches_of(x, data)
         if self.steps is None:
             raise InvalidValueError(
-                "`steps_per_epoch` must be specified with `ParameterServerStrategy`: workers take batches from "
-                "datasets of their own, so the end of one says nothing of an epoch."
+                "`steps_per_epoch` must be specified with `ParameterServerStrategy` for a dataset that does not know its "
+                "length (`cardinality`): workers take batches from datasets of their own."
             )
         super().__init__(model, strategy, kind, data)
         self._first, self._last = settings.get("initial_epoch", 0), settings.get("epochs", 1)
@@ -253,9 +275,12 @@ class ScheduledSteps(_Scheduled):
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """For every epoch its number, and what its closures take."""
-        batches = iter(self._coordinator.create_per_worker_dataset(self._data))
+        data = self._coordinator.create_per_worker_dataset(self._data)
+        batches = iter(data)
         for epoch in range(self._first, self._last):
             yield epoch, self._epoch(batches)
+            if self._renews:
+                batches = iter(data)
             if self.exhausted:
                 return
 
@@ -299,11 +324,12 @@ class ShardedEvaluation(_Scheduled):
     def __init__(
         self, model: Any, strategy: Any, x: Any, y: Any, shards: int, settings: dict[str, Any]
     ) -> None:
-        if getattr(x, "infinite", False):
+        if shards and getattr(x, "infinite", False):
             raise InvalidValueError(
-                "When providing an infinite dataset, you must specify the number of steps to run: give `steps` "
-                "(or `validation_steps`), or leave out `repeat()`."
+                "When performing exact evaluation, the dataset must be finite. Make sure not to call `repeat()` on your "
+                "dataset."
             )
+        _check_finite(x)
         super().__init__(model, strategy, "test", WorkerInput(x, y, settings))
         self.steps = shards or strategy.cluster.worker_count
 
@@ -347,15 +373,7 @@ def _prepared(model: Any, strategy: Any, kind: str, data: WorkerInput) -> bool:
             # A step of which a part runs on the host can only be run: one that trains nothing.
             model._new_step("test")(batch)
             model.reset_metrics()
-    for metric in model.metrics:
-        outside = [v.name for v in metric.variables if not isinstance(v, HostedVariable)]
-        if outside:
-            raise InvalidValueError(
-                f"Metric {metric.name} passed to `model.compile` was created inside a different distribution strategy "
-                f"scope than the model: {outside}. All metrics must be created in the same distribution strategy scope "
-                "as the model. If you pass in a string identifier of a metric to compile, the metric will automatically "
-                "be created in the correct distribution strategy scope."
-            )
+        check_metrics(model.metrics)
     return True
 
 

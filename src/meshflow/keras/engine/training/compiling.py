@@ -11,7 +11,12 @@ from meshflow.distribute.strategy import get_strategy
 from meshflow.keras import losses, optimizers
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import DataHandler
-from meshflow.keras.engine.training.global_batch import current_strategy
+from meshflow.keras.engine.training.global_batch import (
+    check_metrics,
+    check_variables,
+    current_strategy,
+    own_scope,
+)
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.engine.training.training_steps import TrainingSteps
 from meshflow.keras.mixed_precision.policy import Policy
@@ -93,7 +98,8 @@ class Compiling(TrainingSteps):
         Raises:
           TypeError: for an unknown keyword.
           ValueError: when `steps_per_execution` is not positive, or `gradient_accumulation_steps` is below 2 or
-            not what the optimizer was made with.
+            not what the optimizer was made with; for a model or metrics of another strategy than a
+            `ParameterServerStrategy` whose scope is open.
 
         Example:
           >>> import meshflow as tf
@@ -125,17 +131,21 @@ class Compiling(TrainingSteps):
         for name in nest.flatten(loss):
             if isinstance(name, str):
                 losses.get(name)  # an unknown name is an error now, not when training starts
-        self.optimizer = _get_optimizers(
-            optimizer, lambda o: scaled_for(self.dtype_policy, optimizers.get(o))
-        )
-        if gradient_accumulation_steps is not None:
-            for one in nest.flatten(self.optimizer):
-                accumulate_over(one, gradient_accumulation_steps)
-        if isinstance(loss, LossesContainer):
-            self.compiled_loss = loss
-        else:
-            self.compiled_loss = LossesContainer(loss, loss_weights, self.output_names)
-        self.compiled_metrics = MetricsContainer(metrics, weighted_metrics, self.output_names)
+        with own_scope(self):
+            check_variables(self)
+            check_metrics(nest.flatten([metrics, weighted_metrics]))
+            self.optimizer = _get_optimizers(
+                optimizer, lambda o: scaled_for(self.dtype_policy, optimizers.get(o))
+            )
+            if gradient_accumulation_steps is not None:
+                for one in nest.flatten(self.optimizer):
+                    accumulate_over(one, gradient_accumulation_steps)
+            if isinstance(loss, LossesContainer):
+                self.compiled_loss = loss
+            else:
+                self.compiled_loss = LossesContainer(loss, loss_weights, self.output_names)
+            self.compiled_metrics = MetricsContainer(metrics, weighted_metrics, self.output_names)
+            self._strategy_at_compile = current_strategy()
         self.loss = loss if loss is not None else {}
         self._compile_arguments = {
             "optimizer": optimizer,
@@ -150,7 +160,6 @@ class Compiling(TrainingSteps):
         self._run_eagerly = run_eagerly
         self._steps_per_execution = int(steps_per_execution or 1)
         self._is_compiled = True
-        self._strategy_at_compile = current_strategy()
         self._reset_compiled()
 
     @property

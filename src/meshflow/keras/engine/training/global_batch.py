@@ -7,18 +7,27 @@ devices do not divide is computed by all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.replicas.context import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.placement.batches import BATCH_DIMENSIONS, BatchPlacer
 
-__all__ = ["current_strategy", "distributed_input", "on_devices", "strategy_of"]
+__all__ = [
+    "check_metrics",
+    "check_variables",
+    "current_strategy",
+    "distributed_input",
+    "on_devices",
+    "own_scope",
+    "strategy_of",
+]
 
 
 def on_devices(model: Any, step: Any) -> Any:
@@ -69,6 +78,64 @@ def distributed_input(model: Any, x: Any) -> Any:
 def current_strategy() -> Strategy | None:
     """The strategy whose scope is open, or None."""
     return get_strategy() if has_strategy() else None
+
+
+@contextmanager
+def own_scope(model: Any) -> Iterator[None]:
+    """The scope of the strategy that a model was made in, unless some scope is open.
+
+    Args:
+      model: the model.
+    """
+    begun = getattr(model, "_strategy_at_start", None)
+    with nullcontext() if begun is None or has_strategy() else begun.scope():
+        yield
+
+
+def _foreign(variables: Iterable[Any]) -> list[str]:
+    """Names of variables that are not on the servers of the strategy in force; none where it has no servers."""
+    strategy = current_strategy()
+    if strategy is None or not strategy.hosts_variables:
+        return []
+    return [v.name for v in variables if not strategy.extended.variable_created_in_scope(v)]
+
+
+def check_variables(model: Any) -> None:
+    """Refuses a model whose variables are not where the strategy in force has its.
+
+    Args:
+      model: the model.
+
+    Raises:
+      ValueError: naming them.
+    """
+    foreign = _foreign(_variables(model))
+    if foreign:
+        raise InvalidValueError(
+            f"Variable ({foreign[0]}) was not created in the distribution strategy scope of ({current_strategy()}). It is "
+            "most likely because some layers, model, or optimizer was being created outside the distribution strategy "
+            "scope: make and compile the model in `with strategy.scope():`."
+        )
+
+
+def check_metrics(metrics: Iterable[Any]) -> None:
+    """Refuses metrics whose variables are not where the strategy in force has its.
+
+    Args:
+      metrics: metrics; names and functions among them are passed over.
+
+    Raises:
+      ValueError: naming the metric and its variables.
+    """
+    for metric in metrics:
+        foreign = _foreign(getattr(metric, "variables", ()))
+        if foreign:
+            raise InvalidValueError(
+                f"Metric {metric.name} passed to `model.compile` was created inside a different distribution strategy "
+                f"scope than the model: {foreign}. All metrics must be created in the same distribution strategy scope "
+                "as the model. If you pass in a string identifier of a metric to compile, the metric will automatically "
+                "be created in the correct distribution strategy scope."
+            )
 
 
 def _variables(model: Any) -> list[Any]:
