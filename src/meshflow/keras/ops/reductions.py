@@ -16,7 +16,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.making import Extreme, Reduction, Running, named, reduction
-from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor
+from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor, wide_float
 from meshflow.ops import casting, math
 
 __all__ = [
@@ -50,9 +50,16 @@ def _whole(run: Any) -> Any:
     return lambda x, axis, keepdims: run(casting.cast(x, dtypes.bool_), axis, keepdims)
 
 
+_real_variance = _array_reduction(jnp.var, "var")
+
+
+def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+    return casting.cast(_real_variance(x, axis, keepdims), x.dtype)
+
+
 sum = reduction("sum", _array_reduction(jnp.sum, "sum"), "The sum.", how="sums")
 mean = reduction("mean", _array_reduction(jnp.mean, "mean"), "The mean.", how="floats")
-var = reduction("var", _array_reduction(jnp.var, "var"), "The variance.", how="floats")
+var = reduction("var", _variance, "The variance, in the dtype of `x`.", how="floats")
 std = reduction("std", _array_reduction(jnp.std, "std"), "The standard deviation.", how="floats")
 all = reduction("all", _whole(math.reduce_all), "Whether all elements are true.")
 any = reduction("any", _whole(math.reduce_any), "Whether one element is true.")
@@ -365,7 +372,7 @@ def corrcoef(x: TensorLike) -> Tensor:
       >>> ops.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).numpy().round(3).tolist()
       [[1.0, -1.0], [-1.0, 1.0]]
     """
-    return _corrcoef(as_float(x))
+    return _corrcoef(wide_float(x))
 
 
 def bincount(
