@@ -131,17 +131,9 @@ maximum = binary("maximum", math.maximum, "The larger one.")
 minimum = binary("minimum", math.minimum, "The smaller one.")
 fmax = binary("fmax", jnp.fmax, "The larger one; NaN loses.", array=True)
 fmin = binary("fmin", jnp.fmin, "The smaller one; NaN loses.", array=True)
-mod = binary(
-    "mod",
-    jnp.mod,
-    "What a division downwards leaves, with the sign of `x2`.",
-    array=True,
-)
+mod = binary("mod", jnp.mod, "What a division downwards leaves, with the sign of `x2`.", array=True)
 fmod = binary(
-    "fmod",
-    jnp.fmod,
-    "What a division towards 0 leaves, with the sign of `x1`.",
-    array=True,
+    "fmod", jnp.fmod, "What a division towards 0 leaves, with the sign of `x1`.", array=True
 )
 floor_divide = binary("floor_divide", jnp.floor_divide, "`x1 / x2`, downwards.", array=True)
 arctan2 = binary(
@@ -161,14 +153,14 @@ nextafter = binary(
     "nextafter",
     jnp.nextafter,
     "The next number after `x1` towards `x2`.",
+    floats=True,
     array=True,
     differentiable=False,
-    floats=True,
 )
+
 _asks = {"array": True, "differentiable": False}
 gcd = binary("gcd", jnp.gcd, "The greatest common divisor.", **_asks)
 lcm = binary("lcm", jnp.lcm, "The least common multiple.", **_asks)
-
 equal = binary("equal", jnp.equal, "Whether both are equal.", **_asks)
 not_equal = binary("not_equal", jnp.not_equal, "Whether they differ.", **_asks)
 greater = binary("greater", jnp.greater, "Whether `x1 > x2`.", **_asks)
