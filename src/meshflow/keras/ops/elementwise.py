@@ -46,12 +46,17 @@ def _real_abs(x: Any) -> Any:
     return math.abs(x)
 
 
+def _squared(x: Any) -> Any:
+    x = casting.cast(x, "int32") if dtypes.as_dtype(x.dtype).is_bool else x
+    return math.multiply(x, x)
+
+
 abs = unary("abs", math.abs, "Absolute value.", keeps=True)
 absolute = abs
 fabs = unary("fabs", _real_abs, "Absolute value, as a real number.")
 negative = unary("negative", math.negative, "`-x`.", keeps=True)
 sign = unary("sign", math.sign, "-1, 0 or 1 by the sign.", keeps=True)
-square = unary("square", lambda x: math.multiply(x, x), "`x * x`.", keeps=True)
+square = unary("square", _squared, "`x * x`.", keeps=True)
 conj = unary("conj", math.conj, "The complex conjugate.", keeps=True)
 conjugate = conj
 real = unary("real", jnp.real, "The real part.", keeps=True, array=True)
