@@ -103,6 +103,7 @@ def test_ops_work_in_graphs_programs_and_gradients():
         return ops.fori_loop(0, n, lambda i, v: v + ops.cast(i, "float32"), 0.0)
 
     assert float(total(tf.constant(4))) == 6.0
+    assert int(tf.function(lambda: ops.argmin([3, 1, 2]))()) == 1
     w = tf.Variable([1.0, 2.0])
     with tf.GradientTape() as tape:
         y = ops.sum(ops.square(w) * ops.stop_gradient(w))
@@ -125,6 +126,68 @@ def test_custom_gradients_take_upstream():
         tape.watch(x)
         y = log1pexp(x)
     assert float(tape.gradient(y, x)) == 1.0
+
+
+def test_linear_algebra_in_16_bits_is_computed_in_32():
+    whole = np.float32([[4.0, 1.0], [1.0, 3.0]])
+    for dtype, tolerance in (("float16", 1e-3), ("bfloat16", 1e-2)):
+        m = ops.cast(whole, dtype)
+        root = ops.cholesky(m)
+        values, vectors = ops.eigh(m)
+        assert root.dtype == values.dtype == vectors.dtype == m.dtype
+        np.testing.assert_allclose(ops.cast(root, "float32"), np.linalg.cholesky(whole), tolerance)
+        wanted = np.linalg.eigvalsh(whole)
+        np.testing.assert_allclose(ops.cast(values, "float32"), wanted, tolerance)
+        solved = ops.cast(ops.solve(m, m[:, 0]), "float32")
+        np.testing.assert_allclose(solved, [1.0, 0.0], atol=tolerance)
+
+
+def test_bounds_beyond_a_dtype_are_its_own():
+    bytes_ = ops.array([-3, 5], "int8")
+    np.testing.assert_array_equal(ops.clip(bytes_, -1, 200), [-1, 5])
+    np.testing.assert_array_equal(ops.clip(bytes_, -200, 3), [-3, 3])
+
+
+def test_loops_that_count_in_functions_need_their_dtype():
+    count = lambda n: ops.fori_loop(0, n, lambda i, v: v + i, 0.0)
+    assert float(count(4)) == 6.0
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"tf\.cast"):
+        tf.function(count)(tf.constant(4))
+
+
+def test_seeds_give_the_numbers_of_keras_on_jax():
+    # KERAS_BACKEND=jax, keras 3.15.1 with jax 0.10.2, whose numbers are those of `jax.random` for the key [42, 0].
+    x = ops.reshape(ops.arange(12.0), [3, 4])
+    logits = ops.array([[0.0, 1.0, 2.0], [1.0, 0.0, 0.0]])
+    wanted = {
+        "normal": (random.normal([4], seed=42), [0.16805424, -1.5097888, -0.3010914, 0.55913025]),
+        "uniform": (
+            random.uniform([4], seed=42),
+            [0.56672966, 0.06554866, 0.38167238, 0.71196353],
+        ),
+        "truncated_normal": (
+            random.truncated_normal([3], 2.0, 0.5, seed=42),
+            [2.0801702, 1.314913, 1.8565001],
+        ),
+        "randint": (random.randint([5], 0, 100, "uint8", 42), [49, 56, 4, 72, 58]),
+        "gamma": (random.gamma([3], 2.0, seed=42), [2.5836766, 1.365033, 1.31023]),
+        "beta": (
+            random.beta([4], 2.0, 3.0, seed=42),
+            [0.5968482, 0.50993454, 0.24632812, 0.18027136],
+        ),
+        "categorical": (
+            random.categorical(logits, 5, seed=42),
+            [[2, 2, 2, 2, 2], [1, 0, 1, 2, 0]],
+        ),
+        "dropout": (
+            random.dropout(x, 0.5, seed=42),
+            [[0, 2, 4, 0], [0, 10, 12, 14], [16, 0, 0, 0]],
+        ),
+    }
+    for name, (found, there) in wanted.items():
+        np.testing.assert_allclose(found, there, 1e-5, err_msg=name)
+    with pytest.raises(ValueError, match="rate"):
+        random.dropout(x, 1.5)
 
 
 def test_seeds_repeat_and_generators_go_on():

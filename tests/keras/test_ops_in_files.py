@@ -21,6 +21,8 @@ CASES = {
     "by another name": (lambda a, b: tf.split(a, 3, -1)[0], "split", [*A, {"num_or_size_splits": 3, "axis": -1}]),
     "an operator of two meanings": (lambda a, b: (a > 0) & (b > 0), "math.logical_and", ["tf.math.greater", 0, 0, {"y": ["tf.math.greater_1", 0, 0]}]),
     "a choice": (lambda a, b: tf.where(a > 0, a, b), "where", ["tf.math.greater", 0, 0, {"x": A, "y": B}]),
+    "sums of rows": (lambda a, b: tf.math.unsorted_segment_sum(a, tf.cast(b, tf.int32)[:, 0], 5), "math.unsorted_segment_sum", [*A, {"segment_ids": ["tf.__operators__.getitem", 0, 0], "num_segments": 5}]),
+    "places": (lambda a, b: tf.where(a > 0), "where", ["tf.math.greater", 0, 0, {}]),
     "sizes": (lambda a, b: tf.image.resize(a[:, None, None], [2, 2]), "image.resize", ["tf.__operators__.getitem", 0, 0, {"size": [2, 2], "method": "bilinear", "antialias": False}]),
     "a slice": (lambda a, b: a[..., 1:], "__operators__.getitem", [*A, {"slice_spec": [ALL, {**ALL, "start": 1}]}]),
     "a size": (lambda a, b: tf.reshape(a, [tf.shape(a)[0], 3, 1]), "reshape", [*A, {"shape": [["tf.__operators__.getitem", 0, 0], 3, 1]}]),

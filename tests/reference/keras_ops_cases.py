@@ -63,6 +63,7 @@ image.map_coordinates(a, [[0.5, 1.0], [0.2, 3.5]], 1)|image.map_coordinates(v, [
 image.scale_and_translate(a, (4, 5), [2.0, 1.5], [0.0, 0.5], (0, 1), 'linear')
 sum([1, 2], 5)|reshape(a, [4])|concatenate([a, v])|split(a, 2, 1)|one_hot([1], None)|qr(s, 'raw')|softmax(a, 3)|glu(a)|diag(x)|max_pool(x, (2, 2, 2))|image.resize(a, (2, 2))
 quantile(a, [[0.1, 0.2]], 1)|round(i * 15, -1)|round(j * 5, -1)|meshgrid(a, v[:2])|convert_to_tensor([1, 0], 'bool')|linspace(0, 1, 4, False, True, 'float16')|tensordot(j, j, 2)|cholesky(-s)|moveaxis(a, 0, 5)|swapaxes(a, 0, 4)|split(v, 0)
+arctan2(cast(a, 'float16'), 2.5)|cbrt(cast(i, 'int64'))|hypot(i, cast(i, 'int64'))|deg2rad(i)|var(c)|add(cast(v[:3], 'float64'), c)|argsort(2)|fori_loop(0, 3, lambda n, q: q + n, a)|convert_to_numpy(3)|clip(a, 2, 1)|angle(-1.0)|image.rgb_to_grayscale(cast(g * 255, 'uint8'))|max(zeros([0, 3]))|amin(zeros([0]))|max(zeros([0, 3]), 0, initial=2.0)|take(v, 1.0)|fabs(c)|view_as_complex(a)|image.gaussian_blur(g, 3)
 """
 
 

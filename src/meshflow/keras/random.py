@@ -15,15 +15,20 @@ from __future__ import annotations
 import random as python_random
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
+from meshflow.core.variables.random import random_key
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, casting
 from meshflow.ops import random as random_ops
-from meshflow.ops.nn.activation import stateless_dropout
+from meshflow.ops.array.creation import as_sizes
 
 __all__ = [
     "SeedGenerator",
@@ -92,6 +97,11 @@ class SeedGenerator(Module):
     def from_config(cls, config: dict[str, Any]) -> SeedGenerator:
         """A generator of a configuration."""
         return cls(**config)
+
+
+def _key(seed: Any) -> Tensor:
+    """The key that a seed stands for: JAX's own, so that numbers are those of Keras on JAX."""
+    return random_ops.seed_key(draw_seed(seed))
 
 
 def draw_seed(seed: Any) -> Tensor:
@@ -198,9 +208,16 @@ def randint(shape: Any, minval: int, maxval: int, dtype: Any = "int32", seed: An
         raise ValueError(
             f"`keras.random.randint` requires an integer `dtype`. Received: dtype={kind.name} "
         )
-    drawn = kind if kind.name in ("int32", "int64", "uint32", "uint64") else dtypes.int32
-    found = random_ops.stateless_uniform(shape, draw_seed(seed), minval, maxval, drawn)
+    bounds = [v for v in (minval, maxval) if isinstance(v, int)]
+    drawn = kind if all(kind.min <= v <= kind.max for v in bounds) else dtypes.int32
+    found = random_ops.uniform_from_key(_key(seed), shape, minval, maxval, drawn)
     return casting.cast(found, kind)
+
+
+@op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
+def _categorical(key: TensorLike, logits: TensorLike, num_samples: int) -> Any:
+    shape = (logits.shape[0], num_samples)
+    return jax.random.categorical(random_key(key), logits[..., None], axis=1, shape=shape)
 
 
 def categorical(
@@ -227,9 +244,15 @@ def categorical(
         raise ValueError(
             f"`logits` should be a 2-D tensor with shape [batch_size, num_classes]. Received: logits={logits}"
         )
-    return random_ops.stateless_categorical(
-        logits, num_samples, draw_seed(seed), dtypes.as_dtype(dtype)
-    )
+    return casting.cast(_categorical(_key(seed), logits, num_samples), dtypes.as_dtype(dtype))
+
+
+@op(same=("x",), kinds="f", name="dropout")
+def _dropout(x: TensorLike, key: TensorLike, rate: float, noise_shape: Any) -> Any:
+    given = noise_shape or (None,) * x.ndim
+    shape = [full if size is None else size for size, full in zip(given, x.shape, strict=True)]
+    kept = jax.random.bernoulli(random_key(key), jnp.float32(1 - rate), shape)
+    return jnp.where(kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
 def dropout(inputs: TensorLike, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
@@ -237,7 +260,7 @@ def dropout(inputs: TensorLike, rate: float, noise_shape: Any = None, seed: Any 
 
     Args:
       inputs: a floating tensor.
-      rate: the fraction.
+      rate: the fraction, from 0 to 1.
       noise_shape: shape of the mask; sizes of 1 share a decision.
       seed: a whole number, a `SeedGenerator`, or None.
 
@@ -247,10 +270,12 @@ def dropout(inputs: TensorLike, rate: float, noise_shape: Any = None, seed: Any 
       [1.0, 2.0]
     """
     inputs = convert_to_tensor(inputs)
-    if noise_shape is not None:
-        sizes = array.shape(inputs)
-        noise_shape = [sizes[i] if s is None else s for i, s in enumerate(noise_shape)]
-    return stateless_dropout(inputs, rate, draw_seed(seed), noise_shape=noise_shape)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"dropout: rate must be from 0 to 1, got {rate}.")
+    if rate in (0, 1):
+        return inputs if rate == 0 else array.zeros_like(inputs)
+    shape = None if noise_shape is None else tuple(noise_shape)
+    return _dropout(inputs, _key(seed), float(rate), shape)
 
 
 def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
@@ -286,7 +311,17 @@ def gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Tensor
       TensorShape([2])
     """
     kind = _floating(dtype)
-    return random_ops.stateless_gamma(shape, draw_seed(seed), alpha=_as(alpha, kind), dtype=kind)
+    return _gamma(_key(seed), _as(alpha, kind), as_sizes(shape))
+
+
+@op(same=("alpha",), name="random_gamma")
+def _gamma(key: TensorLike, alpha: TensorLike, shape: Any) -> Any:
+    return jax.random.gamma(random_key(key), alpha, shape, alpha.dtype)
+
+
+@op(same=("alpha", "beta"), name="random_beta")
+def _beta(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: Any) -> Any:
+    return jax.random.beta(random_key(key), alpha, beta, shape, alpha.dtype)
 
 
 def beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Tensor:
@@ -305,12 +340,12 @@ def beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None)
       True
     """
     kind = _floating(dtype)
-    first = draw_seed(seed)
-    # Two seeds of one: whoever repeats the call has both again.
-    second = first + convert_to_tensor([12, 0], "int64")
-    one = random_ops.stateless_gamma(shape, first, alpha=_as(alpha, kind), dtype=kind)
-    other = random_ops.stateless_gamma(shape, second, alpha=_as(beta, kind), dtype=kind)
-    return one / (one + other)
+    return _beta(_key(seed), _as(alpha, kind), _as(beta, kind), as_sizes(shape))
+
+
+@op(same=("counts", "probabilities"), differentiable=False, name="random_binomial")
+def _binomial(key: TensorLike, counts: TensorLike, probabilities: TensorLike, shape: Any) -> Any:
+    return jax.random.binomial(random_key(key), counts, probabilities, shape, counts.dtype)
 
 
 def binomial(
@@ -331,9 +366,10 @@ def binomial(
       [5.0, 5.0]
     """
     kind = _floating(dtype)
-    return random_ops.stateless_binomial(
-        shape, draw_seed(seed), _as(counts, kind), _as(probabilities, kind), output_dtype=kind
-    )
+    # Counts above 2048 have no float16.
+    wide = kind if kind.size > 2 else dtypes.float32
+    drawn = _binomial(_key(seed), _as(counts, wide), _as(probabilities, wide), as_sizes(shape))
+    return casting.cast(drawn, kind)
 
 
 def _as(value: Any, kind: Any) -> Tensor:

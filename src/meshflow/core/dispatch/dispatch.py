@@ -227,7 +227,8 @@ def _all_known(operands: Iterable[Any]) -> bool:
 
 def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     """Runs an op on known operands while tracing; None when the result is better left traced."""
-    with jax.ensure_compile_time_eval():
+    # `jax.ensure_compile_time_eval` would reach into the lowering of what is compiled here, and break it.
+    with jax.core.eval_context():
         shapes = jax.eval_shape(op.bound(static), *[_values(o) for o in operands])
         leaves = jax.tree.leaves(shapes)
         if any(any_symbolic(leaf.shape) for leaf in leaves):

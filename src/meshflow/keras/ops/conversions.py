@@ -110,7 +110,12 @@ def view_as_complex(x: TensorLike) -> Tensor:
       >>> ops.view_as_complex([[1.0, 2.0]]).numpy().tolist()
       [(1+2j)]
     """
-    return _pairs_to_complex(as_float(x))
+    x = as_float(x)
+    if x.shape[-1:] != [2]:
+        raise ValueError(
+            f"view_as_complex: the last dimension must be 2 (real and imaginary), got shape {tuple(x.shape)}."
+        )
+    return _pairs_to_complex(x)
 
 
 @op(same=(), name="view_as_real")

@@ -37,20 +37,39 @@ __all__ = [
     *("true_divide", "trunc", "view"),
 ]
 
+
+def _real_abs(x: Any) -> Any:
+    if dtypes.as_dtype(x.dtype).is_complex:
+        raise TypeError(
+            f"fabs takes real numbers, got {dtypes.as_dtype(x.dtype).name}; see ops.abs."
+        )
+    return math.abs(x)
+
+
+def _squared(x: Any) -> Any:
+    x = casting.cast(x, "int32") if dtypes.as_dtype(x.dtype).is_bool else x
+    return math.multiply(x, x)
+
+
 abs = unary("abs", math.abs, "Absolute value.", keeps=True)
 absolute = abs
-fabs = unary("fabs", math.abs, "Absolute value, as a real number.")
+fabs = unary("fabs", _real_abs, "Absolute value, as a real number.")
 negative = unary("negative", math.negative, "`-x`.", keeps=True)
 sign = unary("sign", math.sign, "-1, 0 or 1 by the sign.", keeps=True)
-square = unary("square", lambda x: math.multiply(x, x), "`x * x`.", keeps=True)
+square = unary("square", _squared, "`x * x`.", keeps=True)
 conj = unary("conj", math.conj, "The complex conjugate.", keeps=True)
 conjugate = conj
 real = unary("real", jnp.real, "The real part.", keeps=True, array=True)
 imag = unary("imag", jnp.imag, "The imaginary part.", keeps=True, array=True)
-angle = unary("angle", jnp.angle, "The angle of a complex number, in radians.", array=True)
+angle = unary(
+    "angle",
+    lambda x: jnp.angle(x).astype(x.real.dtype),
+    "The angle of a complex number, in radians.",
+    array=True,
+)
 
 sqrt = unary("sqrt", math.sqrt, "Square root.")
-cbrt = unary("cbrt", jnp.cbrt, "Cube root.", array=True)
+cbrt = unary("cbrt", jnp.cbrt, "Cube root.", wide=True, array=True)
 reciprocal = unary("reciprocal", math.reciprocal, "`1 / x`.")
 exp = unary("exp", math.exp, "`e^x`.")
 exp2 = unary("exp2", jnp.exp2, "`2^x`.", array=True)
@@ -72,9 +91,9 @@ arcsinh = unary("arcsinh", math.asinh, "Inverse hyperbolic sine.")
 arccosh = unary("arccosh", math.acosh, "Inverse hyperbolic cosine.")
 arctanh = unary("arctanh", math.atanh, "Inverse hyperbolic tangent.")
 sinc = unary("sinc", jnp.sinc, "`sin(pi x) / (pi x)`.", array=True)
-i0 = unary("i0", special.i0, "Modified Bessel function of order 0.", array=True)
-deg2rad = unary("deg2rad", jnp.deg2rad, "Degrees as radians.", array=True)
-rad2deg = unary("rad2deg", jnp.rad2deg, "Radians as degrees.", array=True)
+i0 = unary("i0", special.i0, "Modified Bessel function of order 0.", wide=True, array=True)
+deg2rad = unary("deg2rad", jnp.deg2rad, "Degrees as radians.", wide=True, array=True)
+rad2deg = unary("rad2deg", jnp.rad2deg, "Radians as degrees.", wide=True, array=True)
 ceil = unary("ceil", jnp.ceil, "The next integer upwards.", array=True)
 floor = unary("floor", jnp.floor, "The next integer downwards.", array=True)
 trunc = unary("trunc", jnp.trunc, "Without what follows the point.", keeps=True, array=True)
@@ -122,15 +141,17 @@ fmod = binary(
     "fmod", jnp.fmod, "What a division towards 0 leaves, with the sign of `x1`.", array=True
 )
 floor_divide = binary("floor_divide", jnp.floor_divide, "`x1 / x2`, downwards.", array=True)
-arctan2 = binary("arctan2", math.atan2, "The angle of the point (`x2`, `x1`).", floats=True)
-hypot = binary("hypot", jnp.hypot, "`sqrt(x1^2 + x2^2)`.", floats=True, array=True)
+arctan2 = binary(
+    "arctan2", math.atan2, "The angle of the point (`x2`, `x1`).", floats=True, weak=False
+)
+hypot = binary("hypot", jnp.hypot, "`sqrt(x1^2 + x2^2)`.", wide=True, array=True)
 logaddexp = binary("logaddexp", jnp.logaddexp, "`log(exp(x1) + exp(x2))`.", floats=True, array=True)
 logaddexp2 = binary("logaddexp2", jnp.logaddexp2, "`log2(2^x1 + 2^x2)`.", floats=True, array=True)
 heaviside = binary(
     "heaviside",
     jnp.heaviside,
     "0, `x2` or 1, for negative, zero and positive `x1`.",
-    floats=True,
+    wide=True,
     array=True,
 )
 nextafter = binary(
@@ -141,10 +162,10 @@ nextafter = binary(
     array=True,
     differentiable=False,
 )
-gcd = binary("gcd", jnp.gcd, "The greatest common divisor.", array=True, differentiable=False)
-lcm = binary("lcm", jnp.lcm, "The least common multiple.", array=True, differentiable=False)
 
 _asks = {"array": True, "differentiable": False}
+gcd = binary("gcd", jnp.gcd, "The greatest common divisor.", **_asks)
+lcm = binary("lcm", jnp.lcm, "The least common multiple.", **_asks)
 equal = binary("equal", jnp.equal, "Whether both are equal.", **_asks)
 not_equal = binary("not_equal", jnp.not_equal, "Whether they differ.", **_asks)
 greater = binary("greater", jnp.greater, "Whether `x1 > x2`.", **_asks)
@@ -169,7 +190,7 @@ def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
 
     Args:
       x: a tensor.
-      x_min: the least value.
+      x_min: the least value, which holds where it is above `x_max`.
       x_max: the greatest value.
 
     Example:
@@ -177,10 +198,19 @@ def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
       >>> ops.clip([-2, 0, 5], -1, 3).numpy().tolist()
       [-1, 0, 3]
     """
-    values = common(x, x_min, x_max)
-    if values[0].dtype == dtypes.bool_:
-        values = [casting.cast(v, "int32") for v in values]
-    return math.minimum(math.maximum(values[0], values[1]), values[2])
+    x = tensor(x)
+    if x.dtype == dtypes.bool_:
+        x = casting.cast(x, "int32")
+    x, x_min, x_max = common(x, _within(x_min, x.dtype), _within(x_max, x.dtype))
+    return math.maximum(math.minimum(x, x_max), x_min)
+
+
+def _within(bound: Any, dtype: Any) -> Any:
+    """A Python integer as the nearest one that a dtype of integers holds."""
+    kind = dtypes.as_dtype(dtype)
+    if type(bound) is not int or not kind.is_integer:
+        return bound
+    return min(max(bound, int(kind.min)), int(kind.max))
 
 
 @op(same=(), name="round")

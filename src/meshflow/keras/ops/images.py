@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops import windows
@@ -69,8 +70,12 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
       >>> ops.image.rgb_to_grayscale(ops.ones([2, 2, 3])).shape
       TensorShape([2, 2, 1])
     """
-    images = as_float(checked_images(images, "rgb_to_grayscale"))
-    return channels_last(image_ops.rgb_to_grayscale, images, data_format)
+    images = checked_images(images, "rgb_to_grayscale")
+    last = standard_data_format(data_format) == "channels_last"
+    if images.shape[-1 if last else -3] == 1:
+        return array_ops.identity(images)
+    gray = channels_last(image_ops.rgb_to_grayscale, as_float(images), data_format)
+    return casting.cast(gray, images.dtype)
 
 
 def _only_floats(images: Any, name: str) -> Any:
@@ -411,6 +416,10 @@ def gaussian_blur(
       TensorShape([1, 4, 4, 1])
     """
     images = as_float(checked_images(images, "gaussian_blur"))
+    if any(np.shape(pair) != (2,) for pair in (kernel_size, sigma)):
+        raise InvalidValueError(
+            f"gaussian_blur: kernel_size and sigma must be pairs of numbers, got {kernel_size} and {sigma}."
+        )
 
     def blurred(x: Any) -> Any:
         batch = array_ops.expand_dims(x, 0) if len(x.shape) == 3 else x

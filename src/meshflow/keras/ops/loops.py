@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshflow.core.gradients import custom_gradient as gradients
+from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor as to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -77,14 +78,15 @@ def convert_to_numpy(x: Any) -> np.ndarray:
     """A tensor as an array.
 
     Args:
-      x: a tensor or what one can be made of.
+      x: a tensor, or what NumPy makes an array of.
 
     Example:
       >>> from meshflow.keras import ops
-      >>> ops.convert_to_numpy([1, 2])
+      >>> ops.convert_to_numpy(ops.array([1, 2]))
       array([1, 2], dtype=int32)
     """
-    return np.asarray(tensor(x))
+    plain = isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "dtype")
+    return np.asarray(x if plain else convert_to_tensor(x, sparse=False, ragged=False))
 
 
 def is_tensor(x: Any) -> bool:
@@ -257,7 +259,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val:
     Args:
       lower: the first i.
       upper: where it ends.
-      body_fun: a function (i, value).
+      body_fun: a function (i, value); i is an int eagerly with numbers as limits, else an int32 tensor.
       init_val: the first value.
 
     Example:
@@ -265,6 +267,12 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val:
       >>> int(ops.fori_loop(0, 3, lambda i, v: v + i, 0))
       3
     """
+    if isinstance(lower, int) and isinstance(upper, int) and context.trace is None:
+        # Python's numbers meet tensors of any dtype.
+        value = nest.map_structure(tensor, init_val)
+        for i in range(lower, upper):
+            value = body_fun(i, value)
+        return value
     _, value = control_flow.while_loop(
         lambda i, _: i < upper, lambda i, v: (i + 1, body_fun(i, v)), (tensor(lower), init_val)
     )

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor
+from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor, wide_float
 
 __all__ = [
     "Binary",
@@ -110,6 +110,7 @@ def unary(
     doc: str,
     *,
     keeps: bool = False,
+    wide: bool = False,
     array: bool = False,
     differentiable: bool = True,
 ) -> Unary:
@@ -120,11 +121,12 @@ def unary(
       function: an op, or with `array` a function of arrays.
       doc: what it computes.
       keeps: whether integers stay integers; else they become `floatx()`.
+      wide: whether 64-bit integers become float64.
       array: whether `function` is one of arrays.
       differentiable: whether it has a gradient.
     """
     run = made_op(name, function, 1, differentiable=differentiable) if array else function
-    ready = tensor if keeps else as_float
+    ready = tensor if keeps else wide_float if wide else as_float
 
     def public(x: TensorLike) -> Tensor:
         return run(ready(x))
@@ -142,6 +144,8 @@ def binary(
     doc: str,
     *,
     floats: bool = False,
+    wide: bool = False,
+    weak: bool = True,
     array: bool = False,
     differentiable: bool = True,
 ) -> Binary:
@@ -152,13 +156,18 @@ def binary(
       function: an op, or with `array` a function of arrays.
       doc: what it computes.
       floats: whether integers become `floatx()`.
+      wide: whether 64-bit integers become float64, and others `floatx()`.
+      weak: whether Python numbers take the dtype of the other operand; else they are int32 or `floatx()`.
       array: whether `function` is one of arrays.
       differentiable: whether it has a gradient.
     """
     run = made_op(name, function, 2, differentiable=differentiable) if array else function
 
     def public(x1: TensorLike, x2: TensorLike) -> Tensor:
-        return run(*common(x1, x2, also=float if floats else None))
+        if not weak:
+            x1, x2 = tensor(x1), tensor(x2)
+        held = common(x1, x2, also=float if floats else None)
+        return run(*map(wide_float, held)) if wide else run(*held)
 
     return named(
         public,

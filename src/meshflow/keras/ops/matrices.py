@@ -18,9 +18,10 @@ import jax.scipy.linalg as jsl
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.gradients.forward import ForwardAccumulator
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values import nest
+from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.promotion import as_float, common, tensor
+from meshflow.ops import casting
 from meshflow.ops import linalg as linalg_ops
 
 __all__ = [
@@ -45,6 +46,16 @@ __all__ = [
 ]
 
 
+def _computed(function: Callable[..., Any], *operands: Any, **settings: Any) -> Any:
+    """`function` of matrices; those of 16 bits in 32, as no factorization is there for them."""
+    kind = dtypes.as_dtype(operands[0].dtype)
+    if not (kind.is_floating and kind.size == 2):
+        return function(*operands, **settings)
+    found = function(*[casting.cast(x, dtypes.float32) for x in operands], **settings)
+    narrow = lambda y: casting.cast(y, kind) if y.dtype == dtypes.float32 else y
+    return nest.map_structure(narrow, found)
+
+
 def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
     """The triangular root of a symmetric positive definite matrix.
 
@@ -60,7 +71,7 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
       >>> ops.cholesky([[4.0]]).numpy().tolist()
       [[2.0]]
     """
-    root = linalg_ops.cholesky(as_float(x))
+    root = _computed(linalg_ops.cholesky, as_float(x))
     value: Any = getattr(root, "_value", None)
     known = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     if known and jnp.isnan(value).any():
@@ -88,7 +99,7 @@ def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
       >>> ops.cholesky_inverse([[2.0]]).numpy().tolist()
       [[0.25]]
     """
-    return _cholesky_inverse(as_float(x), upper)
+    return _computed(_cholesky_inverse, as_float(x), upper=upper)
 
 
 def det(x: TensorLike) -> Tensor:
@@ -102,7 +113,7 @@ def det(x: TensorLike) -> Tensor:
       >>> float(ops.det([[1.0, 2.0], [3.0, 5.0]]))
       -1.0
     """
-    return linalg_ops.det(as_float(x))
+    return _computed(linalg_ops.det, as_float(x))
 
 
 def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
@@ -116,7 +127,7 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> [float(v) for v in ops.slogdet([[1.0]])]
       [1.0, 0.0]
     """
-    return linalg_ops.slogdet(as_float(x))
+    return _computed(linalg_ops.slogdet, as_float(x))
 
 
 def logdet(x: TensorLike) -> Tensor:
@@ -130,7 +141,7 @@ def logdet(x: TensorLike) -> Tensor:
       >>> float(ops.logdet([[1.0]]))
       0.0
     """
-    return linalg_ops.logdet(as_float(x))
+    return _computed(linalg_ops.logdet, as_float(x))
 
 
 def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
@@ -144,7 +155,7 @@ def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> ops.eig([[2.0]])[0].numpy().tolist()
       [(2+0j)]
     """
-    return linalg_ops.eig(as_float(x))
+    return _computed(linalg_ops.eig, as_float(x))
 
 
 def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
@@ -158,7 +169,7 @@ def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> ops.eigh([[2.0]])[0].numpy().tolist()
       [2.0]
     """
-    return linalg_ops.eigh(as_float(x))
+    return _computed(linalg_ops.eigh, as_float(x))
 
 
 def inv(x: TensorLike) -> Tensor:
@@ -172,7 +183,7 @@ def inv(x: TensorLike) -> Tensor:
       >>> ops.inv([[2.0]]).numpy().tolist()
       [[0.5]]
     """
-    return linalg_ops.inv(as_float(x))
+    return _computed(linalg_ops.inv, as_float(x))
 
 
 def pinv(x: TensorLike, rcond: Any = None) -> Tensor:
@@ -187,7 +198,7 @@ def pinv(x: TensorLike, rcond: Any = None) -> Tensor:
       >>> ops.pinv([[2.0]]).numpy().tolist()
       [[0.5]]
     """
-    return linalg_ops.pinv(as_float(x), rcond)
+    return _computed(linalg_ops.pinv, as_float(x), rcond=rcond)
 
 
 @op(same=(), name="lu_factor")
@@ -207,7 +218,7 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
       >>> ops.lu_factor([[2.0]])[0].numpy().tolist()
       [[2.0]]
     """
-    return tuple(_lu_factor(as_float(x)))
+    return tuple(_computed(_lu_factor, as_float(x)))
 
 
 @op(same=(), name="matrix_rank", differentiable=False)
@@ -230,7 +241,7 @@ def matrix_rank(x: TensorLike, tol: Any = None) -> Tensor:
       >>> int(ops.matrix_rank([[1.0, 1.0], [1.0, 1.0]]))
       1
     """
-    return _matrix_rank(as_float(x), tol)
+    return _computed(_matrix_rank, as_float(x), tol=tol)
 
 
 @op(same=(), name="norm")
@@ -252,7 +263,8 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
       >>> float(ops.norm([3, 4]))
       5.0
     """
-    return _norm(as_float(x), ord, tuple(axis) if isinstance(axis, list) else axis, keepdims)
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    return _computed(_norm, as_float(x), ord=ord, axis=axis, keepdims=keepdims)
 
 
 def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
@@ -271,7 +283,7 @@ def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"`mode` argument value not supported. Expected one of {{'reduced', 'complete'}}. Received: mode={mode}"
         )
-    return linalg_ops.qr(as_float(x), mode == "complete")
+    return _computed(linalg_ops.qr, as_float(x), full_matrices=mode == "complete")
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
@@ -288,8 +300,8 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
     """
     a, b = common(a, b, also=float)
     if len(b.shape) == len(a.shape) - 1:
-        return linalg_ops.solve(a, b[..., None])[..., 0]
-    return linalg_ops.solve(a, b)
+        return _computed(linalg_ops.solve, a, b[..., None])[..., 0]
+    return _computed(linalg_ops.solve, a, b)
 
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
@@ -307,8 +319,8 @@ def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tenso
     """
     a, b = common(a, b, also=float)
     if len(b.shape) == len(a.shape) - 1:
-        return linalg_ops.triangular_solve(a, b[..., None], lower)[..., 0]
-    return linalg_ops.triangular_solve(a, b, lower)
+        return _computed(linalg_ops.triangular_solve, a, b[..., None], lower=lower)[..., 0]
+    return _computed(linalg_ops.triangular_solve, a, b, lower=lower)
 
 
 @op(same=("a", "b"), name="lstsq")
@@ -330,7 +342,7 @@ def lstsq(a: TensorLike, b: TensorLike, rcond: Any = None) -> Tensor:
       [2.0]
     """
     a, b = common(a, b, also=float)
-    return _lstsq(a, b, rcond)
+    return _computed(_lstsq, a, b, rcond=rcond)
 
 
 @op(same=(), name="svd")
@@ -357,7 +369,7 @@ def svd(
       >>> ops.svd([[2.0]], compute_uv=False).numpy().tolist()
       [2.0]
     """
-    found = _svd(as_float(x), full_matrices, compute_uv)
+    found = _computed(_svd, as_float(x), full_matrices=full_matrices, compute_uv=compute_uv)
     return tuple(found) if compute_uv else found
 
 

@@ -64,7 +64,10 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 dot = binary(
-    "dot", jnp.dot, "The last dimension of `x1` times the second last of `x2`.", array=True
+    "dot",
+    jnp.dot,
+    "The last dimension of `x1` times the second last of `x2`.",
+    array=True,
 )
 
 

@@ -17,7 +17,7 @@ from meshflow.core.values.dtypes import DType
 from meshflow.keras.settings import floatx
 from meshflow.ops.casting import cast
 
-__all__ = ["as_float", "as_sum", "common", "result_type", "tensor"]
+__all__ = ["as_float", "as_sum", "common", "result_type", "tensor", "wide_float"]
 
 _WEAK = (bool, int, float, complex)
 
@@ -61,6 +61,8 @@ def _met(strong: list[DType]) -> DType:
     if whole and dtypes.uint64 in strong and not all(d.is_unsigned or d.is_bool for d in strong):
         # No integer holds both: JAX's lattice goes on to floats.
         return dtypes.as_dtype(floatx())
+    if dtypes.complex64 in strong and dtypes.complex128 not in strong:
+        return dtypes.complex64
     return dtypes.of_numpy(np.dtype(jnp.result_type(*numpy)))
 
 
@@ -86,6 +88,12 @@ def as_float(x: Any) -> Any:
     x = tensor(x)
     kind = dtypes.as_dtype(x.dtype)
     return cast(x, floatx()) if kind.is_integer or kind.is_bool else x
+
+
+def wide_float(x: Any) -> Any:
+    """`as_float` with float64 for 64-bit integers."""
+    x = tensor(x)
+    return cast(x, dtypes.float64) if dtypes.as_dtype(x.dtype) is dtypes.int64 else as_float(x)
 
 
 def as_sum(x: Any) -> Any:

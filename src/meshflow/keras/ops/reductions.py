@@ -13,10 +13,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.making import Extreme, Reduction, Running, named, reduction
-from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor
+from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor, wide_float
 from meshflow.ops import casting, math
 
 __all__ = [
@@ -50,9 +52,16 @@ def _whole(run: Any) -> Any:
     return lambda x, axis, keepdims: run(casting.cast(x, dtypes.bool_), axis, keepdims)
 
 
+_real_variance = _array_reduction(jnp.var, "var")
+
+
+def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+    return casting.cast(_real_variance(x, axis, keepdims), x.dtype)
+
+
 sum = reduction("sum", _array_reduction(jnp.sum, "sum"), "The sum.", how="sums")
 mean = reduction("mean", _array_reduction(jnp.mean, "mean"), "The mean.", how="floats")
-var = reduction("var", _array_reduction(jnp.var, "var"), "The variance.", how="floats")
+var = reduction("var", _variance, "The variance, in the dtype of `x`.", how="floats")
 std = reduction("std", _array_reduction(jnp.std, "std"), "The standard deviation.", how="floats")
 all = reduction("all", _whole(math.reduce_all), "Whether all elements are true.")
 any = reduction("any", _whole(math.reduce_any), "Whether one element is true.")
@@ -105,8 +114,8 @@ def _extreme(name: str, doc: str, reduce: Any, choose: Any) -> Extreme:
         x: TensorLike, axis: Any = None, keepdims: bool = False, initial: Any = None
     ) -> Tensor:
         x = tensor(x)
-        if initial is not None and 0 in (x.shape if axis is None else [x.shape[axis]]):
-            x = _padded(x, initial, axis)
+        if initial is None:
+            _check_elements(name, x)
         found = reduce(x, _axes(axis), keepdims)
         return (
             found if initial is None else choose(found, casting.cast(tensor(initial), found.dtype))
@@ -121,13 +130,11 @@ def _extreme(name: str, doc: str, reduce: Any, choose: Any) -> Extreme:
     )
 
 
-@op(same=(), name="pad_with_initial")
-def _padded(x: TensorLike, initial: Any, axis: Any) -> Any:
-    if axis is None:
-        return jnp.full((1,) * x.ndim, initial, x.dtype)
-    shape = list(x.shape)
-    shape[axis] = 1
-    return jnp.full(shape, initial, x.dtype)
+def _check_elements(name: str, x: Any) -> None:
+    if context.trace is None and 0 in tuple(x.shape):
+        raise InvalidValueError(
+            f"{name}: an empty tensor has none, and `initial` is not given; got shape {tuple(x.shape)}."
+        )
 
 
 def _max_of_bools(run: Any) -> Any:
@@ -141,8 +148,8 @@ def _max_of_bools(run: Any) -> Any:
 
 max = _extreme("max", "The greatest element.", _max_of_bools(math.reduce_max), math.maximum)
 min = _extreme("min", "The least element.", _max_of_bools(math.reduce_min), math.minimum)
-amax = reduction("amax", _max_of_bools(math.reduce_max), "The greatest element.")
-amin = reduction("amin", _max_of_bools(math.reduce_min), "The least element.")
+amax = reduction("amax", max, "The greatest element.")
+amin = reduction("amin", min, "The least element.")
 
 
 def prod(x: TensorLike, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Tensor:
@@ -365,7 +372,7 @@ def corrcoef(x: TensorLike) -> Tensor:
       >>> ops.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).numpy().round(3).tolist()
       [[1.0, -1.0], [-1.0, 1.0]]
     """
-    return _corrcoef(as_float(x))
+    return _corrcoef(wide_float(x))
 
 
 def bincount(

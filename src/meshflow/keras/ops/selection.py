@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.promotion import as_sum, common, tensor
@@ -199,7 +200,10 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
     """
     x = array_ops.reshape(tensor(x), [-1]) if axis is None else tensor(x)
     indices = tensor(indices)
-    if not dtypes.as_dtype(indices.dtype).is_integer:
+    kind = dtypes.as_dtype(indices.dtype)
+    if kind.is_floating and 0 not in indices.shape:
+        raise InvalidValueError(f"take: indices must be integers, got {kind.name}.")
+    if not kind.is_integer:
         indices = casting.cast(indices, "int32")
     size = x.shape[0 if axis is None else axis]
     if size is not None:
@@ -370,7 +374,8 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
       >>> ops.argsort([3, 1, 2]).numpy().tolist()
       [1, 2, 0]
     """
-    return _argsort(tensor(x), axis)
+    x = tensor(x)
+    return _argsort(x, axis if len(x.shape) else None)
 
 
 @op(same=(), name="argpartition", differentiable=False)

@@ -13,6 +13,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import picked_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -332,6 +333,7 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
     return _select(condition, x, y)
 
 
+@also_symbolic
 def true_places(condition: TensorLike) -> Tensor:
     """The int64 coordinates of the true elements, [n, rank]; of strings and numbers, those not empty or 0."""
     recording = saving(condition)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, int64
@@ -458,6 +459,7 @@ def _bincount(
     return (found > 0).astype(kind) if binary else found
 
 
+@also_symbolic
 def bincount(
     arr: TensorLike,
     weights: Any = None,

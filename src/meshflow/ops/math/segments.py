@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -200,7 +201,7 @@ def _unsorted(kind: str, gives: str) -> UnsortedSegments:
       >>> print(tf.math.unsorted_segment_{kind}(data, ids, num_segments=2).numpy().round(3))
       {gives}
     """
-    return segment
+    return also_symbolic(segment)
 
 
 segment_sum = _segment("sum", False, "[6. 0. 5.]")

@@ -101,10 +101,6 @@ def _padded(tensor: Any, constant_values: Any, paddings: Any) -> _Call:
     return "pad", {"tensor": tensor, "paddings": paddings, "constant_values": constant_values}
 
 
-def _segments(kind: str, **given: Any) -> _Call:
-    return f"math.unsorted_segment_{kind}", given
-
-
 def _resized(images: Any, height: int, width: int, method: str, antialias: bool) -> _Call:
     settings = {"size": [height, width], "method": method, "antialias": antialias}
     return "image.resize", {"images": images, **settings}
@@ -129,6 +125,7 @@ _CALLED_OTHERWISE: dict[str, Callable[..., _Call | None]] = {
     "ops.array.blocks._space_to_depth": _as("nn.space_to_depth", block="block_size"),
     "ops.array.creation._like": _like,
     "ops.array.gather_scatter._select": _as("where"),
+    "ops.array.gather_scatter.true_places": _as("where"),
     "ops.array.inspection.shape_of_symbolic": _as("shape"),
     "ops.array.inspection.size_of_symbolic": _as("size"),
     "ops.array.joining._split": _as("split", sizes="num_or_size_splits"),
@@ -137,7 +134,6 @@ _CALLED_OTHERWISE: dict[str, Callable[..., _Call | None]] = {
     "ops.array.repeating._rolled": _as("roll"),
     "ops.image.geometry._resize": _resized,
     "ops.math.division._floormod": _as("math.floormod"),
-    "ops.math.segments._reduce": _segments,
     "ops.nn.convolution.conv": _convolved,
     "ops.nn.cross_entropy._sigmoid_cross_entropy": _as("nn.sigmoid_cross_entropy_with_logits"),
     "ops.nn.cross_entropy._softmax_cross_entropy": _as("nn.softmax_cross_entropy_with_logits"),
