@@ -42,7 +42,7 @@ class Result:
         """The value as a JAX array."""
         if self._how is not None:
             op, operands, static, position = self._how
-            with jax.ensure_compile_time_eval():
+            with jax.core.eval_context():
                 results = op.compiled(static)(*[_array(o) for o in operands])
             self._array, self._how = jax.tree.leaves(results)[position], None
         return self._array

@@ -115,7 +115,7 @@ def compiled(program: Any, operands: Sequence[Any], key: str) -> tuple[Callable[
         made: jax.stages.Compiled = program.lower(*operands).compile()
     with contextlib.suppress(ValueError, NotImplementedError):
         data = serialize(made)[0]
-        if _NEEDS_LOWERING not in data:
+        if not calls_lapack(data):
             compiled_programs.put(key, data)
             return made, True
     return made, False
@@ -159,7 +159,7 @@ def _described(jaxpr: Any) -> bytes | None:
 
 def _bytes_of(exported: Any) -> bytes | None:
     # Calls of linear algebra go to addresses that JAX finds while it lowers a program.
-    if calls_lapack(exported) or exported.nr_devices != 1:
+    if calls_lapack(exported.mlir_module_serialized) or exported.nr_devices != 1:
         return None
     about = (
         *(exported.in_avals, exported.out_avals, exported.platforms, exported.module_kept_var_idx),

@@ -68,7 +68,7 @@ class Source:
             return self._given_back.pop()
         if context.trace is None and not context.tapes and trace_state_clean():
             return self._produce()
-        with enter(None, False), jax.ensure_compile_time_eval():
+        with enter(None, False), jax.core.eval_context():
             return self._produce()
 
     def give_back(self, element: Any) -> None:

@@ -17,9 +17,9 @@ _NAMES = "call_exported_p", "_call_exported_lowering", "_ensure_backends_initial
 _LAPACK = b"lapack_"
 
 
-def calls_lapack(exported: Any) -> bool:
-    """Whether a program of `jax.export` calls linear algebra of the host's library."""
-    return _LAPACK in exported.mlir_module_serialized
+def calls_lapack(program: bytes) -> bool:
+    """Whether a program calls linear algebra of the host's library, by its serialized form, compiled or not."""
+    return _LAPACK in program
 
 
 def register() -> None:
@@ -29,7 +29,7 @@ def register() -> None:
     primitive, lower, initialize = (getattr(export_lowering, name) for name in _NAMES)
 
     def lower_call(ctx: Any, *operands: Any, exported: Any) -> Any:
-        if calls_lapack(exported):
+        if calls_lapack(exported.mlir_module_serialized):
             initialize(exported.platforms)
         return lower(ctx, *operands, exported=exported)
 

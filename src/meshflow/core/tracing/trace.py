@@ -207,7 +207,7 @@ def init_scope() -> Iterator[None]:
         finally:
             context.tapes = saved
         return
-    with enter(None, False), jax.ensure_compile_time_eval():
+    with enter(None, False), jax.core.eval_context():
         yield
 
 
