@@ -93,7 +93,7 @@ def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) ->
       ValueError: for a value of another shape.
     """
     for variable, value in pairs:
-        if tuple(variable.shape) != tuple(value.shape):
+        if not variable.shape.is_compatible_with(value.shape):
             message = f"{where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored value has shape {tuple(value.shape)}."
             if not skip_mismatch:
                 raise ValueError(message)
