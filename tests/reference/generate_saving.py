@@ -2,8 +2,8 @@
 
 Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more epoch. `words.keras`
 holds layers with learnt vocabularies, `words_predictions` what they give for WORDS. `learnt.keras`, `.h5` and
-`.tar.xz` (a SavedModel) hold layers whose weights have no size or name of their own, `learnt_predictions` what they
-give for WORDS' last three and X, `learnt_ends` the ends that were learnt.
+`.tar.xz` (a SavedModel) hold weights that have no size or name of their own, and many of one shape;
+`learnt_predictions` is what they give for WORDS' last three and X, `learnt_ends` the ends that were learnt.
 """
 
 import io
@@ -73,7 +73,7 @@ def store_words(stored):
 
 
 def learnt():
-    """A model with a table of weighted words, ends that were learnt, and a weight that two layers hold."""
+    """A model with a table of weighted words, ends that were learnt, a weight that two layers hold, and a model inside."""
     word, number = keras.Input((1,), dtype="string", name="word"), keras.Input((3,), name="number")
     table = layers.StringLookup(
         vocabulary=["b", "a c"], output_mode="tf_idf", idf_weights=[0.5, 2.0], num_oov_indices=2
@@ -81,7 +81,18 @@ def learnt():
     ranges = layers.Discretization(num_bins=4, output_mode="count")
     ranges.adapt(X)
     both = layers.Concatenate()([table(word), ranges(number)])
-    return keras.Model([word, number], layers.SpectralNormalization(layers.Dense(2))(both))
+    inner = keras.Sequential(
+        [
+            layers.SpectralNormalization(layers.Dense(2)),
+            layers.BatchNormalization(),
+            layers.Dense(2),
+            layers.BatchNormalization(),
+        ]
+    )
+    model = keras.Model([word, number], inner(both))
+    random = np.random.default_rng(0)
+    inner.set_weights([random.uniform(0.5, 1.5, w.shape) for w in inner.get_weights()])
+    return model
 
 
 def store_learnt(stored):
