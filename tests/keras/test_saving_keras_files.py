@@ -1,6 +1,8 @@
 """Files written by tf-keras load, predict the same, and train on the same way."""
 
+import json
 import tarfile
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -89,6 +91,24 @@ def test_metrics_of_a_loaded_model_are_no_weights(tmp_path):
     model = tf.keras.models.load_model(unpack(tmp_path, "functional_new.h5"))
     assert [m.name for m in model.metrics] == ["mae"]
     assert len(model.weights) == len(model.get_weights()) == 6
+
+
+def test_a_model_of_ones_own_class_is_named_so_that_keras_finds_it(tmp_path):
+    class Own(tf.keras.Model):
+        def call(self, x):
+            return x * 2.0
+
+        def get_config(self):
+            return {}
+
+    model = Own()
+    model(tf.ones([1, 2]))
+    model.save(tmp_path / "own.keras")
+    with zipfile.ZipFile(tmp_path / "own.keras") as archive:
+        config = json.loads(archive.read("config.json"))
+    assert (config["module"], config["registered_name"]) == (__name__, "Own")
+    again = tf.keras.models.load_model(tmp_path / "own.keras", custom_objects={"Own": Own})
+    assert type(again) is Own
 
 
 def test_the_state_of_newer_optimizers_lies_as_keras_2_reads_it(tmp_path):
