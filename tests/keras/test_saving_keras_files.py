@@ -1,5 +1,8 @@
 """Files written by tf-keras load, predict the same, and train on the same way."""
 
+import json
+import tarfile
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -62,6 +65,50 @@ def test_learnt_vocabularies_beside_the_configuration(tmp_path):
     model.save(tmp_path / "again.keras")
     again = tf.keras.models.load_model(tmp_path / "again.keras")
     assert_close(again(words), STORED["words_predictions"], 1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5", ".tar.xz"])
+def test_weights_without_a_size_or_a_name_of_their_own(tmp_path, suffix):
+    path = unpack(tmp_path, "learnt" + suffix)
+    if suffix == ".tar.xz":
+        with tarfile.open(path) as archive:
+            archive.extractall(tmp_path, filter="data")
+        path = tmp_path / "learnt"
+    model = tf.keras.models.load_model(path)
+    table, ranges = model.get_layer("string_lookup"), model.get_layer("discretization")
+    assert ranges.bin_boundaries == STORED["learnt_ends"].tolist()
+    assert table.get_vocabulary() == ["[UNK]", "[UNK]", "b", "a c"]
+    assert table.get_weights()[0].tolist() == [1.25, 1.25, 0.5, 2.0]
+    inputs = [tf.constant([["b, c! d"], ["b"], [""]]), tf.constant(X[:3])]
+    assert_close(model(inputs), STORED["learnt_predictions"], 1e-6)
+    assert ranges.summary.shape.as_list() == [2, None]
+    again = tmp_path / ("again" + (suffix if suffix != ".tar.xz" else ""))
+    model.save(again)
+    assert_close(tf.keras.models.load_model(again)(inputs), STORED["learnt_predictions"], 1e-6)
+
+
+def test_metrics_of_a_loaded_model_are_no_weights(tmp_path):
+    model = tf.keras.models.load_model(unpack(tmp_path, "functional_new.h5"))
+    assert [m.name for m in model.metrics] == ["mae"]
+    assert len(model.weights) == len(model.get_weights()) == 6
+
+
+def test_a_model_of_ones_own_class_is_named_so_that_keras_finds_it(tmp_path):
+    class Own(tf.keras.Model):
+        def call(self, x):
+            return x * 2.0
+
+        def get_config(self):
+            return {}
+
+    model = Own()
+    model(tf.ones([1, 2]))
+    model.save(tmp_path / "own.keras")
+    with zipfile.ZipFile(tmp_path / "own.keras") as archive:
+        config = json.loads(archive.read("config.json"))
+    assert (config["module"], config["registered_name"]) == (__name__, "Own")
+    again = tf.keras.models.load_model(tmp_path / "own.keras", custom_objects={"Own": Own})
+    assert type(again) is Own
 
 
 def test_the_state_of_newer_optimizers_lies_as_keras_2_reads_it(tmp_path):

@@ -1,10 +1,14 @@
 """Writes saving.npz: files saved by tf-keras (their bytes), and what the models predict.
 
 Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more epoch. `words.keras`
-holds layers with learnt vocabularies, `words_predictions` what they give for WORDS.
+holds layers with learnt vocabularies, `words_predictions` what they give for WORDS. `learnt.keras`, `.h5` and
+`.tar.xz` (a SavedModel) hold weights that have no size or name of their own, and many of one shape;
+`learnt_predictions` is what they give for WORDS' last three and X, `learnt_ends` the ends that were learnt.
 """
 
+import io
 import os
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -68,9 +72,50 @@ def store_words(stored):
         stored["words.keras"] = np.frombuffer(Path(path).read_bytes(), np.uint8)
 
 
+def learnt():
+    """A model with a table of weighted words, ends that were learnt, a weight that two layers hold, and a model inside."""
+    word, number = keras.Input((1,), dtype="string", name="word"), keras.Input((3,), name="number")
+    table = layers.StringLookup(
+        vocabulary=["b", "a c"], output_mode="tf_idf", idf_weights=[0.5, 2.0], num_oov_indices=2
+    )
+    ranges = layers.Discretization(num_bins=4, output_mode="count")
+    ranges.adapt(X)
+    both = layers.Concatenate()([table(word), ranges(number)])
+    inner = keras.Sequential(
+        [
+            layers.SpectralNormalization(layers.Dense(2)),
+            layers.BatchNormalization(),
+            layers.Dense(2),
+            layers.BatchNormalization(),
+        ]
+    )
+    model = keras.Model([word, number], inner(both))
+    random = np.random.default_rng(0)
+    inner.set_weights([random.uniform(0.5, 1.5, w.shape) for w in inner.get_weights()])
+    return model
+
+
+def store_learnt(stored):
+    tf.keras.utils.set_random_seed(1)
+    model = learnt()
+    stored["learnt_predictions"] = model([tf.constant(WORDS[1:]), tf.constant(X[:3])]).numpy()
+    stored["learnt_ends"] = np.array(model.layers[3].bin_boundaries)
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in (".keras", ".h5", ""):
+            model.save(os.path.join(folder, "learnt" + suffix))
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+            archive.add(os.path.join(folder, "learnt"), "learnt")
+        stored["learnt.tar.xz"] = np.frombuffer(packed.getvalue(), np.uint8)
+        for suffix in (".keras", ".h5"):
+            data = Path(folder, "learnt" + suffix).read_bytes()
+            stored["learnt" + suffix] = np.frombuffer(data, np.uint8)
+
+
 def main():
     stored = {"x": X}
     store_words(stored)
+    store_learnt(stored)
     for name, make, loss, columns in (
         ("sequential", sequential, "categorical_crossentropy", 2),
         ("functional", functional, keras.losses.MeanSquaredError(), 1),

@@ -71,7 +71,7 @@ def set_weights(name: str, own: Sequence[Variable], weights: Sequence[Any]) -> N
             f"{len(weights)}, but the layer was expecting {len(own)} weights."
         )
     for variable, value in zip(own, weights, strict=True):
-        if tuple(np.shape(value)) != tuple(variable.shape):
+        if not variable.shape.is_compatible_with(np.shape(value)):
             raise ValueError(
                 f'Layer "{name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
                 f"compatible with provided weight shape {tuple(np.shape(value))}."

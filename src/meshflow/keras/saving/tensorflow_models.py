@@ -12,6 +12,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.files import gfile
 from meshflow.keras.engine.saving import building
 from meshflow.keras.engine.saving.configuration import compile_from_config
+from meshflow.keras.engine.saving.vocabularies import restore_vocabularies
 from meshflow.keras.registry import LAYERS
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.saving.restored import RestoredModel
@@ -95,4 +96,5 @@ def _made_again(path: str, meta: dict[str, Any], training: Any, custom_objects: 
         compile_from_config(model, training, custom_objects)
     prefix = gfile.join(path, saved_model.VARIABLES_DIRECTORY, saved_model.VARIABLES_FILENAME)
     restore_objects(prefix, model).assert_existing_objects_matched().expect_partial()
+    restore_vocabularies(model, lambda: saved_model.load(path))
     return model

@@ -338,7 +338,9 @@ class _Reader(_SignatureReader):
             arguments = taken(about.canonicalized_input_signature)
             result = taken(about.output_signature)
         except DataLossError as error:
-            _log.warning("%s: function %s is left out: %s", self._path, name, error)
+            # Private ones are Keras's own, such as the step of `adapt`, which takes an iterator.
+            level = logging.DEBUG if name.startswith("_") else logging.WARNING
+            _log.log(level, "%s: function %s is left out: %s", self._path, name, error)
             return None
         captured = [self._captured(n) for n in about.bound_inputs]
         library = self._library

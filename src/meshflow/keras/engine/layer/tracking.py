@@ -25,7 +25,7 @@ _SKIPPED = frozenset(
             "_dtype_policy",
         ),
         *("optimizer", "compiled_loss", "compiled_metrics", "history", "_input_spec", "_untracked"),
-        "_tracker",
+        *("_tracker", "_compile_arguments"),
     )
 )
 

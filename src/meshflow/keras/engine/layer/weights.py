@@ -117,7 +117,9 @@ class LayerWeights(WeightValues, Tracks):
                 )
             initializer = "glorot_uniform" if kind.is_floating else "zeros"
         initialize = initializers.get(initializer)
-        sizes = _weight_shape(self.name, name, shape)
+        sizes = _weight_shape(self.name, name, shape, initialize)
+        # With sizes that change, the initializer says how large the weight is at first.
+        changing: dict[str, Any] = {"shape": sizes} if None in sizes else {}
         dims = kwargs.pop("dims", None)
         layout = kwargs.pop("layout", None) or layout_for(self, name, sizes, dims)
         autocast = kwargs.pop("experimental_autocast", True)
@@ -132,7 +134,7 @@ class LayerWeights(WeightValues, Tracks):
             return _call_initializer(initialize, sizes, kind)
 
         initial: Any = initial_value
-        if context.shapes_only and (trainable or math.prod(sizes) > _SMALL):
+        if context.shapes_only and not changing and (trainable or math.prod(sizes) > _SMALL):
             initial = jax.ShapeDtypeStruct(sizes, kind.dtype)
         with init_scope(), laid(layout):
             variable = getter(
@@ -143,6 +145,7 @@ class LayerWeights(WeightValues, Tracks):
                 synchronization=synchronization,
                 aggregation=aggregation,
                 dtype=kind,
+                **changing,
             )
         if layout is not None and not hasattr(variable, "_slot_layout"):
             variable._layout = layout
@@ -268,9 +271,9 @@ class LayerWeights(WeightValues, Tracks):
         return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in self.weights)
 
 
-def _weight_shape(layer: str, name: str | None, shape: Any) -> tuple[int, ...]:
+def _weight_shape(layer: str, name: str | None, shape: Any, initialize: Any) -> tuple[Any, ...]:
     sizes = TensorShape(() if shape is None else shape).as_list()
-    if None in sizes:
+    if None in sizes and isinstance(initialize, initializers.Initializer):
         raise ValueError(
             f"Layer {layer}: weight {name} has the undefined shape {tuple(sizes)}. The last dimension of the inputs "
             "must be known when a layer is built; give the model an `input_shape`."

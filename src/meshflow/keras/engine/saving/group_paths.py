@@ -31,12 +31,14 @@ class Style(NamedTuple):
       order: names of an object's attributes, in the order in which they are followed.
       counts_seen: whether members that were met before take a number, too.
       is_keras_3: whether lists in lists are followed, and attributes have Keras 3's names.
+      repeats: whether a layer's attribute that is a sublayer's weight is the layer's, too.
     """
 
     snake: Callable[[str], str]
     order: Callable[[Any, list[str]], list[str]]
     counts_seen: bool
     is_keras_3: bool = False
+    repeats: bool = True
 
 
 def snake_case(name: str) -> str:
@@ -59,18 +61,27 @@ def _graphs_first(value: Any, names: list[str]) -> list[str]:
 KERAS_2 = Style(snake_case, lambda _, names: sorted(names, reverse=True), counts_seen=False)
 KERAS_3 = Style(snake_case, _graphs_first, counts_seen=True, is_keras_3=True)
 # What Meshflow wrote before it followed Keras 2 in this.
-EARLIER = Style(registry.snake_case, _layers_first, counts_seen=True)
+EARLIER = (
+    KERAS_2._replace(repeats=False),
+    Style(registry.snake_case, _layers_first, counts_seen=True, repeats=False),
+)
 
 
-def walk(model: Any, style: Style) -> Iterator[tuple[str, list[Any]]]:
-    """Paths of groups and the variables in each.
+def walk(model: Any, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Paths of groups and the variables in each, by their names there.
 
     Args:
       model: a model or layer.
       style: how they are named.
     """
     for path, item in owned(model, style):
-        yield f"{path}/vars".lstrip("/"), _own_variables(item)
+        named = getattr(item, "_weights_in_files", None)
+        found = named() if named else _by_number(_own_variables(item, style))
+        yield f"{path}/vars".lstrip("/"), found
+
+
+def _by_number(variables: list[Any]) -> dict[str, Any]:
+    return {str(i): variable for i, variable in enumerate(variables)}
 
 
 def owned(model: Any, style: Style) -> Iterator[tuple[str, Any]]:
@@ -134,9 +145,11 @@ def _has_layers(value: Any) -> bool:
     )
 
 
-def _own_variables(value: Any) -> list[Any]:
-    """A layer's variables that no sublayer has, trainable ones first."""
+def _own_variables(value: Any, style: Style) -> list[Any]:
+    """A layer's variables that no sublayer has, or that it refers to itself, trainable ones first."""
     nested = {id(w) for layer in _sublayers(_attributes(value)) for w in _weights_of(layer)}
+    if style.repeats:
+        nested -= {id(v) for v in getattr(value, "__dict__", {}).values()}
     weights = _weights_of(value)
     # Of models those of metrics are left out.
     weights = getattr(value, "_saved_weights", weights) if weights else []

@@ -62,13 +62,11 @@ def read_names(group: Any, key: str) -> list[str]:
 
 
 def layer_weights(layer: Any) -> list[Any]:
-    """A layer's weights in the order of the files: of models layer by layer, else trainable first.
+    """A layer's weights in the order of the files: those that are trained first, of models inside, too.
 
     Args:
       layer: a layer or model.
     """
-    if hasattr(layer, "layers"):
-        return whole_variables(layer.weights)
     return whole_variables([*layer.trainable_weights, *layer.non_trainable_weights])
 
 
@@ -93,7 +91,7 @@ def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) ->
       ValueError: for a value of another shape.
     """
     for variable, value in pairs:
-        if tuple(variable.shape) != tuple(value.shape):
+        if not variable.shape.is_compatible_with(value.shape):
             message = f"{where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored value has shape {tuple(value.shape)}."
             if not skip_mismatch:
                 raise ValueError(message)

@@ -27,7 +27,7 @@ def can_hold(model: Any) -> bool:
     Args:
       model: the model.
     """
-    reached = {id(w) for _, variables in walk(model, KERAS_2) for w in variables}
+    reached = {id(w) for _, variables in walk(model, KERAS_2) for w in variables.values()}
     return all(id(w) in reached for w in whole_variables(model._saved_weights))
 
 
@@ -41,16 +41,20 @@ def write_model(model: Any, group: Any) -> None:
     places: dict[tuple[int, ...], str] = {}
     for path, variables in walk(model, KERAS_2):
         own = group.require_group(path)
-        places[tuple(map(id, variables))] = path
-        for i, variable in enumerate(variables):
+        places[_identity(variables)] = path
+        for key, variable in variables.items():
             value = np.asarray(variable.numpy())
             own.create_dataset(
-                str(i), data=value.astype("float32") if value.dtype.kind == "V" else value
+                key, data=value.astype("float32") if value.dtype.kind == "V" else value
             )
     for path, variables in walk(model, KERAS_3):
-        place = places.get(tuple(map(id, variables)))
+        place = places.get(_identity(variables))
         if variables and place is not None and path not in group:
             group[path] = group[place]
+
+
+def _identity(variables: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(map(id, variables.values()))
 
 
 def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
@@ -68,34 +72,38 @@ def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
         raise ValueError(
             "The file has the layout of Keras 2.12, which only that version reads: save it again as .h5."
         )
-    walks = [list(walk(model, style)) for style in (KERAS_2, KERAS_3, EARLIER)]
+    walks = [list(walk(model, style)) for style in (KERAS_2, KERAS_3, *EARLIER)]
     # Which version wrote the file, the paths in it tell.
     for path, variables in max(walks, key=lambda found: _fitting(found, group)):
-        stored = _numbered(group, path)
-        if len(stored) != len(variables):
-            if skip_mismatch:
+        stored = _stored(group, path, variables)
+        if set(stored) != set(variables):
+            # What has a name is in the configuration, too.
+            if skip_mismatch or not (stored or any(key.isdigit() for key in variables)):
                 continue
             raise ValueError(
                 f"Weight count mismatch at {path!r}: model {model.name} has {len(variables)} weights there, the file {len(stored)}."
             )
-        values = [np.asarray(stored[str(i)]) for i in range(len(variables))]
-        assign(list(zip(variables, values, strict=True)), skip_mismatch, path)
+        pairs = [(variable, np.asarray(stored[key])) for key, variable in variables.items()]
+        assign(pairs, skip_mismatch, path)
 
 
-def _fitting(found: list[tuple[str, list[Any]]], group: Any) -> int:
+def _fitting(found: list[tuple[str, dict[str, Any]]], group: Any) -> int:
     """How many weights a file has where they are looked for."""
     fits = 0
     for path, variables in found:
-        stored = _numbered(group, path)
-        shapes = [getattr(stored.get(str(i)), "shape", None) for i in range(len(variables))]
-        same = shapes == [tuple(v.shape) for v in variables]
-        fits += len(variables) if same and len(stored) == len(variables) else 0
+        stored = _stored(group, path, variables)
+        if set(stored) == set(variables) and all(
+            variable.shape.is_compatible_with(stored[key].shape)
+            for key, variable in variables.items()
+        ):
+            fits += len(variables)
     return fits
 
 
-def _numbered(group: Any, path: str) -> dict[str, Any]:
-    """The weights of a place; what has a name there belongs to a vocabulary."""
-    return {name: value for name, value in group.get(path, {}).items() if name.isdigit()}
+def _stored(group: Any, path: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The weights of a place; another one with a name belongs to a vocabulary."""
+    found = group.get(path, {}).items()
+    return {name: value for name, value in found if name.isdigit() or name in wanted}
 
 
 # Where that is which Keras 2 has no place for, as a loss scale.

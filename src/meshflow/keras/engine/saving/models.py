@@ -15,6 +15,7 @@ from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
+from meshflow.keras import registry
 from meshflow.keras.engine.layer.helpers import as_tuples
 from meshflow.keras.engine.saving import (
     building,
@@ -231,7 +232,7 @@ def _write_archive(
         zipfile.ZipFile(part, "w") as archive,
     ):
         _write_weights(model, weights, optimizer, keras_version)
-        for name, content in _described(meta, optimizer, keras_version).items():
+        for name, content in _described(model, meta, optimizer, keras_version).items():
             archive.writestr(name, content)
         member = zipfile.ZipInfo("model.weights.h5", time.localtime()[:6])
         member.file_size = weights.seek(0, os.SEEK_END)
@@ -241,9 +242,18 @@ def _write_archive(
             shutil.copyfileobj(weights, target, _CHUNK)
 
 
-def _described(meta: dict[str, Any], optimizer: Any, keras_version: int) -> dict[str, str]:
+def _found_by(cls: type) -> dict[str, Any]:
+    """What Keras finds a model's class by: its own classes by their module, others by their registered names."""
+    if registry.public_module(cls) is None:
+        return {"module": cls.__module__, "registered_name": registry.get_registered_name(cls)}
+    return {"module": "keras", "registered_name": None}
+
+
+def _described(
+    model: Any, meta: dict[str, Any], optimizer: Any, keras_version: int
+) -> dict[str, str]:
     """What a `.keras` file says of its model, by member."""
-    config = {"module": "keras", "registered_name": None, **meta["model_config"]}
+    config = {**_found_by(type(model)), **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
     if meta["built_shape"] is not None:

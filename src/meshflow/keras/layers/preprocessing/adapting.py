@@ -40,6 +40,8 @@ class PreprocessingLayer(Layer):
     runs_on_host = False
     # Whether `call` takes a list of tensors, which must stay one.
     _takes_list = False
+    # Whether what is learnt depends on how many rows are seen together.
+    _learns_by_batches = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -80,7 +82,9 @@ class PreprocessingLayer(Layer):
         """
         if self.built:
             self.reset_state()
-        for number, (batch, shape) in enumerate(_batches(data, batch_size)):
+        for number, (batch, shape) in enumerate(
+            _batches(data, batch_size, self._learns_by_batches)
+        ):
             if steps is not None and number >= steps:
                 break
             self._build_for(shape)
@@ -182,7 +186,9 @@ def host_values(tensor: Any, what: str) -> np.ndarray:
     return convert_to_tensor(tensor)._concrete(what)
 
 
-def _batches(data: Any, batch_size: int | None) -> Iterator[tuple[Tensor, TensorShape]]:
+def _batches(
+    data: Any, batch_size: int | None, small: bool
+) -> Iterator[tuple[Tensor, TensorShape]]:
     """Batches of data, and each one's shape, with None for sizes that may vary."""
     spec = getattr(data, "element_spec", None)
     if spec is not None:
@@ -202,8 +208,7 @@ def _batches(data: Any, batch_size: int | None) -> Iterator[tuple[Tensor, Tensor
             yield tensor, TensorShape([])
             return
         size = batch_size or 32
-        if batch_size is None and values.dtype != object:
-            # What is learnt does not depend on how many rows are seen together.
+        if batch_size is None and values.dtype != object and not small:
             size = max(len(values), 1)
         for first in range(0, len(values), size):
             part = values[first : first + size]

@@ -27,7 +27,8 @@ class Discretization(EncodingLayer):
     Args:
       bin_boundaries: ends of the ranges, ascending; n of them make n + 1 ranges.
       num_bins: how many ranges `adapt` makes, with about equally many numbers in each.
-      epsilon: accepted; the quantiles that `adapt` finds are exact.
+      epsilon: how far the share of numbers below an end may be from what is wanted; `adapt` keeps about
+        `1 / epsilon` numbers of all that it sees.
       output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
       sparse: not available.
       **kwargs: arguments of `Layer`; `bins` is the old name of `num_bins` or `bin_boundaries`.
@@ -47,6 +48,8 @@ class Discretization(EncodingLayer):
       >>> layer([-0.5, 0.0, 3.0]).numpy().tolist()
       [0, 1, 2]
     """
+
+    _learns_by_batches = True
 
     def __init__(
         self,
@@ -78,13 +81,13 @@ class Discretization(EncodingLayer):
         self.num_bins, self.epsilon = num_bins, epsilon
         self.output_mode, self.sparse = mode, sparse
         self.summary: Any = None
-        self._looked_at: list[np.ndarray] = []
 
     def build(self, input_shape: Any) -> None:
-        """Creates the weight that holds learnt boundaries: row 0, where row 1 is not 0."""
+        """Creates the weight that tells what was seen: numbers, ascending, and how many each stands for."""
         if self.input_bin_boundaries is None:
-            shape = (2, max((self.num_bins or 1) - 1, 0))
-            self.summary = self.add_weight("summary", shape, "float32", "zeros", trainable=False)
+            self.summary = self.add_weight(
+                "summary", (2, None), "float32", _nothing_seen, trainable=False
+            )
         self.built = True
 
     @property
@@ -92,11 +95,11 @@ class Discretization(EncodingLayer):
         """The ends of the ranges; none before `adapt`."""
         if self.input_bin_boundaries is not None:
             return sorted(self.input_bin_boundaries)
-        if self.summary is None:
+        if self.summary is None or not self.num_bins:
             return []
         with init_scope():
-            places, known = np.asarray(self.summary.numpy())
-        return [float(p) for p in places[known > 0]]
+            seen = np.asarray(self.summary.numpy())
+        return [float(end) for end in _compressed(seen, 1.0 / self.num_bins)[0, :-1]]
 
     def update_state(self, data: Any) -> None:
         """Looks at a batch.
@@ -111,23 +114,18 @@ class Discretization(EncodingLayer):
             )
         if not self.built:
             raise RuntimeError("`build` must be called before `update_state`.")
-        self._looked_at.append(host_values(data, "data to adapt to").reshape(-1))
-
-    def finalize_state(self) -> None:
-        """Sets the boundaries at quantiles of the numbers."""
-        if self.input_bin_boundaries is not None or not self.built or not self._looked_at:
-            return
-        values = np.sort(np.concatenate(self._looked_at).astype(np.float64))
-        below = np.arange(1, len(values) + 1) / len(values)
-        wanted = np.arange(1, self.num_bins or 1) / (self.num_bins or 1)
-        ends = np.interp(wanted, below, values)
-        self.summary.assign(np.stack([ends, np.ones_like(ends)]))
+        values = np.sort(host_values(data, "data to adapt to").reshape(-1).astype(np.float32))
+        each = int(np.float32(len(values)) / np.float32(1.0 / self.epsilon))
+        picked = values[each :: max(each, 1)]
+        seen = np.stack([picked, np.full_like(picked, max(each, 1))])
+        seen = np.concatenate([seen, self.summary.numpy()], axis=1)
+        order = np.argsort(seen[0], kind="stable")
+        self.summary.assign(_compressed(seen[:, order], self.epsilon))
 
     def reset_state(self) -> None:
         """Forgets what was learnt."""
-        self._looked_at = []
         if self.summary is not None:
-            self.summary.assign(np.zeros(tuple(self.summary.shape)))
+            self.summary.assign(_nothing_seen())
 
     def call(self, inputs: Any) -> Any:
         """The numbers of the ranges, encoded."""
@@ -160,3 +158,19 @@ class Discretization(EncodingLayer):
             "output_mode": self.output_mode,
             "sparse": self.sparse,
         }
+
+
+def _nothing_seen(shape: Any = None, dtype: Any = None) -> np.ndarray:
+    return np.zeros((2, 0), np.float32)
+
+
+def _compressed(seen: np.ndarray, share: float) -> np.ndarray:
+    """A summary of numbers in fewer ones, each of which ends a `share` of all that were seen."""
+    if seen.shape[1] * share < 1:
+        return seen
+    ends = share + np.arange(0.0, 1.0, share)
+    count = seen[1].cumsum()
+    below = count / count[-1]
+    reached = np.interp(ends, below, count)
+    kept = [np.interp(ends, below, seen[0]), np.diff(reached, prepend=0.0)]
+    return np.stack(kept).astype(np.float32)

@@ -7,13 +7,15 @@ those of unknown tokens, followed by the tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.io import gfile
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
@@ -55,6 +57,9 @@ class IndexLookup(EncodingLayer):
         _check_arguments(max_tokens, num_oov_indices, invert, mode, output_mode, pad_to_max_tokens)
         refuse_sparse(sparse, mode)
         self._size_to_come = kwargs.pop("vocabulary_size", None)
+        # SavedModels of Keras keep the vocabulary elsewhere, and say here that it was given.
+        given = kwargs.pop("has_input_vocabulary", vocabulary is not None)
+        kwargs.pop("has_static_table", None)
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         self.invert = invert
@@ -73,14 +78,16 @@ class IndexLookup(EncodingLayer):
                 f"Received: idf_weights={idf_weights} and output_mode={output_mode}"
             )
         self._tokens: list[Any] = []
-        self._idf: np.ndarray | None = None
         self._numbers: dict[Any, int] = {}
+        if mode == "tf_idf":
+            # Of all numbers, those of unknown tokens included; as many as the vocabulary makes there be.
+            self.idf_weights = Variable(
+                np.zeros(self._first), trainable=False, dtype=self.compute_dtype, shape=[None]
+            )
         self.reset_state()
         if vocabulary is not None:
             self.set_vocabulary(vocabulary, idf_weights)
-            self._given = True
-        else:
-            self._given = False
+        self._given = given
 
     # ---- what a token is -------------------------------------------------------------------
 
@@ -169,6 +176,18 @@ class IndexLookup(EncodingLayer):
             )
         self._set(tokens, weights)
 
+    def restore_tokens(self, table: Mapping[Any, Any]) -> None:
+        """Sets the tokens to those of a saved table; weights of 'tf_idf' stay, which files hold beside it.
+
+        Args:
+          table: the number of each token, or with `invert` the token of each number.
+        """
+        if self.invert:
+            numbered = sorted(table.items())
+        else:
+            numbered = sorted((number, token) for token, number in table.items())
+        self._set([self.token_of(token) for _, token in numbered], None)
+
     def _check_tokens(self, tokens: list[Any], special: list[Any]) -> None:
         repeated = [token for token, count in Counter(tokens).items() if count > 1]
         if repeated:
@@ -199,7 +218,8 @@ class IndexLookup(EncodingLayer):
             self._numbers.setdefault(self.key_of(self.mask_token), 0 if self._masks else -1)
         if weights is not None:
             unknown = np.full(self.num_oov_indices, weights.mean() if len(weights) else 0.0)
-            self._idf = np.concatenate([unknown, weights]).astype(np.float32)
+            known = np.concatenate([unknown, weights]).astype(np.float32)
+            self.idf_weights.assign(np.pad(known, (0, max(self._depth - len(known), 0))))
         self._changed()
 
     def _changed(self) -> None:
@@ -218,7 +238,7 @@ class IndexLookup(EncodingLayer):
         self._counts: Counter[Any] = Counter()
         self._documents: Counter[Any] = Counter()
         self._document_count = 0
-        self._tokens, self._numbers, self._idf = [], {}, None
+        self._tokens, self._numbers = [], {}
 
     def update_state(self, data: Any) -> None:
         """Counts the tokens of a batch.
@@ -296,7 +316,8 @@ class IndexLookup(EncodingLayer):
 
     def encode(self, numbers: Any) -> Any:
         """Numbers of tokens as `output_mode` wants them."""
-        return encoded(numbers, self.output_mode, self._depth, self.output_dtype(), self._idf)
+        weights = self._idf if self.output_mode == "tf_idf" else None
+        return encoded(numbers, self.output_mode, self._depth, self.output_dtype(), weights)
 
     def _inverted(self, inputs: Any) -> Tensor:
         raise NotImplementedError
@@ -304,8 +325,6 @@ class IndexLookup(EncodingLayer):
     @property
     def _depth(self) -> int:
         if self.pad_to_max_tokens and self.max_tokens is not None and self.output_mode != "int":
-            if self._idf is not None and len(self._idf) < self.max_tokens:
-                self._idf = np.pad(self._idf, (0, self.max_tokens - len(self._idf)))
             return self.max_tokens
         return self._expected_size()
 
@@ -321,20 +340,35 @@ class IndexLookup(EncodingLayer):
         depth = None if self.output_mode == "int" else self._depth
         return encoded_shape(input_shape, self.output_mode, depth)
 
+    @property
+    def _idf(self) -> np.ndarray:
+        with init_scope():
+            return np.asarray(self.idf_weights.numpy())
+
+    @property
+    def _idf_of_tokens(self) -> np.ndarray | None:
+        if self.output_mode != "tf_idf":
+            return None
+        return self._idf[self.num_oov_indices :][: len(self._tokens)]
+
+    def _weights_in_files(self) -> dict[str, Variable]:
+        """The weights by the names that files of Keras give them in the layer's group."""
+        return {"idf_weights": self.idf_weights} if self.output_mode == "tf_idf" else {}
+
     def get_weights(self) -> list[np.ndarray]:
-        """The learnt vocabulary, as one array; nothing when it was given."""
-        if self._given or not self._tokens:
+        """The learnt vocabulary, as one array, and for 'tf_idf' its weights; when it was given, all weights."""
+        if self._given:
+            return super().get_weights()
+        if not self._tokens:
             return []
-        learnt = [np.asarray(self.get_vocabulary(False))]
-        return (
-            learnt
-            if self._idf is None
-            else [*learnt, self._idf[self.num_oov_indices :][: len(self._tokens)]]
-        )
+        weights = self._idf_of_tokens
+        return [np.asarray(self.get_vocabulary(False)), *([] if weights is None else [weights])]
 
     def set_weights(self, weights: list[Any]) -> None:
         """Sets what `get_weights` gave."""
-        if weights:
+        if self._given:
+            super().set_weights(weights)
+        elif weights:
             self.set_vocabulary(weights[0], weights[1] if len(weights) > 1 else None)
 
     def get_config(self) -> dict[str, Any]:
@@ -343,12 +377,7 @@ class IndexLookup(EncodingLayer):
         if isinstance(vocabulary, str):
             vocabulary = self.get_vocabulary(False)
         elif vocabulary is None and self._tokens:
-            vocabulary = self.get_vocabulary(False)
-            weights = (
-                None
-                if self._idf is None
-                else self._idf[self.num_oov_indices :][: len(self._tokens)].tolist()
-            )
+            vocabulary, weights = self.get_vocabulary(False), _plain(self._idf_of_tokens)
         return {
             **super().get_config(),
             "invert": self.invert,

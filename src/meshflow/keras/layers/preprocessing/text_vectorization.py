@@ -106,7 +106,9 @@ class TextVectorization(EncodingLayer):
             raise ValueError(
                 f"`TextVectorization` may only have a dtype of string. Received dtype: {kind}."
             )
-        size = kwargs.pop("vocabulary_size", None)
+        of_vocabulary = {
+            k: kwargs.pop(k) for k in ("vocabulary_size", "has_input_vocabulary") if k in kwargs
+        }
         super().__init__(dtype="string", **kwargs)
         mode = mode_of(output_mode, ("int", "multi_hot", "count", "tf_idf"), "TextVectorization")
         self.standardize = _option(standardize, _STANDARDS, "standardize")
@@ -128,7 +130,7 @@ class TextVectorization(EncodingLayer):
         self.output_sequence_length = output_sequence_length
         self.pad_to_max_tokens, self.sparse, self.ragged = pad_to_max_tokens, sparse, ragged
         self.encoding = encoding
-        self._lookup = StringLookup(
+        self._lookup_layer = StringLookup(
             max_tokens=max_tokens,
             vocabulary=vocabulary,
             idf_weights=idf_weights,
@@ -137,7 +139,7 @@ class TextVectorization(EncodingLayer):
             output_mode=mode,
             sparse=sparse,
             encoding=encoding,
-            vocabulary_size=size,
+            **of_vocabulary,
         )
 
     # ---- the vocabulary --------------------------------------------------------------------
@@ -148,38 +150,41 @@ class TextVectorization(EncodingLayer):
         Args:
           include_special_tokens: whether '' and '[UNK]' come first.
         """
-        return self._lookup.get_vocabulary(include_special_tokens)
+        return self._lookup_layer.get_vocabulary(include_special_tokens)
 
     def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
         """Sets the words; arguments and errors as for `StringLookup`."""
-        self._lookup.set_vocabulary(vocabulary, idf_weights)
+        self._lookup_layer.set_vocabulary(vocabulary, idf_weights)
 
     def vocabulary_size(self) -> int:
         """How many numbers there are, those of padding and unknown words included."""
-        return self._lookup.vocabulary_size()
+        return self._lookup_layer.vocabulary_size()
 
     def update_state(self, data: Any) -> None:
         """Counts the words of a batch of texts."""
         rows, _ = self._rows(data)
-        if self._lookup._given:
-            self._lookup.update_state(data)
-        self._lookup.count_rows(rows)
+        if self._lookup_layer._given:
+            self._lookup_layer.update_state(data)
+        self._lookup_layer.count_rows(rows)
 
     def finalize_state(self) -> None:
         """Makes the vocabulary of what was counted."""
-        self._lookup.finalize_state()
+        self._lookup_layer.finalize_state()
 
     def reset_state(self) -> None:
         """Forgets what was learnt."""
-        self._lookup.reset_state()
+        self._lookup_layer.reset_state()
+
+    def _weights_in_files(self) -> dict[str, Any]:
+        return self._lookup_layer._weights_in_files()
 
     def get_weights(self) -> list[np.ndarray]:
-        """The learnt vocabulary, as one array; nothing when it was given."""
-        return self._lookup.get_weights()
+        """As those of `StringLookup`."""
+        return self._lookup_layer.get_weights()
 
     def set_weights(self, weights: list[Any]) -> None:
         """Sets what `get_weights` gave."""
-        self._lookup.set_weights(weights)
+        self._lookup_layer.set_weights(weights)
 
     def exported_steps(self, rank: int) -> list[list[Any]]:
         """What it does, as steps that files can hold (`saved_model/text.py`).
@@ -208,7 +213,7 @@ class TextVectorization(EncodingLayer):
         if standard.endswith("strip_punctuation"):
             steps.append(["remove", _PUNCTUATION.decode()])
         pad = ["pad", self.output_sequence_length, self._filler]
-        return [*steps, ["split"], self._lookup.look_step(), pad]
+        return [*steps, ["split"], self._lookup_layer.look_step(), pad]
 
     # ---- calling ---------------------------------------------------------------------------
 
@@ -249,16 +254,16 @@ class TextVectorization(EncodingLayer):
 
     def call(self, inputs: Any) -> Any:
         """Numbers or vectors for texts of shape [], [batch] or [batch, 1]."""
-        self._lookup._check_ready()
+        self._lookup_layer._check_ready()
         if saving(inputs) is not None:
             return self._recorded(inputs)
         rows, shape = self._rows(inputs)
-        numbers = self._padded([self._lookup.find_row(row) for row in rows])
+        numbers = self._padded([self._lookup_layer.find_row(row) for row in rows])
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
             numbers = numbers.reshape(-1, 1) if self.output_mode == "int" else numbers
         if not shape:
             numbers = numbers[0]
-        return self._lookup.encode(Tensor(numbers))
+        return self._lookup_layer.encode(Tensor(numbers))
 
     def _recorded(self, texts: Any) -> Any:
         """What the function that is being saved will give."""
@@ -269,7 +274,7 @@ class TextVectorization(EncodingLayer):
             steps = self._steps(standard, len(texts.shape))
         except NotImplementedError as error:
             raise Unrecordable(str(error)) from error
-        return self._lookup.encode(stepped(texts, steps))
+        return self._lookup_layer.encode(stepped(texts, steps))
 
     @property
     def _filler(self) -> int:
@@ -293,14 +298,14 @@ class TextVectorization(EncodingLayer):
         """[batch, output_sequence_length], or [batch, size of the vocabulary]."""
         sizes = TensorShape(input_shape).as_list()
         if self.output_mode != "int":
-            return TensorShape([*sizes[:1], self._lookup._depth])
+            return TensorShape([*sizes[:1], self._lookup_layer._depth])
         if self.split is None and len(sizes) > 1:
             return TensorShape(sizes)
         return TensorShape([*sizes[:1], self.output_sequence_length])
 
     def get_config(self) -> dict[str, Any]:
         """The configuration; a learnt vocabulary is part of it, so that a saved model has it."""
-        known = self._lookup.get_config()
+        known = self._lookup_layer.get_config()
         return {
             **super().get_config(),
             "max_tokens": self.max_tokens,
@@ -315,7 +320,7 @@ class TextVectorization(EncodingLayer):
             "vocabulary": known["vocabulary"],
             "idf_weights": known["idf_weights"],
             "encoding": self.encoding,
-            "vocabulary_size": self._lookup._expected_size(),
+            "vocabulary_size": self._lookup_layer._expected_size(),
         }
 
 
