@@ -315,7 +315,7 @@ class TextVectorization(EncodingLayer):
             "vocabulary": known["vocabulary"],
             "idf_weights": known["idf_weights"],
             "encoding": self.encoding,
-            "vocabulary_size": self._lookup._expected_size(),
+            "vocabulary_size": self._lookup._stated_size(),
         }
 
 
