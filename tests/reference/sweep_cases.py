@@ -50,8 +50,8 @@ OBJECTS = {
     "metrics": """
         Accuracy('acc',dtype='float64') AUC(multi_label=True,num_thresholds=3) BinaryAccuracy(threshold=0.25)
         CategoricalHinge() CosineSimilarity(axis=1) F1Score('micro',0.5)
-        IoU(3,[0,1],ignore_class=1) MeanTensor(shape=(2,)) Precision([0.25,0.5],class_id=1)
-        PrecisionAtRecall(0.5,num_thresholds=5) R2Score() SensitivityAtSpecificity(0.5) SparseTopKCategoricalAccuracy(3)
+        MeanTensor(shape=(2,)) Precision([0.25,0.5],class_id=1)
+        R2Score() SparseTopKCategoricalAccuracy(3)
         Sum(dtype='float64') TrueNegatives(thresholds=[0.5])""",
     "optimizers": """
         Adadelta() Adafactor() Adam(0.5,amsgrad=True) AdamW(0.5,use_ema=True) Adamax() Lion() Nadam()
