@@ -50,7 +50,7 @@ OBJECTS = {
     "metrics": """
         Accuracy('acc',dtype='float64') AUC(multi_label=True,num_thresholds=3) BinaryAccuracy(threshold=0.25)
         CategoricalHinge() CosineSimilarity(axis=1) F1Score('micro',0.5)
-        MeanTensor(shape=(2,)) Precision([0.25,0.5],class_id=1)
+        Precision([0.25,0.5],class_id=1)
         R2Score() SparseTopKCategoricalAccuracy(3)
         Sum(dtype='float64') TrueNegatives(thresholds=[0.5])""",
     "optimizers": """
