@@ -13,13 +13,13 @@ ALL = {"start": None, "stop": None, "step": None}
 # What tf-keras 2.21 writes for the last op: its function, and the call without arguments that are as they are by default.
 CASES = {
     "a dtype": (lambda a, b: tf.cast(a, tf.float16), "cast", [*A, {"dtype": "float16"}]),
-    "a tensor as argument": (lambda a, b: a - b, "math.subtract", [*A, {"y": B}]),
-    "a number first": (lambda a, b: 1 - a, "math.subtract", ["_CONSTANT_VALUE", -1, 1.0, {"y": A}]),
-    "a constant": (lambda a, b: a * np.float32([1, 2, 3]), "math.multiply", [*A, {"y": [1.0, 2.0, 3.0]}]),
+    "a tensor as argument": (lambda a, b: a - b, "math.subtract", [*A, {"y": B, "name": None}]),
+    "a number first": (lambda a, b: 1 - a, "math.subtract", ["_CONSTANT_VALUE", -1, 1.0, {"y": A, "name": None}]),
+    "a constant": (lambda a, b: a * np.float32([1, 2, 3]), "math.multiply", [*A, {"y": [1.0, 2.0, 3.0], "name": None}]),
     "a list of tensors": (lambda a, b: tf.concat([a, b], -1), "concat", [[*A, {"axis": -1}], [*B, {"axis": -1}]]),
     "one tensor": (lambda a, b: tf.reduce_mean(a, axis=1), "math.reduce_mean", [*A, {"axis": 1}]),
     "by another name": (lambda a, b: tf.split(a, 3, -1)[0], "split", [*A, {"num_or_size_splits": 3, "axis": -1}]),
-    "an operator of two meanings": (lambda a, b: (a > 0) & (b > 0), "math.logical_and", ["tf.math.greater", 0, 0, {"y": ["tf.math.greater_1", 0, 0]}]),
+    "an operator of two meanings": (lambda a, b: (a > 0) & (b > 0), "math.logical_and", ["tf.math.greater", 0, 0, {"y": ["tf.math.greater_1", 0, 0], "name": None}]),
     "a choice": (lambda a, b: tf.where(a > 0, a, b), "where", ["tf.math.greater", 0, 0, {"x": A, "y": B}]),
     "sums of rows": (lambda a, b: tf.math.unsorted_segment_sum(a, tf.cast(b, tf.int32)[:, 0], 5), "math.unsorted_segment_sum", [*A, {"segment_ids": ["tf.__operators__.getitem", 0, 0], "num_segments": 5}]),
     "places": (lambda a, b: tf.where(a > 0), "where", ["tf.math.greater", 0, 0, {}]),

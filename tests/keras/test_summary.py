@@ -29,14 +29,18 @@ def test_columns_and_rows_that_are_too_long():
         " a_long_name (BatchNormaliz  (None, 4)                 16        ",
         " ation)                                                          ",
     ]
-    assert rows[-4:-1] == ["Total params: 32", "Trainable params: 24", "Non-trainable params: 8"]
+    assert rows[-4:-1] == [
+        "Total params: 32 (128.00 Byte)",
+        "Trainable params: 24 (96.00 Byte)",
+        "Non-trainable params: 8 (32.00 Byte)",
+    ]
 
 
 def test_several_sources_are_listed_one_a_line():
     given = [tf.keras.Input((2,), name=name) for name in "ab"]
     rows = lines(tf.keras.Model(given, layers.Add(name="sum")(given)))
     at = next(i for i, row in enumerate(rows) if row.startswith(" sum"))
-    assert rows[at].endswith("['a[0][0]',                      ")
+    assert rows[at].endswith("['a[0][0]',                   ")
     assert rows[at + 1].strip() == "'b[0][0]']"
 
 

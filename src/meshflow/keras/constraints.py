@@ -208,7 +208,8 @@ _FAMILY = registry.family(
     "constraint",
     "keras.constraints",
     registry.name_table(
-        MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, nonneg=NonNeg, maxnorm=MaxNorm
+        *(MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, Constraint),
+        **{"nonneg": NonNeg, "maxnorm": MaxNorm},
     ),
 )
 

@@ -349,6 +349,8 @@ class _Optimizers(Family):
 def _until_2_10(identifier: dict[str, Any]) -> bool:
     """Whether a configuration is of an optimizer as they were until TensorFlow 2.10: unless it says otherwise."""
     config = identifier.get("config")
+    if identifier.get("module") == "keras.optimizers.legacy":
+        return True
     if not isinstance(config, dict) or not config:
         return False
     new = (
@@ -371,7 +373,10 @@ _ELSEWHERE = {
     "Model": "keras",
     "Sequential": "keras",
     "Policy": "keras.mixed_precision",
-    "LossScaleOptimizer": "keras.mixed_precision",
+    **dict.fromkeys(
+        ("LossScaleOptimizer", "LossScaleOptimizerV3"),
+        "keras.src.mixed_precision.loss_scale_optimizer",
+    ),
     "RandomFourierFeatures": "keras.layers.experimental",
     "SyncBatchNormalization": "keras.layers.experimental",
     "Functional": "keras.src.engine.functional",
@@ -438,6 +443,22 @@ def everything() -> dict[str, Any]:
     for what in reversed(_ORDER):
         table |= FAMILIES[what].table
     return table
+
+
+def family_of(config: dict[str, Any], otherwise: Family) -> Family:
+    """The family whose module a configuration names: several have classes of one name.
+
+    Args:
+      config: the configuration.
+      otherwise: what is given where no family has that module.
+    """
+    module = config.get("module")
+    if not isinstance(module, str):
+        return otherwise
+    found = (f for f in FAMILIES.values() if f.module == module.removesuffix(".legacy"))
+    family = next(found, otherwise)
+    known = family.find(config["class_name"]) is not None or config.get("registered_name")
+    return family if known and family.module else otherwise
 
 
 def name_table(*classes: Any, **aliases: Any) -> dict[str, Any]:

@@ -111,7 +111,8 @@ class L1(L1L2):
     """
 
     def __init__(self, l1: float = 0.01, **kwargs: Any) -> None:
-        super().__init__(l1=kwargs.pop("l", l1))
+        l1 = kwargs.pop("l", l1)
+        super().__init__(l1=0.01 if l1 is None else l1)
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
@@ -134,7 +135,8 @@ class L2(L1L2):
     """
 
     def __init__(self, l2: float = 0.01, **kwargs: Any) -> None:
-        super().__init__(l2=kwargs.pop("l", l2))
+        l2 = kwargs.pop("l", l2)
+        super().__init__(l2=0.01 if l2 is None else l2)
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 

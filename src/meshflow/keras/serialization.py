@@ -16,6 +16,7 @@ from meshflow.keras import function_code
 from meshflow.keras.registry import (
     Family,
     everything,
+    family_of,
     get_registered_name,
     get_registered_object,
     public_module,
@@ -234,7 +235,7 @@ def _made(config: Any, known: Family, custom_objects: Any) -> Any:
         return {key: _made(value, known, custom_objects) for key, value in config.items()}
     if config["class_name"] in _SPECIAL:
         return _special(config)
-    return as_it_was(known.get(config, custom_objects), config)
+    return as_it_was(family_of(config, known).get(config, custom_objects), config)
 
 
 def as_it_was(obj: Any, config: Any) -> Any:

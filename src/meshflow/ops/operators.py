@@ -45,6 +45,12 @@ UNARY: dict[str, Callable[..., Any]] = {
     "invert": math.logical_or_bitwise_not,
 }
 
+# The methods that `install` defines, but `__pos__`, which computes nothing.
+OPERATOR_METHODS = (
+    *(f"__{name}__" for name in (*BINARY, *COMPARISONS, *UNARY, "eq", "ne")),
+    *(f"__r{name}__" for name in BINARY),
+)
+
 
 def install(cls: type) -> None:
     """Defines the operators as methods of `cls`."""

@@ -19,6 +19,7 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import host_generator
 from meshflow.keras import registry, serialization, settings
+from meshflow.keras.initializers.philox import StatelessRandom
 
 __all__ = [
     "Constant",
@@ -178,8 +179,8 @@ class _Random(Initializer):
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
 
-    def _rng(self) -> np.random.Generator:
-        return host_generator(self.seed)
+    def _rng(self) -> np.random.Generator | StatelessRandom:
+        return host_generator() if self.seed is None else StatelessRandom(int(self.seed))
 
 
 def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -192,9 +193,11 @@ def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _truncated(
-    rng: np.random.Generator, shape: tuple[int, ...], mean: float, stddev: float
+    rng: np.random.Generator | StatelessRandom, shape: tuple[int, ...], mean: float, stddev: float
 ) -> np.ndarray:
     """Normal numbers within two standard deviations: those outside are drawn again."""
+    if isinstance(rng, StatelessRandom):
+        return rng.truncated_normal(shape) * stddev + mean
     values = rng.standard_normal(shape)
     outside = np.abs(values) > 2
     while outside.any():
@@ -512,6 +515,7 @@ _FAMILY = registry.family(
             GlorotUniform,
         ),
         *(GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
+        Initializer,
         zero=Zeros,
         one=Ones,
         normal=RandomNormal,

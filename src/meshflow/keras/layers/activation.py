@@ -60,7 +60,10 @@ class ReLU(_Elementwise):
             raise ValueError(
                 f"ReLU: max_value, negative_slope and threshold cannot be negative (nor the last two None), got {max_value}, {negative_slope}, {threshold}."
             )
-        self.max_value, self.negative_slope, self.threshold = max_value, negative_slope, threshold
+        # As Keras keeps them.
+        self.max_value = None if max_value is None else settings.as_floatx(max_value)
+        self.negative_slope = settings.as_floatx(negative_slope)
+        self.threshold = settings.as_floatx(threshold)
 
     def call(self, inputs: Any) -> Any:
         """The activation."""

@@ -353,8 +353,7 @@ class MultiHeadAttention(Layer):
             "use_bias": self.use_bias,
             "output_shape": self._size,
             "attention_axes": self.attention_axes,
-            **weight_config(self, "kernel", "bias"),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            **weight_config(self, "kernel", "bias", activity=True),
             **self._shapes,
         }
 

@@ -56,8 +56,11 @@ class ZeroPadding(SpatialLayer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        config = {**super().get_config(), "padding": self.padding}
+        config = super().get_config()
         return config_of_sequences(config, "padding") if self.rank == 1 else config
+
+    def _own_config(self) -> dict[str, Any]:
+        return {"padding": self.padding}
 
 
 class Cropping(SpatialLayer):
@@ -86,8 +89,11 @@ class Cropping(SpatialLayer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        config = {**super().get_config(), "cropping": self.cropping}
+        config = super().get_config()
         return config_of_sequences(config, "cropping") if self.rank == 1 else config
+
+    def _own_config(self) -> dict[str, Any]:
+        return {"cropping": self.cropping}
 
 
 class ZeroPadding1D(ZeroPadding):

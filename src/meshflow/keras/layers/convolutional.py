@@ -230,10 +230,7 @@ class Conv(Layer):
             "groups": self.groups,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "bias"),
-            "activity_regularizer": regularizers.serialize(
-                regularizers.get(self.activity_regularizer)
-            ),
+            **weight_config(self, "kernel", "bias", activity=True),
         }
 
 

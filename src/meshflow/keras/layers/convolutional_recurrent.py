@@ -16,7 +16,7 @@ from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import output_size, sizes
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.recurrent import RNN
-from meshflow.keras.layers.recurrent_layers import of_cell
+from meshflow.keras.layers.recurrent_layers import config_with_cell, of_cell
 from meshflow.ops import array, nn
 
 __all__ = ["ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
@@ -209,8 +209,7 @@ class ConvLSTMCell(Layer):
             "activation": activations.serialize(self.activation),
             "recurrent_activation": activations.serialize(self.recurrent_activation),
             "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "recurrent", "bias"),
-            "unit_forget_bias": self.unit_forget_bias,
+            **weight_config(self, "kernel", "recurrent", "bias", flags=("unit_forget_bias",)),
             "dropout": self.dropout,
             "recurrent_dropout": self.recurrent_dropout,
         }
@@ -218,6 +217,8 @@ class ConvLSTMCell(Layer):
 
 class _ConvLSTM(RNN):
     """A `ConvLSTMCell` run over sequences; arguments are the cell's and `RNN`'s."""
+
+    _names_cell = False
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
@@ -336,13 +337,7 @@ class _ConvLSTM(RNN):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        own = ("name", "trainable", "dtype")
-        return {
-            **Layer.get_config(self),
-            **self._run_config(),
-            **{k: v for k, v in self.cell.get_config().items() if k not in own},
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-        }
+        return config_with_cell(self)
 
 
 def _is_list(shape: Any) -> bool:

@@ -138,10 +138,7 @@ class Dense(Layer):
             "units": self.units,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "bias"),
-            "activity_regularizer": regularizers.serialize(
-                regularizers.get(self.activity_regularizer)
-            ),
+            **weight_config(self, "kernel", "bias", activity=True),
         }
 
 
@@ -151,16 +148,33 @@ def _last_axis_product(inputs: Any, kernel: Any) -> Any:
     return math.tensordot(inputs, kernel, 1)
 
 
-def weight_config(layer: Any, *names: str) -> dict[str, Any]:
-    """Configurations of the initializers, regularizers and constraints of weights."""
+def weight_config(
+    layer: Any,
+    *names: str,
+    initialized: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
+    activity: bool = False,
+) -> dict[str, Any]:
+    """Configurations of the initializers, regularizers and constraints of weights, in Keras' order.
+
+    Args:
+      layer: the layer.
+      *names: what the weights are called in its attributes.
+      initialized: further weights that have an initializer only.
+      flags: plain attributes that stand after the initializers.
+      activity: whether the layer's configuration has its `activity_regularizer`, too.
+    """
     config = {}
-    for module, suffix in (
-        (initializers, "initializer"),
-        (regularizers, "regularizer"),
-        (constraints, "constraint"),
-    ):
-        for name in names:
-            config[f"{name}_{suffix}"] = module.serialize(getattr(layer, f"{name}_{suffix}"))
+
+    def describe(module: Any, suffix: str, named: tuple[str, ...]) -> None:
+        for name in named:
+            value = module.get(getattr(layer, f"{name}_{suffix}"))
+            config[f"{name}_{suffix}"] = module.serialize(value)
+
+    describe(initializers, "initializer", (*names, *initialized))
+    config |= {flag: getattr(layer, flag) for flag in flags}
+    describe(regularizers, "regularizer", (*names, "activity") if activity else names)
+    describe(constraints, "constraint", names)
     return config
 
 

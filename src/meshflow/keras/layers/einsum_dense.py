@@ -123,14 +123,11 @@ class EinsumDense(Layer):
         """The configuration."""
         return {
             **super().get_config(),
+            "output_shape": list(self.partial_output_shape),
             "equation": self.equation,
-            "output_shape": tuple(self.partial_output_shape),
             "activation": activations.serialize(self.activation),
             "bias_axes": self.bias_axes,
-            **weight_config(self, "kernel", "bias"),
-            "activity_regularizer": regularizers.serialize(
-                regularizers.get(self.activity_regularizer)
-            ),
+            **weight_config(self, "kernel", "bias", activity=True),
         }
 
 

@@ -108,8 +108,7 @@ class Embedding(Layer):
             **super().get_config(),
             "input_dim": self.input_dim,
             "output_dim": self.output_dim,
-            **weight_config(self, "embeddings"),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            **weight_config(self, "embeddings", activity=True),
             "mask_zero": self.mask_zero,
             "input_length": self.input_length,
         }

@@ -42,7 +42,9 @@ class GatedCell(AbstractRNNCell):
             raise ValueError(
                 f"Received an invalid value for argument `units`, expected a positive integer, got {units}."
             )
-        self.implementation = kwargs.pop("implementation", 2)
+        # With a mask for each gate Keras has one product for each.
+        implementation = kwargs.pop("implementation", 2)
+        self.implementation = 1 if recurrent_dropout else implementation
         super().__init__(**kwargs)
         self.units = int(units)
         self.activation = activations.get(activation)
@@ -153,14 +155,16 @@ class GatedCell(AbstractRNNCell):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
+        gated = hasattr(self, "recurrent_activation")
         config = {**super().get_config(), "units": self.units}
         config["activation"] = activations.serialize(self.activation)
-        config |= {"use_bias": self.use_bias, **weight_config(self, "kernel", "recurrent", "bias")}
-        config |= {"dropout": self.dropout, "recurrent_dropout": self.recurrent_dropout}
-        if hasattr(self, "recurrent_activation"):
+        if gated:
             config["recurrent_activation"] = activations.serialize(self.recurrent_activation)
-            config["implementation"] = self.implementation
-        return config
+        flags = ("unit_forget_bias",) if hasattr(self, "unit_forget_bias") else ()
+        config["use_bias"] = self.use_bias
+        config |= weight_config(self, "kernel", "recurrent", "bias", flags=flags)
+        config |= {"dropout": self.dropout, "recurrent_dropout": self.recurrent_dropout}
+        return config | ({"implementation": self.implementation} if gated else {})
 
 
 class SimpleRNNCell(GatedCell):
@@ -473,7 +477,3 @@ class LSTMCell(GatedCell):
         ) * self.activation(candidate)
         output = self.recurrent_activation(leave) * self.activation(memory)
         return output, [output, memory]
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "unit_forget_bias": self.unit_forget_bias}

@@ -306,9 +306,7 @@ class BatchNormalization(_Scaled):
             "epsilon": self.epsilon,
             "center": self.center,
             "scale": self.scale,
-            **weight_config(self, "beta", "gamma"),
-            "moving_mean_initializer": initializers.serialize(self.moving_mean_initializer),
-            "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
+            **weight_config(self, "beta", "gamma", initialized=("moving_mean", "moving_variance")),
             **({"synchronized": True} if self.synchronized else {}),
         }
 

@@ -65,14 +65,10 @@ class Pooling(SpatialLayer):
             )
         return shape
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {
-            **super().get_config(),
-            "pool_size": self.pool_size,
-            "strides": self.strides,
-            "padding": self.padding,
-        }
+    def _own_config(self) -> dict[str, Any]:
+        size, strides = {"pool_size": self.pool_size}, {"strides": self.strides}
+        padding = {"padding": self.padding}
+        return strides | size | padding if self.rank == 1 else size | padding | strides
 
 
 class MaxPooling1D(Pooling):

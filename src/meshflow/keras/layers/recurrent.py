@@ -13,6 +13,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import recurrent_cells as cells
 from meshflow.keras.layers import steps as time_steps
 from meshflow.keras.layers.gated_cells import GatedCell
@@ -52,6 +53,9 @@ class RNN(Layer):
       >>> layer(tf.ones([2, 5, 4])).shape
       TensorShape([2, 5, 3])
     """
+
+    # Whether the cell's name is part of its weights' names.
+    _names_cell = True
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class RNN(Layer):
             return TensorShape([batch, *TensorShape(shape).as_list()[2:]])
 
         step_shape = nest.map_structure(of_one_step, input_shape) if nested else of_one_step(shape)
-        cells.build_cell(self.cell, step_shape)
+        cells.build_cell(self.cell, step_shape, self._names_cell)
         if self.stateful:
             self._make_states(batch)
         self.built = True
@@ -200,7 +204,13 @@ class RNN(Layer):
             kwargs["constants"] = constants
         if initial_state is not None:
             kwargs["initial_state"] = self._checked_states(initial_state)
-        return super().__call__(inputs, **kwargs)
+        was_built = self.built
+        outputs = super().__call__(inputs, **kwargs)
+        more = nest.flatten([kwargs.get(name) for name in ("initial_state", "constants")])
+        if not was_built and any(isinstance(value, KerasTensor) for value in more):
+            # Symbolic states are inputs to Keras, which notes their shapes.
+            self._build_input_shape = [v.shape for v in (inputs, *more) if v is not None]
+        return outputs
 
     def _checked_states(self, states: Any) -> Any:
         given = list(states) if isinstance(states, (list, tuple)) else [states]

@@ -233,10 +233,10 @@ def initial_state(cell: Any, inputs: Any, batch_size: Any, dtype: Any) -> Any:
     return zero_states(cell.state_size, batch_size, dtype)
 
 
-def build_cell(cell: Any, shape: TensorShape) -> None:
-    """Builds a cell for inputs of one step, under its own name."""
+def build_cell(cell: Any, shape: TensorShape, named: bool = True) -> None:
+    """Builds a cell for inputs of one step, by default under its own name."""
     if isinstance(cell, Layer) and not cell.built:
-        with cell._calling(None):
+        with cell._calling(None, named):
             cell._build_input_shape = shape
             cell.build(shape)
             cell.built = True

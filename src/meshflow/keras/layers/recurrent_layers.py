@@ -34,13 +34,22 @@ class _CellLayer(RNN):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        cell = self.cell.get_config()
-        return {
-            **Layer.get_config(self),
-            **self._run_config(),
-            **{k: v for k, v in cell.items() if k not in ("name", "trainable", "dtype")},
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-        }
+        return config_with_cell(self)
+
+
+def config_with_cell(layer: RNN) -> dict[str, Any]:
+    """The configuration of a layer that is made with its cell's settings.
+
+    Args:
+      layer: the layer.
+    """
+    config = {**Layer.get_config(layer), **layer._run_config()}
+    for key, value in layer.cell.get_config().items():
+        config.setdefault(key, value)
+        if key == "bias_regularizer":
+            regularizer = regularizers.get(layer.activity_regularizer)
+            config["activity_regularizer"] = regularizers.serialize(regularizer)
+    return config
 
 
 def of_cell(name: str) -> property:

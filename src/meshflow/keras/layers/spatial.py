@@ -47,7 +47,11 @@ class SpatialLayer(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "data_format": self.data_format}
+        return {**super().get_config(), **self._own_config(), "data_format": self.data_format}
+
+    def _own_config(self) -> dict[str, Any]:
+        """What stands before the order of the dimensions."""
+        return {}
 
 
 def config_of_sequences(config: dict[str, Any], name: str) -> dict[str, Any]:

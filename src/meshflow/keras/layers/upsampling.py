@@ -31,8 +31,11 @@ class UpSampling(SpatialLayer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        config = {**super().get_config(), "size": self.size}
+        config = super().get_config()
         return config_of_sequences(config, "size") if self.rank == 1 else config
+
+    def _own_config(self) -> dict[str, Any]:
+        return {"size": self.size}
 
 
 class UpSampling1D(UpSampling):

@@ -100,7 +100,8 @@ class TimeDistributed(Wrapper):
         if not self.layer.built:
             shape = TensorShape(inputs.shape).as_list()
             dtype = getattr(inputs, "dtype", None) or self.compute_dtype
-            with self.layer._calling(None):
+            # Keras calls the inner layer's `build`; only models put names before those of their layers' weights.
+            with self.layer._calling(None, named=hasattr(self.layer, "layers")):
                 self.layer._maybe_build(KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype)))
 
 

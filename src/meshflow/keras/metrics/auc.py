@@ -88,6 +88,8 @@ class AUC(ConfusionCounts):
         super().__init__(limits, name, dtype, labels=num_labels if multi_label else None)
         self._apart = multi_label
         self._built = not multi_label or num_labels is not None
+        if multi_label and num_labels is not None:
+            self._build_input_shape = (None, num_labels)
 
     def _add_counts(self, shape: tuple[int, ...]) -> None:
         if self.multi_label and len(shape) == 1:

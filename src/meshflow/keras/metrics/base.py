@@ -15,6 +15,7 @@ from meshflow.core.functions.stateless import call_stateless
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import kept_whole
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
@@ -69,6 +70,10 @@ class Metric(WeightValues):
 
     _is_metric = True
     stateful = True
+    # As those of a layer, which a metric is in TensorFlow.
+    trainable = True
+    built = True
+    _build_input_shape: Any = None
     _mesh: Mesh | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -266,12 +271,17 @@ class Metric(WeightValues):
         """The configuration."""
         return {"name": self.name, "dtype": self.dtype}
 
+    def get_build_config(self) -> dict[str, Any] | None:
+        """The shape that the state was made for, where it is not the same for all; otherwise None."""
+        shape = self._build_input_shape
+        return None if shape is None else {"input_shape": tuple(TensorShape(shape).as_list())}
+
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """The metric with a configuration."""
         return cls(**config)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         values = ",".join(f"{k}={v}" for k, v in self.get_config().items())
         return f"{type(self).__name__}({values})"
 

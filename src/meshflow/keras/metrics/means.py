@@ -149,7 +149,7 @@ class MeanTensor(Metric):
             self._build(shape)
 
     def _build(self, shape: Any) -> None:
-        self._shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self._shape = self._build_input_shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self._total = self.add_weight("total", self._shape)
         self._count = self.add_weight("count", self._shape)
 
@@ -221,7 +221,7 @@ class MeanMetricWrapper(Mean):
     def __init__(
         self, fn: Callable[..., Any], name: str | None = None, dtype: Any = None, **kwargs: Any
     ) -> None:
-        super().__init__(name or getattr(fn, "__name__", None), dtype)
+        super().__init__(name, dtype)
         self._fn = fn
         self._fn_kwargs = kwargs
 
@@ -251,7 +251,7 @@ class MeanMetricWrapper(Mean):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         own = {"fn": self._fn} if type(self) is MeanMetricWrapper else {}
-        return {**own, **self._fn_kwargs, **super().get_config()}
+        return {**super().get_config(), **own, **self._fn_kwargs}
 
 
 def define(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -69,6 +69,14 @@ class LossScaleOptimizer(WrappingOptimizer):
     """
 
     _OWN = frozenset(("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned"))
+
+    def __new__(cls, inner_optimizer: Any = None, *_: Any, **__: Any) -> Self:
+        """One whose class says, as in TensorFlow, whether the optimizer inside is one of `optimizers.legacy`."""
+        kinds = {registry.public_module(base) for base in type(inner_optimizer).__mro__}
+        is_new = inner_optimizer is not None and "keras.optimizers.legacy" not in kinds
+        return super().__new__(
+            LossScaleOptimizerV3 if is_new and cls is LossScaleOptimizer else cls
+        )
 
     def __init__(
         self,
@@ -338,6 +346,16 @@ class LossScaleOptimizer(WrappingOptimizer):
         return super().from_config(config, custom_objects)
 
 
+class LossScaleOptimizerV3(LossScaleOptimizer):
+    """What `LossScaleOptimizer` gives around an optimizer that is not one of `optimizers.legacy`; arguments as there.
+
+    Example:
+      >>> import meshflow as tf
+      >>> type(tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD())).__name__
+      'LossScaleOptimizerV3'
+    """
+
+
 def _check_strategy() -> None:
     """Refuses strategies under which losses are not scaled."""
     strategy = get_strategy()
@@ -390,5 +408,5 @@ def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
 registry.OPTIMIZERS.table |= registry.name_table(
     LossScaleOptimizer,
     LossScaleOptimizerV1=LossScaleOptimizer,
-    LossScaleOptimizerV3=LossScaleOptimizer,
+    LossScaleOptimizerV3=LossScaleOptimizerV3,
 )

@@ -7,12 +7,15 @@ One API call makes one layer: `tf.nn.relu(x)` on a symbolic `x` is a `TFOpLambda
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import symbolic
 from meshflow.core.values import nest
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
@@ -22,11 +25,12 @@ from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.safe_mode import HeldName
-from meshflow.ops.operators import install
+from meshflow.ops.operators import OPERATOR_METHODS, install
 
 # Ops whose layers Keras names after another of their names.
 _KERAS_NAMES = {
     "linalg.einsum": "einsum",
+    "math.mod": "math.floormod",
     "linalg.l2_normalize": "math.l2_normalize",
     "linalg.norm": "norm",
     "nn.avg_pool": "nn.avg_pool2d",
@@ -58,9 +62,9 @@ def _symbol(function: Callable[..., Any]) -> str:
 
 def _layer_name(symbol: str) -> str:
     """The name that Keras gives the layer of an op, such as 'tf.math.reduce_mean'."""
-    operator = op_table.operator_name(symbol)
-    if operator is not None:
-        return f"tf.{operator}"
+    if symbol.startswith("ops."):  # an op inside a public function of its name
+        public = next(iter(op_table.public_like(symbol.rpartition(".")[2].strip("_"))), symbol)
+        symbol = _KERAS_NAMES.get(public, public)
     if symbol in _NAMED_AS_OLDER:
         return f"tf.compat.v1.{_NAMED_AS_OLDER[symbol]}"
     return f"tf.{symbol}"
@@ -75,13 +79,14 @@ class TFOpLambda(Layer):
     """
 
     def __init__(self, function: Any, **kwargs: Any) -> None:
-        if isinstance(function, HeldName):
-            function = function.value
         if isinstance(function, str):
-            self._function = op_table.find_function(function)
+            held = isinstance(function, HeldName)
+            self._function = function.value if held else op_table.find_function(function)
             self._symbol = function.removeprefix("tf.")
         else:
             self._function, self._symbol = function, _symbol(function)
+        # The `name` that the call was given, in a tuple: files have it, and the op does not need it.
+        self._said: tuple[Any, ...] = ()
         if "name" not in kwargs:
             kwargs["name"] = settings.unseen_name(_layer_name(self._symbol))
         kwargs["autocast"] = False
@@ -96,8 +101,11 @@ class TFOpLambda(Layer):
         """Calls the op, or adds the call to the graph when an argument is symbolic."""
         if not symbolic.has_symbolic(args, kwargs):
             return self.call_function(*args, **kwargs)
+        if "name" in kwargs:
+            self._said = (kwargs.pop("name"),)
         outputs = shape_inference.infer(self.call_function, args, kwargs)
         Node(self, args, kwargs, outputs)
+        self._build_input_shape = _shapes_of(args[0]) if args else None
         return outputs
 
     def get_config(self) -> dict[str, Any]:
@@ -136,6 +144,14 @@ class SlicingOpLambda(TFOpLambda):
         return cls(**{k: v for k, v in config.items() if k != "function"})
 
 
+def _shapes_of(first: Any) -> Any:
+    """Shapes of a call's first argument, as Keras notes them of what it was built for."""
+    if any(isinstance(v, (str, bool)) or v is None for v in nest.flatten(first)):
+        return None
+    shape = lambda v: TensorShape(v.shape if hasattr(v, "shape") else [])
+    return nest.map_structure(shape, first)
+
+
 def _index(x: Any, slice_spec: Any) -> Any:
     return getitem(x, decode_index(slice_spec))
 
@@ -155,12 +171,13 @@ def encode_index(key: Any, rank: int | None) -> Any:
     encoded: list[Any] = []
     for item in items:
         if isinstance(item, slice):
-            encoded.append({"start": item.start, "step": item.step, "stop": item.stop})
+            encoded.append({"start": item.start, "stop": item.stop, "step": item.step})
         elif item is Ellipsis:
             encoded.append("...")
         else:
             encoded.append(item)
-    return encoded
+    # Alone an index stands without brackets, but where it is a list of places itself.
+    return encoded[0] if isinstance(key, (int, slice)) else encoded
 
 
 def decode_index(encoded: Any) -> tuple[Any, ...]:
@@ -184,10 +201,29 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             "Lambda layer should be rewritten as a subclassed Layer.",
             stacklevel=3,
         )
-    name = kwargs.pop("name", None)
+    said = {"name": kwargs.pop("name")} if "name" in kwargs else {}
     function, args, kwargs = public_call(function, args, kwargs)
-    layer = TFOpLambda(function, **({"name": name} if name else {}))
-    return layer(*args, **kwargs)
+    operator = op_table.operator_name(_symbol(function)) if _in_operator.get() else None
+    if _in_operator.get() and operator not in _WITHOUT_NAME:
+        said = {"name": None}
+    return TFOpLambda(operator or function)(*args, **kwargs, **said)
+
+
+# Whether a Python operator calls an op; of some of these Keras makes other layers than of the op.
+_in_operator: contextvars.ContextVar[bool] = contextvars.ContextVar("in_operator", default=False)
+_WITHOUT_NAME = ("__operators__.eq", "__operators__.ne")
+
+
+def _as_operator(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def operator(*operands: Any) -> Any:
+        token = _in_operator.set(True)
+        try:
+            return method(*operands)
+        finally:
+            _in_operator.reset(token)
+
+    return operator
 
 
 def _getitem(self: KerasTensor, key: Any) -> Any:
@@ -197,5 +233,7 @@ def _getitem(self: KerasTensor, key: Any) -> Any:
 KerasTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
 _unhashable = KerasTensor.__hash__
 install(KerasTensor)
+for _name in OPERATOR_METHODS:
+    setattr(KerasTensor, _name, _as_operator(getattr(KerasTensor, _name)))
 KerasTensor.__hash__ = _unhashable  # type: ignore[method-assign]
 symbolic.register_symbolic(KerasTensor, call_op)

@@ -301,11 +301,12 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         return value
 
     @contextlib.contextmanager
-    def _calling(self, training: Any) -> Iterator[None]:
+    def _calling(self, training: Any, named: bool = True) -> Iterator[None]:
+        """The layer as the one that runs; `named`: with its name in those of weights that are made meanwhile."""
         call_state.layers.append(self)
         call_state.training.append(training)
         names = list(context.names)
-        if self._opens_scope:
+        if named and self._opens_scope:
             context.names.append(self._name)
         try:
             with scope(self._name):
@@ -415,9 +416,11 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             of these.
         """
         config: dict[str, Any] = {"name": self.name, "trainable": self._trainable}
+        config["dtype"] = policies.serialize(self._dtype_policy)
         if hasattr(self, "_batch_input_shape"):
             config["batch_input_shape"] = self._batch_input_shape
-        config["dtype"] = policies.serialize(self._dtype_policy)
+        if self.dynamic:
+            config["dynamic"] = True
         if "_dims" in self.__dict__:
             config["dims"] = dict(self._dims)
         if not made_with.is_default(type(self).get_config):
@@ -458,9 +461,6 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     def from_config(cls, config: dict[str, Any]) -> Any:
         """Makes a layer from `get_config()`."""
         return cls(**config)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__name__} object '{getattr(self, '_name', '?')}'>"
 
 
 def _check_arguments(trainable: Any, dynamic: Any, name: Any) -> None:

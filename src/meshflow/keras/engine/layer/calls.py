@@ -38,7 +38,7 @@ class LayerGraph:
         def compute_dtype(self) -> str | None: ...
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
         def build(self, input_shape: Any) -> None: ...
-        def _calling(self, training: Any) -> AbstractContextManager[None]: ...
+        def _calling(self, training: Any, named: bool = True) -> AbstractContextManager[None]: ...
         def _maybe_build(self, inputs: Any) -> None: ...
         def _flatten_layers(
             self, recursive: bool = True, include_self: bool = True
@@ -153,6 +153,14 @@ class LayerGraph:
     def inbound_nodes(self) -> list[Node]:
         """Calls of this layer on symbolic tensors."""
         return self._inbound_nodes
+
+    @property
+    def outbound_nodes(self) -> list[Node]:
+        """Calls of layers on what this layer's calls give."""
+        return [user for node in self._inbound_nodes for user in node.users]
+
+    # What TensorFlow's code reads.
+    _outbound_nodes = outbound_nodes
 
     def _single_node(self, what: str) -> Node:
         if not self._inbound_nodes:

@@ -21,7 +21,6 @@ from meshflow.keras.engine.layer.dimensions import dimensions_of_weight
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.layer.layout_map import laid, layout_for
 from meshflow.keras.engine.layer.tracking import Tracker, Tracks, leads_nowhere
-from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.weight_values import WeightValues
 
 # Weights that are not trained, of up to so many numbers, have values also where a model is only planned: what
@@ -140,7 +139,7 @@ class LayerWeights(WeightValues, Tracks):
             variable = getter(
                 initial,
                 trainable=trainable,
-                name=_weight_name(self, name),
+                name=name or "Variable",
                 constraint=constraints.get(constraint),
                 synchronization=synchronization,
                 aggregation=aggregation,
@@ -279,13 +278,6 @@ def _weight_shape(layer: str, name: str | None, shape: Any, initialize: Any) -> 
             "must be known when a layer is built; give the model an `input_shape`."
         )
     return tuple(sizes)
-
-
-def _weight_name(layer: Any, name: str | None) -> str:
-    # While a layer is being called or built, its name is an open scope already, perhaps with others inside.
-    if layer._name in context.names:
-        return name or "Variable"
-    return f"{layer._name}/{name or 'Variable'}" if call_state.layers else (name or "Variable")
 
 
 def _call_initializer(

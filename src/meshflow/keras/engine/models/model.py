@@ -18,6 +18,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.models.summary import count, print_summary
 from meshflow.keras.engine.saving.methods import ModelSaving
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
 from meshflow.keras.engine.training.training import Trainer
 from meshflow.keras.metrics.means import Mean
@@ -229,14 +230,31 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         """Names of the inputs."""
         return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]
 
+    @Layer.input_spec.getter
+    def input_spec(self) -> Any:
+        """What inputs must be like: of a graph those of its inputs, unless they are nested or others were set."""
+        graph = self._current_graph()
+        if self._input_spec is not None or graph is None:
+            return self._input_spec
+        inputs = graph.inputs if isinstance(graph.inputs, (dict, list, tuple)) else [graph.inputs]
+        if len(inputs) != len(graph.flat_inputs):
+            return None
+        pairs = sorted(inputs.items()) if isinstance(inputs, dict) else [(None, t) for t in inputs]
+        return [
+            InputSpec(
+                shape=(None, *tensor.shape[1:]),
+                allow_last_axis_squeeze=True,
+                name=key or tensor._keras_history.layer.name,
+            )
+            for key, tensor in pairs
+        ]
+
     @property
     def output_names(self) -> list[str] | None:
         """Names of the outputs: those of the layers that make them; None for a subclassed model."""
         graph = self._current_graph()
         if graph is None:
             return self.__dict__.get("_output_names")
-        if isinstance(graph.outputs, dict):
-            return sorted(graph.outputs)
         names: list[str] = []
         for tensor in graph.flat_outputs:
             base = tensor._keras_history.layer.name

@@ -155,7 +155,7 @@ class Sequential(Model):
             shape = inputs.shape.as_list()
             # In a training step batches may have another size; a plain call keeps its own, as in TensorFlow.
             known = shape if executing_eagerly() else [None, *shape[1:]]
-            self._connect(known, inputs.dtype, f"{self.name}_input")
+            self._connect(known, inputs.dtype, f"{self._stack[0].name}_input")
         self.built = True
 
     def _connect(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> None:
@@ -234,14 +234,11 @@ class Sequential(Model):
     def get_config(self) -> dict[str, Any]:
         """The configuration: name and layers."""
         configs = []
-        if self._input is not None and self._declared_input:
+        if self._input is not None:
             input_layer = self._input._keras_history.layer
             configs.append(serialization.serialize(input_layer))
         configs += [serialization.serialize(layer) for layer in self._stack]
-        config: dict[str, Any] = {"name": self.name, "layers": configs}
-        if self._input is not None and not self._declared_input:
-            config["build_input_shape"] = as_tuples(self._input.shape)
-        return config
+        return {"name": self.name, "layers": configs}
 
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:

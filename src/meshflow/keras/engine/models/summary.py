@@ -37,16 +37,21 @@ def print_summary(
     layer_range: Any = None,
 ) -> None:
     """Prints a model's summary; arguments as in `Model.summary`."""
-    write = print_fn or print
+    out = print_fn or print
+
+    def write(rows: str) -> None:
+        for row in rows.split("\n"):
+            out(row)
+
     nodes = getattr(model, "_graph", None)
-    linear = nodes is None or all(len(node.keras_inputs) <= 1 for node in nodes.nodes)
+    linear = nodes is None or _is_chain(nodes.nodes)
     headings = ["Layer (type)", "Output Shape", "Param #"]
     if linear:
         length = line_length or 65
         stops = positions or [0.45, 0.85, 1.0]
     else:
         length = line_length or 98
-        stops = positions or [0.33, 0.55, 0.67, 1.0]
+        stops = positions or [0.3, 0.6, 0.7, 1.0]
         headings.append("Connected to")
     if show_trainable:
         length += 11
@@ -60,11 +65,32 @@ def print_summary(
     for layer in chosen_layers(model, layer_range):
         _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0, False)
     write("=" * length)
-    trainable, fixed = count(model.trainable_weights), count(model.non_trainable_weights)
-    write(f"Total params: {trainable + fixed:,}")
-    write(f"Trainable params: {trainable:,}")
-    write(f"Non-trainable params: {fixed:,}")
+    trainable, fixed = model.trainable_weights, model.non_trainable_weights
+    for what, weights in (
+        ("Total", [*trainable, *fixed]),
+        ("Trainable", trainable),
+        ("Non-trainable", fixed),
+    ):
+        write(f"{what} params: {count(weights)} ({_memory(weights)})")
     write("_" * length)
+
+
+def _is_chain(nodes: list[Any]) -> bool:
+    """Whether each call of a graph feeds the next one and nothing else, and no layer is called twice."""
+    sources = [id(tensor.node) for node in nodes for tensor in node.keras_inputs]
+    starts = sum(not node.keras_inputs for node in nodes)
+    layers = {id(node.layer) for node in nodes}
+    return starts <= 1 and len(set(sources)) == len(sources) and len(layers) == len(nodes)
+
+
+def _memory(weights: list[Any]) -> str:
+    """How much memory weights take, in the unit that makes it a number below 1024."""
+    size = float(sum(count([w]) * w.dtype.size for w in weights))
+    for unit in ("Byte", "KB", "MB", "GB", "TB"):
+        if size < 1024:
+            return f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} PB"
 
 
 def chosen_layers(model: LayerStack, layer_range: Any) -> list[Layer]:

@@ -272,7 +272,7 @@ def hdf5_config(training: dict[str, Any], new: bool) -> dict[str, Any]:
 
 def _optimizer(entry: dict[str, Any], new: bool) -> dict[str, Any]:
     """An optimizer with its module, in settings of its version of Keras."""
-    settings, name = dict(entry["config"]), entry["class_name"]
+    settings, name = dict(entry["config"]), entry["class_name"].removesuffix("V3")
     if name == "LossScaleOptimizer":
         name += "V3" if new else ""
         inner = _with_rate(settings["inner_optimizer"], new)

@@ -52,7 +52,7 @@ def _listed(call: dict[str, Any], class_name: str) -> Any:
     (first,) = args
     parts: dict[str, Any] = first if isinstance(first, dict) else {}
     if class_name in KEEP_LISTS:
-        settings = {key: _argument(value) for key, value in kwargs.items()}
+        settings = {key: _argument(value) for key, value in kwargs.items()} | call.get("said", {})
         several = "list" in parts or "tuple" in parts
         items = parts.get("list", parts.get("tuple", [first]))
         if not items or not _is_tensor(items[0]):
@@ -69,6 +69,8 @@ def _listed(call: dict[str, Any], class_name: str) -> Any:
     if not tensors or not all(map(_is_tensor, tensors)):
         return None
     settings = {key: _argument(value) for key, value in kwargs.items()}
+    if class_name == "Bidirectional" and len(tensors) > 1:
+        settings |= {"initial_state": None, "constants": None}
     return [[*t["keras_tensor"], settings] for t in tensors]
 
 

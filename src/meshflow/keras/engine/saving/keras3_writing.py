@@ -321,5 +321,5 @@ def _optimizer(entry: dict[str, Any]) -> dict[str, Any]:
         rate = {"initial_learning_rate": settings["learning_rate"], "decay_steps": 1}
         rate |= {"decay_rate": config["decay"], "staircase": False, "name": "InverseTimeDecay"}
         settings["learning_rate"] = {"class_name": "InverseTimeDecay", "config": rate}
-    name = entry["class_name"].removeprefix("Custom>").removeprefix("legacy.")
+    name = entry["class_name"].removeprefix("Custom>").removeprefix("legacy.").removesuffix("V3")
     return _Writer({}).written({**entry, "class_name": name, "config": settings}, ("optimizer",))

@@ -55,8 +55,8 @@ class InputSpec:
     def __repr__(self) -> str:
         parts = [
             f"{key}={value!r}"
-            for key, value in vars(self).items()
-            if value not in (None, {}, False)
+            for key, value in self.get_config().items()
+            if value not in (None, {})
         ]
         return f"InputSpec({', '.join(parts)})"
 

@@ -7,6 +7,7 @@ objects. Any op called on one becomes a layer; see `meshflow.keras.engine.graph.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,11 @@ class KerasTensor(_Operators):
         self._keras_mask = None
         # Values for the stand-ins of unknown sizes, for tensors made of shapes only.
         self._known: dict[int, Any] = {}
+        # Their layers hold the calls; a tensor that outlives a model does not.
+        self._users: list[weakref.ref[Node]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_users": []}
 
     @property
     def type_spec(self) -> TensorSpec:
@@ -166,6 +172,14 @@ class Node:
         for position, output in enumerate(self.flat_outputs):
             output._keras_history = History(layer, index, position)
         self.index = index
+        for tensor in self.keras_inputs:
+            tensor._users.append(weakref.ref(self))
+
+    @property
+    def users(self) -> list[Node]:
+        """The calls that take results of this one, each as often as it does."""
+        found = [user() for output in self.flat_outputs for user in output._users]
+        return [node for node in found if node is not None and node in node.layer._inbound_nodes]
 
     @property
     def is_input(self) -> bool:

@@ -32,20 +32,22 @@ class Container:
 
     def __init__(self, output_names: list[str] | None = None) -> None:
         self.output_names = output_names
+        # Of outputs in a dictionary; logs name them after their layers, as `output_names` does.
+        self._keys: list[str] = []
         self.built = False
 
     def _names_from(self, y_pred: Any) -> list[str]:
-        if isinstance(y_pred, Mapping):
-            return sorted(y_pred)
-        count = len(nest.flatten(y_pred))
+        self._keys = sorted(y_pred) if isinstance(y_pred, Mapping) else []
+        count = len(self._keys or nest.flatten(y_pred))
         if self.output_names is not None and len(self.output_names) == count:
             return list(self.output_names)
-        return [f"output_{i + 1}" for i in range(count)]
+        return self._keys or [f"output_{i + 1}" for i in range(count)]
 
     def _per_output(self, given: Any, what: str, default: Any = None) -> list[Any]:
         """One entry per output from a structure of losses, weights or metrics."""
         names: list[str] = self.output_names  # type: ignore[assignment]
         if isinstance(given, Mapping):
+            names = _keys_for(given, names, self._keys)
             unknown = sorted(set(given) - set(names))
             if unknown:
                 raise ValueError(
@@ -61,6 +63,11 @@ class Container:
         return [given] * len(names)
 
 
+def _keys_for(given: Mapping[str, Any], names: list[str], keys: Any) -> list[str]:
+    """What a dictionary calls the outputs: the keys of the model's own dictionary, or the names of layers."""
+    return sorted(keys) if keys and set(given) <= set(keys) else names
+
+
 def flat_targets(structure: Any, names: list[str], y_pred: Any, what: str) -> list[Any]:
     """Targets or weights in the order of the flat outputs.
 
@@ -70,6 +77,7 @@ def flat_targets(structure: Any, names: list[str], y_pred: Any, what: str) -> li
     if structure is None:
         return [None] * len(names)
     if isinstance(structure, Mapping):
+        names = _keys_for(structure, names, y_pred if isinstance(y_pred, Mapping) else ())
         unknown = sorted(set(structure) - set(names))
         if unknown:
             raise ValueError(

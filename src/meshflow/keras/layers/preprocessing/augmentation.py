@@ -78,7 +78,11 @@ class RandomImageLayer(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "seed": self.seed}
+        return {**super().get_config(), **self._own_config(), "seed": self.seed}
+
+    def _own_config(self) -> dict[str, Any]:
+        """What stands before the seed."""
+        return {}
 
 
 def limits(factor: Any, name: str) -> tuple[float, float]:

@@ -49,9 +49,14 @@ class _HashLayer(EncodingLayer):
         return {
             **super().get_config(),
             "num_bins": self.num_bins,
+            **self._own_config(),
             "output_mode": self.output_mode,
             "sparse": self.sparse,
         }
+
+    def _own_config(self) -> dict[str, Any]:
+        """What stands before the form of the output."""
+        return {}
 
 
 class Hashing(_HashLayer):
@@ -149,10 +154,8 @@ class Hashing(_HashLayer):
         """The input's shape, or that of the vectors."""
         return encoded_shape(input_shape, self.output_mode, self.num_bins)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {"salt": self.salt, "mask_value": self.mask_value}
-        return {**super().get_config(), **own}
+    def _own_config(self) -> dict[str, Any]:
+        return {"salt": self.salt, "mask_value": self.mask_value}
 
 
 class HashedCrossing(_HashLayer):

@@ -60,11 +60,10 @@ class IndexLookup(EncodingLayer):
         # SavedModels of Keras keep the vocabulary elsewhere, and say here that it was given.
         given = kwargs.pop("has_input_vocabulary", vocabulary is not None)
         kwargs.pop("has_static_table", None)
-        if kwargs.get("dtype") is None:
+        # Of what is computed with numbers of tokens; that of strings says nothing.
+        if kwargs.get("dtype") in (None, "string"):
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         self.invert = invert
-        if invert:
-            kwargs["dtype"] = self.token_dtype
         super().__init__(**kwargs)
         self.max_tokens, self.num_oov_indices = max_tokens, num_oov_indices
         self.mask_token = None if mask_token is None else self.token_of(mask_token)
@@ -130,6 +129,11 @@ class IndexLookup(EncodingLayer):
         """The size; before there is a vocabulary the one that a configuration says."""
         to_come = None if self._tokens else self._size_to_come
         return self.vocabulary_size() if to_come is None else int(to_come)
+
+    def _stated_size(self) -> int | None:
+        """The size that configurations say: none while it is not known."""
+        known = bool(self._tokens) or self._size_to_come is not None
+        return self._expected_size() if known else None
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
         """The tokens, in the order of their numbers.
@@ -388,10 +392,15 @@ class IndexLookup(EncodingLayer):
             "output_mode": self.output_mode,
             "sparse": self.sparse,
             "pad_to_max_tokens": self.pad_to_max_tokens,
+            **self._own_config(),
             "idf_weights": weights,
             "vocabulary": vocabulary,
-            "vocabulary_size": self._expected_size(),
+            "vocabulary_size": self._stated_size(),
         }
+
+    def _own_config(self) -> dict[str, Any]:
+        """What stands before the vocabulary."""
+        return {}
 
 
 def _no_unknown(missing: list[Any]) -> str:

@@ -278,12 +278,15 @@ class IntegerLookup(IndexLookup):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        config = {**super().get_config(), "vocabulary_dtype": self.vocabulary_dtype}
+        config = super().get_config()
         for name in ("mask_token", "oov_token"):
             config[name] = None if config[name] is None else int(config[name])
         if config["vocabulary"] is not None and not isinstance(config["vocabulary"], str):
             config["vocabulary"] = [int(v) for v in config["vocabulary"]]
         return config
+
+    def _own_config(self) -> dict[str, Any]:
+        return {"vocabulary_dtype": self.vocabulary_dtype}
 
 
 _UNKNOWN = -2

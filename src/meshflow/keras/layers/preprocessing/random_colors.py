@@ -53,9 +53,8 @@ class RandomContrast(RandomImageLayer):
         changed = (images - mean) * math.cast(factor, images.dtype) + mean
         return math.clip_by_value(changed, 0, 255)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "factor": self.factor}
+    def _own_config(self) -> dict[str, Any]:
+        return {"factor": self.factor}
 
 
 class RandomBrightness(RandomImageLayer):
@@ -105,10 +104,8 @@ class RandomBrightness(RandomImageLayer):
         added = math.cast(array.reshape(added, [-1, 1, 1, 1]), images.dtype)
         return math.clip_by_value(images + added, least, most)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def _own_config(self) -> dict[str, Any]:
         return {
-            **super().get_config(),
             "factor": list(self._factor),
             "value_range": list(self._value_range),
         }

@@ -63,9 +63,8 @@ class RandomCrop(RandomImageLayer):
         """The input's shape with the layer's height and width."""
         return with_size(input_shape, self.height, self.width)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "height": self.height, "width": self.width}
+    def _own_config(self) -> dict[str, Any]:
+        return {"height": self.height, "width": self.width}
 
 
 class RandomFlip(RandomImageLayer):
@@ -115,9 +114,8 @@ class RandomFlip(RandomImageLayer):
         chosen = self.per_image(images, 0.0, 1.0) < 0.5
         return array.where(array.reshape(chosen, [-1, 1, 1, 1]), flipped, images)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "mode": self.mode}
+    def _own_config(self) -> dict[str, Any]:
+        return {"mode": self.mode}
 
 
 class _Warp(RandomImageLayer):
@@ -149,10 +147,8 @@ class _Warp(RandomImageLayer):
         maps = array.stack([array.stack([zeros + v for v in row], -1) for row in rows], 1)
         return warp(images, maps, self.fill_mode, self.interpolation, self.fill_value)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def _own_config(self) -> dict[str, Any]:
         return {
-            **super().get_config(),
             "fill_mode": self.fill_mode,
             "fill_value": self.fill_value,
             "interpolation": self.interpolation,
@@ -211,10 +207,9 @@ class RandomTranslation(_Warp):
         right = self.per_image(images, *self._right) * float(images.shape[2])
         return self._warped(images, [[1.0, 0.0, -right], [0.0, 1.0, -down]])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def _own_config(self) -> dict[str, Any]:
         own = {"height_factor": self.height_factor, "width_factor": self.width_factor}
-        return {**super().get_config(), **own}
+        return own | super()._own_config()
 
 
 class RandomRotation(_Warp):
@@ -274,9 +269,8 @@ class RandomRotation(_Warp):
         along = middle_y - (sine * middle_x + cosine * middle_y)
         return self._warped(images, [[cosine, -sine, across], [sine, cosine, along]])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "factor": self.factor}
+    def _own_config(self) -> dict[str, Any]:
+        return {"factor": self.factor, **super()._own_config()}
 
 
 class RandomZoom(_Warp):
@@ -337,7 +331,6 @@ class RandomZoom(_Warp):
         rows = [[wide, 0.0, middle_x * (1.0 - wide)], [0.0, tall, middle_y * (1.0 - tall)]]
         return self._warped(images, rows)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def _own_config(self) -> dict[str, Any]:
         own = {"height_factor": self.height_factor, "width_factor": self.width_factor}
-        return {**super().get_config(), **own}
+        return own | super()._own_config()

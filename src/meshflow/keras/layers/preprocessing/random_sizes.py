@@ -63,10 +63,8 @@ class _Stretch(RandomImageLayer):
             return with_size(input_shape, None, sizes[-2])
         return with_size(input_shape, sizes[-3], None)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {"factor": self.factor, "interpolation": self.interpolation}
-        return {**super().get_config(), **own}
+    def _own_config(self) -> dict[str, Any]:
+        return {"factor": self.factor, "interpolation": self.interpolation}
 
 
 class RandomHeight(_Stretch):

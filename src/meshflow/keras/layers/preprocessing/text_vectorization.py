@@ -320,7 +320,7 @@ class TextVectorization(EncodingLayer):
             "vocabulary": known["vocabulary"],
             "idf_weights": known["idf_weights"],
             "encoding": self.encoding,
-            "vocabulary_size": self._lookup_layer._expected_size(),
+            "vocabulary_size": self._lookup_layer._stated_size(),
         }
 
 
