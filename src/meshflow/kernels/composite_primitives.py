@@ -12,6 +12,9 @@ import jax.numpy as jnp
 from meshflow.environment.jax_internals import ad, batching, mlir
 from meshflow.kernels import lowerings
 
+# What primitives stand for: functions of the operands and the primitive's parameters.
+composites: dict[Any, Callable[..., Any]] = {}
+
 
 def register(
     primitive: Any,
@@ -29,6 +32,7 @@ def register(
         code can run: gives a function of the operands that calls it, or None.
     """
     many = primitive.multiple_results
+    composites[primitive] = composite
 
     def lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
         own = lowerings.is_ours(context)

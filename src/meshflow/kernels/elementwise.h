@@ -18,7 +18,7 @@ namespace meshflow {
 // The order of elementwise.py. Where processors have no fused products the sum is rounded twice.
 enum Operation { kAdd, kSubtract, kMultiply, kDivide, kMax, kMin, kNegate, kAbsolute, kRoot, kMultiplyAdd, kMultiplySubtract, kSubtractProduct };
 
-// As `Program.packed` gives it. Arrays have the first registers, scalars the next ones.
+// As `Program.packed` gives it. Arrays have the first registers, scalars the next ones, and no step writes there.
 struct Program {
   struct Step {
     int64_t code, result, operands[3];
@@ -41,6 +41,7 @@ struct Program {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t code = reader.next();
       steps.push_back({code, place(), {place(), place(), place()}});
+      if (steps.back().result < arrays + scalars) throw std::invalid_argument("a step writes where an operand is");
     }
   }
 };
@@ -62,8 +63,9 @@ class Registers {
   std::unique_ptr<float, Free> memory_;
 };
 
-// Does a step on `count` numbers of each register.
-INLINE void compute(const Program::Step& step, const Registers& registers, int64_t count) {
+// Does a step on `count` numbers of each register, of which `registers` gives the addresses.
+template <typename Addresses>
+INLINE void compute(const Program::Step& step, const Addresses& registers, int64_t count) {
   const float *x = registers[step.operands[0]], *y = registers[step.operands[1]], *z = registers[step.operands[2]];
   float* out = registers[step.result];
   switch (step.code) {
@@ -92,5 +94,20 @@ INLINE void compute(const Program::Step& step, const Registers& registers, int64
 #undef STEP
   }
 }
+
+// Compiles a loop over programs, which is always inlined, for several processors.
+template <auto loop>
+struct Computing;
+template <typename... Parts, void (*loop)(Parts...)>
+struct Computing<loop> {
+  __attribute__((target("avx512f,fma"))) static void by_512(Parts... parts) { loop(parts...); }
+  __attribute__((target("avx2,fma"))) static void by_256(Parts... parts) { loop(parts...); }
+  static void by_any(Parts... parts) { loop(parts...); }
+  static void run(Parts... parts) {
+    static const bool fuses = __builtin_cpu_supports("fma");
+    const auto chosen = !fuses ? by_any : has(Level::kAvx512) ? by_512 : has(Level::kAvx2) ? by_256 : by_any;
+    chosen(parts...);
+  }
+};
 
 }  // namespace meshflow

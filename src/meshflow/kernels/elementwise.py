@@ -3,6 +3,7 @@ pass over memory for each array that it gathers or scatters, they do in one."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.kernels.composite_primitives import composites
 
 __all__ = ["Program", "read"]
 
@@ -82,7 +84,7 @@ class Program(NamedTuple):
 
     def packed(self) -> np.ndarray:
         """The program for a handler, int64: the counts of registers, arrays, scalars, results and steps, the registers of the
-        results, and of each step code, result and three operands. Arrays and scalars have the first registers."""
+        results, and of each step code, result and three operands. Arrays and scalars have the first registers, which they keep."""
         steps = self._fused()
         last = {n: at for at, (_, step) in enumerate(steps) for n in step.operands}
         last.update((n, len(steps)) for n in self.results)
@@ -93,8 +95,7 @@ class Program(NamedTuple):
         coded: list[int] = []
         for at, (number, step) in enumerate(steps):
             operands = [place[n] for n in step.operands]
-            # Scalars are there for every block.
-            done = {n for n in step.operands if n >= 0 and last[n] == at}
+            done = {n for n in step.operands if n >= self.arrays and last[n] == at}
             free.extend(place[n] for n in done)
             if free:
                 place[number] = free.pop()
@@ -172,6 +173,10 @@ class _Reader:
         if name in _CALLS:
             inner = next(eqn.params[n] for n in ("jaxpr", "call_jaxpr") if n in eqn.params)
             return self.read(inner, given)
+        if eqn.primitive in composites:
+            equations = functools.partial(composites[eqn.primitive], **eqn.params)
+            shapes = [v.aval for v in eqn.invars]
+            return self.read(jax.make_jaxpr(equations)(*shapes), given)
         if not any(isinstance(g, _Value) for g in given):
             if name == "broadcast_in_dim" and np.ndim(given[0]) == 0:
                 # Every operation takes scalars as they are.

@@ -30,10 +30,11 @@ GATHER_ROWS = "meshflow_gather_rows"
 SCATTER_ROWS = "meshflow_scatter_rows"
 SUM_ROWS = "meshflow_sum_rows"
 UPDATE_ROWS = "meshflow_update_rows"
+RENEW = "meshflow_renew"
 # Every handler of XLA's foreign function interface, by the name of its symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
-    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS),
+    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW),
 )
 # What the names of our own code begin with.
 OWN = "meshflow"

@@ -15,9 +15,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 using meshflow::handled;
-using meshflow::has;
 using meshflow::length;
-using meshflow::Level;
 using meshflow::Numbers;
 using meshflow::Places;
 using meshflow::Program;
@@ -116,19 +114,7 @@ INLINE void update_loop(const Update& update, int64_t begin, int64_t end) {
   }
 }
 
-__attribute__((target("avx512f,fma"))) void by_512(const Update& u, int64_t begin, int64_t end) {
-  update_loop(u, begin, end);
-}
-__attribute__((target("avx2,fma"))) void by_256(const Update& u, int64_t begin, int64_t end) {
-  update_loop(u, begin, end);
-}
-void by_any(const Update& u, int64_t begin, int64_t end) { update_loop(u, begin, end); }
-
-void update_rows(const Update& update, int64_t begin, int64_t end) {
-  static const bool fuses = __builtin_cpu_supports("fma");
-  const auto loop = !fuses ? by_any : has(Level::kAvx512) ? by_512 : has(Level::kAvx2) ? by_256 : by_any;
-  loop(update, begin, end);
-}
+constexpr auto update_rows = &meshflow::Computing<update_loop>::run;
 
 // Operands: row numbers, gradients, the arrays, scalars. Results: the arrays, whose memory they have, or copies of it.
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> code) {

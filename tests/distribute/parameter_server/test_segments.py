@@ -19,7 +19,7 @@ from meshflow.distribute.parameter_server.messages import Push, Rows, Step, Wish
 from meshflow.distribute.parameter_server.remote_server import ServerService
 from meshflow.distribute.parameter_server.wire import Lost
 from meshflow.distribute.parameter_server.worker import _replace_rows
-from meshflow.kernels import library
+from meshflow.kernels import library, renewals
 
 pytestmark = pytest.mark.skipif(not segments.POSSIBLE, reason="needs files without names")
 
@@ -169,6 +169,31 @@ def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
     first["exchange"](Push(next(numbers), steps=[by_rows]), Wish(), 0)
     np.testing.assert_array_equal(held().numpy()[:3, 0], [-4, -4, 1])
     np.testing.assert_array_equal(seen.view(np.float32).reshape(shape), ones)
+
+
+def test_whole_updates_are_made_where_a_worker_reads_them(kernels, monkeypatch):
+    monkeypatch.setattr(renewals, "LEAST_SIZE", 1 << 20)
+    shape, service = (1000, 300), ServerService(0, None)
+    held = functools.partial(service._server.resolve, 1)
+    near, far = pair()
+    methods = service.methods(near)
+    methods["create"](1, np.zeros(shape, np.float32), "v", None)
+    rule = tf.keras.optimizers.SGD(0.5)
+    rule.build([held()])
+    service._server.adopt(2, rule)
+    gradient = np.arange(300_000, dtype=np.float32).reshape(shape)
+    seen = []
+    for number in range(3):
+        push = Push(number, steps=[Step(2, (1,), (gradient,))])
+        near.send(methods["exchange"](push, Wish(known=(1,)), 0))
+        seen.append(far.receive().values[1])
+        assert near._segment_of(held()._value).is_used
+    (program,) = service._server._programs.values()
+    captured = [c._value for c in program.traced.captures]
+    assert library.RENEW in program.lowered([gradient], captured).as_text()
+    # Each is still what it was when it was sent.
+    for number, value in enumerate(seen, 1):
+        np.testing.assert_array_equal(value, -0.5 * number * gradient)
 
 
 def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):

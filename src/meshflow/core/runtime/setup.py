@@ -28,6 +28,7 @@ from meshflow.kernels import (
     library,
     lowerings,
     packing,
+    renewals,
     running_sums,
     table_rows,
 )
@@ -63,6 +64,7 @@ def configure() -> None:
     kernel_and_bias_gradient.register()
     running_sums.register()
     adam.register()
+    renewals.register()
     table_rows.register()
     determinism.from_environment()
     compiled_programs.keep()

@@ -20,6 +20,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers import rows
 from meshflow.keras.optimizers.base import Optimizer
+from meshflow.kernels import renewals
 from meshflow.ops import math
 
 
@@ -104,7 +105,9 @@ class RuleOptimizer(Optimizer):
         values = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         slots = self._slots_of(var)
         names = tuple(values)
-        static = names, self._by_rows, *self._rule_settings()
+        # Of which others have the old value, as workers have a parameter server's.
+        kept = tuple(v._is_lent for v in (var, *slots))
+        static = names, self._by_rows, kept, *self._rule_settings()
         scalars = [values[n] for n in names]
         elsewhere = context.trace or context.placing or context.closure
         if indices is not None and elsewhere is None:
@@ -136,13 +139,16 @@ class RuleOptimizer(Optimizer):
     @classmethod
     def _call_rule(cls, operands: Any, static: Any) -> Any:
         var, grad, indices, slots, values = operands
-        names, by_rows, *settings = static
+        names, by_rows, kept, *settings = static
         grad = grad.astype(var.dtype)
         rest = dict(zip(names, values, strict=True)), *settings
-        if indices is None:
-            new = cls.rule(var, grad, slots, *rest)
-        else:
+        if indices is not None:
             new = cls._updated_by_rows(by_rows, var, grad, indices, slots, rest)
+        elif any(kept):
+            rule = lambda arrays, grad: cls.rule(arrays[0], grad, arrays[1:], *rest)
+            new = renewals.renewed(rule, [var, *slots], grad, kept)
+        else:
+            new = cls.rule(var, grad, slots, *rest)
         return [x.astype(var.dtype) for x in new]
 
     @classmethod
