@@ -24,7 +24,10 @@ def serve(
         str, typer.Option(help="The address to listen on; others than this machine only if told.")
     ] = "127.0.0.1",
     max_batch: Annotated[
-        int, typer.Option(help="The greatest number of rows of a call for several requests; 1 for no batching.")
+        int,
+        typer.Option(
+            help="The greatest number of rows of a call for several requests; 1 for no batching."
+        ),
     ] = 32,
     batch_wait: Annotated[
         float, typer.Option(help="Milliseconds that a call waits for more rows.")

@@ -155,10 +155,10 @@ class GatedCell(AbstractRNNCell):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        gated = hasattr(self, "recurrent_activation")
         config = {**super().get_config(), "units": self.units}
         config["activation"] = activations.serialize(self.activation)
-        if gated:
+        gated = hasattr(self, "recurrent_activation")
+        if hasattr(self, "recurrent_activation"):
             config["recurrent_activation"] = activations.serialize(self.recurrent_activation)
         flags = ("unit_forget_bias",) if hasattr(self, "unit_forget_bias") else ()
         config["use_bias"] = self.use_bias

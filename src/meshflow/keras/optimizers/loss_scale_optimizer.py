@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import jax
 import numpy as np
@@ -74,9 +74,8 @@ class LossScaleOptimizer(WrappingOptimizer):
         """One whose class says, as in TensorFlow, whether the optimizer inside is one of `optimizers.legacy`."""
         kinds = {registry.public_module(base) for base in type(inner_optimizer).__mro__}
         is_new = inner_optimizer is not None and "keras.optimizers.legacy" not in kinds
-        return super().__new__(
-            LossScaleOptimizerV3 if is_new and cls is LossScaleOptimizer else cls
-        )
+        made: Any = LossScaleOptimizerV3 if is_new and cls is LossScaleOptimizer else cls
+        return cast(Self, super().__new__(made))
 
     def __init__(
         self,

@@ -80,8 +80,11 @@ class TFOpLambda(Layer):
 
     def __init__(self, function: Any, **kwargs: Any) -> None:
         if isinstance(function, str):
-            held = isinstance(function, HeldName)
-            self._function = function.value if held else op_table.find_function(function)
+            self._function = (
+                function.value
+                if isinstance(function, HeldName)
+                else op_table.find_function(function)
+            )
             self._symbol = function.removeprefix("tf.")
         else:
             self._function, self._symbol = function, _symbol(function)

@@ -197,7 +197,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     @property
     def input_spec(self) -> Any:
         """`InputSpec`s that inputs must meet."""
-        return self._input_spec
+        return self._expected_inputs()
 
     @input_spec.setter
     def input_spec(self, value: Any) -> None:
@@ -205,6 +205,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             if spec is not None and not isinstance(spec, InputSpec):
                 raise TypeError(f"Layer input_spec must be an instance of InputSpec. Got: {spec!r}")
         self._input_spec = value
+
+    def _expected_inputs(self) -> Any:
+        return self._input_spec
 
     @property
     def activity_regularizer(self) -> Any:

@@ -230,8 +230,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         """Names of the inputs."""
         return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]
 
-    @Layer.input_spec.getter
-    def input_spec(self) -> Any:
+    def _expected_inputs(self) -> Any:
         """What inputs must be like: of a graph those of its inputs, unless they are nested or others were set."""
         graph = self._current_graph()
         if self._input_spec is not None or graph is None:
