@@ -1,5 +1,6 @@
 """Which errors say what is wrong with a file."""
 
+import inspect
 import linecache
 
 import meshflow as tf
@@ -16,13 +17,13 @@ def is_clear(error):
 
 
 def _is_said(error):
-    """Whether our code raised it in words of its own, as layers do of arguments that are wrong or not supported."""
+    """Whether our code raised it in words of its own, or a signature did, of arguments that are wrong or not supported."""
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
     file = trace.tb_frame.f_code.co_filename
     return (
         type(error) in (TypeError, NotImplementedError)
-        and "/meshflow/" in file
+        and ("/meshflow/" in file or file == inspect.__file__)
         and "raise " in linecache.getline(file, trace.tb_lineno)
     )
