@@ -425,7 +425,7 @@ def test_full_network_has_the_articles_parameter_count(capsys):
     assert (
         "Total params: 9123978" in text
         and "Trainable params: 9122954" in text
-        and "Non-trainable params: 1,024" in text
+        and "Non-trainable params: 1024" in text
     )
 
 

@@ -119,7 +119,6 @@ OPERATORS = {
     "PRELU": _prelu,
     "LOG_SOFTMAX": tf.nn.log_softmax,
     "BATCH_MATMUL": lambda x: tf.matmul(x[..., None], x[:, None] * tf.ones([8, 1]), transpose_a=True, transpose_b=True),
-    "GATHER": lambda x: tf.gather(tf.constant(np.eye(4), tf.float32), tf.minimum(tf.cast(tf.abs(x), tf.int32), 3)),
     "GATHER_ND": lambda x: tf.gather_nd(np.float32([[1, 2], [3, 4]]), tf.cast(x[:, :2] > 0, tf.int32)),
 }  # fmt: skip
 

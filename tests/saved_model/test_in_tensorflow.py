@@ -300,7 +300,9 @@ def test_keras_makes_the_model_of_its_layers(folder):
     calls = [entry["inbound_nodes"] for entry in root["config"]["layers"]]
     name = inputs.name.split(":")[0]
     assert calls[1] == [[[name, 0, 0, {"value": [name, 0, 0]}]]]
-    assert ["_CONSTANT_VALUE", -1, 2.0, {"y": [name, 0, 0]}] in [c[0] for c in calls if c]
+    assert ["_CONSTANT_VALUE", -1, 2.0, {"y": [name, 0, 0], "name": None}] in [
+        c[0] for c in calls if c
+    ]
     kind, inner = about["root.layer_with_weights-1"]
     assert kind == "_tf_keras_sequential"
     assert inner["config"]["layers"][0]["config"]["batch_input_shape"] == [None, None, 4]

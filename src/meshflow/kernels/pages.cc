@@ -210,6 +210,16 @@ bool replace(const link_map* library, const char* function, void* ours) {
   return true;
 }
 
+// Has glibc keep blocks that are no large ones from the first one on, as it does itself once it was given such a block
+// back: until then each program takes its results from fresh memory.
+void keep_small_blocks() {
+#ifdef M_TRIM_THRESHOLD
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_")) return;
+  mallopt(M_MMAP_THRESHOLD, Kept::kLeast);
+  mallopt(M_TRIM_THRESHOLD, 2 * Kept::kLeast);
+#endif
+}
+
 }  // namespace
 
 // Makes a loaded library ask for huge pages, and leave large blocks for later; 0 when it does from now on.
@@ -221,6 +231,7 @@ extern "C" int meshflow_huge_pages(const char* path) noexcept {
   dlclose(handle);
   if (!found || !replace(library, "posix_memalign", reinterpret_cast<void*>(&allocate))) return 1;
   if (replace(library, "free", reinterpret_cast<void*>(&release))) releases = true;
+  keep_small_blocks();
   return 0;
 }
 

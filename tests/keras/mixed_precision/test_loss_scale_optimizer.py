@@ -164,7 +164,7 @@ def test_hyperparameters_are_the_inner_ones():
     assert isinstance(optimizer, tf.keras.optimizers.Optimizer)
     # What is no hyperparameter stays apart.
     with pytest.raises(
-        AttributeError, match="'LossScaleOptimizer' object has no attribute 'amsgrad'"
+        AttributeError, match="'LossScaleOptimizerV3' object has no attribute 'amsgrad'"
     ):
         _ = optimizer.amsgrad
     optimizer.amsgrad = True

@@ -43,10 +43,10 @@ __all__ = [
 
 @op(same=(), name="gather", strings="moves")
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
-    before = (slice(None),) * (axis % params.ndim - batch_dims)
-    # Places count from the first one: those that are not there give NaN, or the nearest.
-    function = lambda p, i: p.at[(*before, i)].get(mode=_mode(p), wrap_negative_indices=False)
-    params = jnp.asarray(params)
+    axis = axis % params.ndim
+    function = lambda p, i: jnp.take(
+        p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip"
+    )
     for _ in range(batch_dims):
         function = jax.vmap(function)
     return function(params, indices)
@@ -63,9 +63,8 @@ def _gather_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
 _gather.op.by_rows = _gather_by_rows  # type: ignore[attr-defined]
 
 
-def _mode(params: Any) -> str:
-    """What a place that is not there gives: NaN, or the nearest slice."""
-    return "fill" if jnp.issubdtype(params.dtype, jnp.inexact) else "clip"
+def _floats(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 @waits()
@@ -127,18 +126,28 @@ def gather(
     return _gather(params, indices, axis, batch_dims)
 
 
+def _slices(params: Any, places: Any) -> Any:
+    """Slices of `params` whose coordinates along its first axes lie in the last axis of `places`.
+
+    Coordinates count from the first slice: those that are not there give NaN, or the nearest.
+    """
+    count, rank = places.shape[-1], places.ndim - 1
+    rest = params.shape[count:]
+    if any(isinstance(size, int) and size == 0 for size in params.shape[:count]):
+        value = np.nan if _floats(params) else 0
+        return jnp.full((*places.shape[:-1], *rest), value, params.dtype)
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(rank, rank + len(rest))),
+        collapsed_slice_dims=tuple(range(count)),
+        start_index_map=tuple(range(count)),
+    )
+    mode = "fill" if _floats(params) else "clip"
+    return jax.lax.gather(params, places, numbers, (*(1,) * count, *rest), mode=mode)
+
+
 @op(same=(), name="gather_nd", strings="moves")
 def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
-    def pick(p: Any, i: Any) -> Any:
-        count, rank = i.shape[-1], i.ndim - 1
-        numbers = jax.lax.GatherDimensionNumbers(
-            offset_dims=tuple(range(rank, rank + p.ndim - count)),
-            collapsed_slice_dims=tuple(range(count)),
-            start_index_map=tuple(range(count)),
-        )
-        sizes = (*(1,) * count, *p.shape[count:])
-        return jax.lax.gather(p, i, numbers, sizes, mode=_mode(p))
-
+    pick = _slices
     for _ in range(batch_dims):
         pick = jax.vmap(pick)
     return pick(params, indices)

@@ -167,7 +167,7 @@ REAL = {
             {"zero": 3, "offload": (("optimizer", (".*",)), ("parameters", (".*",)))},
             None,
             "mixed_float16",
-            "LossScaleOptimizer",
+            "LossScaleOptimizerV3",
         ),
     ),
     "its oldest form": (
