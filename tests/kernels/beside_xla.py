@@ -3,7 +3,23 @@
 import jax
 import pytest
 
+from meshflow import kernels
 from meshflow.kernels import renewals, table_rows
+from meshflow.kernels.library import Library
+
+
+def needs(handler):
+    """The mark of tests of a handler: they are left out where it is not built."""
+    status = kernels.status()
+    return pytest.mark.skipif(
+        not isinstance(status, Library) or not status.has_handler(handler),
+        reason="the CPU kernels are not built here",
+    )
+
+
+def marks(handler):
+    """The marks of tests of a handler for any size, beside XLA's code as users get it."""
+    return [pytest.mark.usefixtures("every_size"), pytest.mark.optimized, needs(handler)]
 
 
 @pytest.fixture

@@ -9,16 +9,11 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import meshflow as tf
-from meshflow import kernels
+from kernels.beside_xla import needs
 from meshflow.kernels import cross_entropy, library
-from meshflow.kernels.library import Library
 from meshflow.ops.nn.cross_entropy import _negative_log
 
-compiled = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library)
-    or not kernels.status().has_handler(library.CROSS_ENTROPY),
-    reason="the CPU kernels are not built here",
-)
+compiled = needs(library.CROSS_ENTROPY)
 
 
 @pytest.fixture(autouse=True, scope="module")

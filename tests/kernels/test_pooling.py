@@ -7,15 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshflow import kernels
+from kernels.beside_xla import needs
 from meshflow.kernels import library, lowerings, pooling
-from meshflow.kernels.library import Library
 from meshflow.ops.nn.windows import Windows, _gradient_p, max_windows
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library) or not kernels.status().has_handler(library.POOLING),
-    reason="the CPU kernels are not built here",
-)
+pytestmark = needs(library.POOLING)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from kernels.beside_xla import needs
 from meshflow import kernels
 from meshflow.kernels import cross_entropy, library, sizes
 from meshflow.kernels.library import Library
@@ -222,11 +223,7 @@ def test_in_sharded_programs(function, axes):
     close(jax.jit(with_gradients(some))(*placed))
 
 
-@pytest.mark.skipif(
-    not isinstance(kernels.status(), Library)
-    or not kernels.status().has_handler(library.CROSS_ENTROPY),
-    reason="the CPU kernels are older",
-)
+@needs(library.CROSS_ENTROPY)
 @thorough
 @given(st.data(), st.sampled_from(["float32", "float32", "bfloat16"]))
 def test_any_cross_entropy(data, dtype):

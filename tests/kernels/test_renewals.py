@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from kernels.beside_xla import both, every_size  # noqa: F401
-from meshflow import kernels
+from kernels.beside_xla import both, every_size, marks  # noqa: F401
 from meshflow.kernels import library, renewals
-from meshflow.kernels.library import Library
 
-status = kernels.status()
-pytestmark = [
-    pytest.mark.usefixtures("every_size"),
-    pytest.mark.optimized,
-    pytest.mark.skipif(
-        not isinstance(status, Library) or not status.has_handler(library.RENEW),
-        reason="the CPU kernels are not built here",
-    ),
-]
+pytestmark = marks(library.RENEW)
 
 HANDLER = "meshflow_renew"
 LEGACY = tf.keras.optimizers.legacy

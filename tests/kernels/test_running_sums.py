@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow import kernels
+from kernels.beside_xla import needs
 from meshflow.kernels import library, running_sums
-from meshflow.kernels.library import Library
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library)
-    or not kernels.status().has_handler(library.RUNNING_SUMS),
-    reason="the CPU kernels are not built here",
-)
+pytestmark = needs(library.RUNNING_SUMS)
 
 
 @pytest.fixture(autouse=True)

@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from kernels.beside_xla import both, every_size  # noqa: F401
-from meshflow import kernels
+from kernels.beside_xla import both, every_size, marks  # noqa: F401
 from meshflow.kernels import library, table_rows
-from meshflow.kernels.library import Library
 
-pytestmark = [
-    pytest.mark.usefixtures("every_size"),
-    pytest.mark.optimized,
-    pytest.mark.skipif(
-        not isinstance(kernels.status(), Library)
-        or not kernels.status().has_handler(library.SUM_ROWS),
-        reason="the CPU kernels are not built here",
-    ),
-]
+pytestmark = marks(library.SUM_ROWS)
 
 
 def numbers(shape, rows, dtype):

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -62,6 +63,12 @@ class Registers {
   int64_t size_;
   std::unique_ptr<float, Free> memory_;
 };
+
+INLINE void copy(const float* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) std::memcpy(to + i, from + i, 64);
+  for (; i < count; ++i) to[i] = from[i];
+}
 
 // Does a step on `count` numbers of each register, of which `registers` gives the addresses.
 template <typename Addresses>

@@ -15,6 +15,7 @@
 namespace {
 
 namespace ffi = xla::ffi;
+using meshflow::copy;
 using meshflow::handled;
 using meshflow::Program;
 using meshflow::Registers;
@@ -34,12 +35,6 @@ struct Update {
   std::vector<float*> results;
   std::vector<bool> is_beside;
 };
-
-INLINE void copy(const float* from, float* to, int64_t count) {
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16) std::memcpy(to + i, from + i, 64);
-  for (; i < count; ++i) to[i] = from[i];
-}
 
 // 16 numbers, in as many of the processor's vectors as that takes.
 typedef float Vector __attribute__((vector_size(64)));

@@ -14,6 +14,7 @@
 namespace {
 
 namespace ffi = xla::ffi;
+using meshflow::copy;
 using meshflow::handled;
 using meshflow::length;
 using meshflow::Numbers;
@@ -63,12 +64,6 @@ void find_targets(Update& update, const Numbers& numbers, int64_t rows) {
     update.next[last[first] < 0 ? first : last[first]] = i;
     last[first] = i;
   }
-}
-
-INLINE void copy(const float* from, float* to, int64_t count) {
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16) std::memcpy(to + i, from + i, 64);
-  for (; i < count; ++i) to[i] = from[i];
 }
 
 INLINE void sum_gradients(const Update& update, const Target& target, float* to, int64_t at, int64_t count) {

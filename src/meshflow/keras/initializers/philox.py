@@ -7,6 +7,7 @@ each number of a counter; key and counter begin as what it makes of the seed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -75,25 +76,25 @@ class StatelessRandom:
     def _words(self, counts: np.ndarray) -> np.ndarray:
         return _philox(counts, np.full_like(counts, self._high), self._key)
 
-    def _flat_words(self, size: int) -> np.ndarray:
-        return self._words(np.arange(-(-size // 4), dtype=np.uint64))
+    def _drawn(
+        self, numbers: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """What is made of as many words as a shape has numbers."""
+        size = math.prod(shape)
+        words = self._words(np.arange(-(-size // 4), dtype=np.uint64))
+        return numbers(words).reshape(-1)[:size].reshape(shape)
 
     def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> np.ndarray:
         """Floats from `low` to below `high`."""
-        size = math.prod(shape)
-        unit = _unit(self._flat_words(size)).reshape(-1)[:size].reshape(shape)
-        return unit * np.float32(high - low) + np.float32(low)
+        return self._drawn(_unit, shape) * np.float32(high - low) + np.float32(low)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> np.ndarray:
         """Integers from `low` to `high - 1`."""
-        size = math.prod(shape)
-        words = self._flat_words(size).reshape(-1)[:size].reshape(shape)
-        return words.astype(np.int64) % (high - low) + low
+        return self._drawn(lambda words: words.astype(np.int64), shape) % (high - low) + low
 
     def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Normal numbers."""
-        size = math.prod(shape)
-        return _normal(self._flat_words(size)).reshape(-1)[:size].reshape(shape)
+        return self._drawn(_normal, shape)
 
     def truncated_normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Normal numbers between -2 and 2: of each four, the first four within that their words give."""

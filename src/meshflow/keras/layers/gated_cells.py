@@ -157,14 +157,15 @@ class GatedCell(AbstractRNNCell):
         """The configuration."""
         config = {**super().get_config(), "units": self.units}
         config["activation"] = activations.serialize(self.activation)
-        gated = hasattr(self, "recurrent_activation")
         if hasattr(self, "recurrent_activation"):
             config["recurrent_activation"] = activations.serialize(self.recurrent_activation)
         flags = ("unit_forget_bias",) if hasattr(self, "unit_forget_bias") else ()
         config["use_bias"] = self.use_bias
         config |= weight_config(self, "kernel", "recurrent", "bias", flags=flags)
         config |= {"dropout": self.dropout, "recurrent_dropout": self.recurrent_dropout}
-        return config | ({"implementation": self.implementation} if gated else {})
+        if hasattr(self, "recurrent_activation"):
+            config["implementation"] = self.implementation
+        return config
 
 
 class SimpleRNNCell(GatedCell):
