@@ -360,6 +360,35 @@ def test_the_table_holds_ops_alone():
     assert all(not f.__module__.startswith(("os", "builtins", "subprocess")) for f in table)
 
 
+def test_no_two_functions_have_one_name_in_files():
+    def convert(x):
+        return x
+
+    first = op_names.nameable(convert)
+    assert op_names.nameable(first) is first
+
+    def convert(x):
+        return -x
+
+    with pytest.raises(ValueError, match=r"Two functions would have the name '.*\.convert'"):
+        op_names.nameable(convert)
+    assert op_names.find(op_names.name_of(first)) is first
+
+
+@pytest.mark.parametrize("version", ["update", "add", "sub", "min", "max"])
+def test_ops_made_alike_are_told_apart(version, tmp_path):
+    x = keras.Input([3], batch_size=2)
+    change = getattr(tf, f"tensor_scatter_nd_{version}")
+    model = keras.Model(x, change(x, [[0, 1]], [2.0]))
+    model.save(tmp_path / "m.keras")
+    values = np.float32([[1, 3, 5], [2, 4, 6]])
+    expected = change(values, [[0, 1]], [2.0])
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded(values), expected)
+    named = loaded.get_config()["layers"][1]["config"]["function"]
+    assert named == f"tensor_scatter_nd_{version}"
+
+
 def test_forms_of_later_versions_of_keras():
     get = keras.saving.deserialize_keras_object
     named = {"module": "builtins", "class_name": "function", "registered_name": "function"}

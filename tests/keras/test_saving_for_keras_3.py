@@ -142,6 +142,50 @@ def test_versions_and_folders_are_checked(tmp_path):
             model.save(str(tmp_path / path), keras_version=version)
 
 
+FUNCTIONS = {
+    "Flip": lambda x: ops.flip(x, axis=1),
+    "Roll": lambda x: ops.roll(x, 2, axis=1),
+    "Triu": lambda x: ops.triu(x, 1),
+    "Norm": lambda x: ops.norm(x, axis=-1, keepdims=True),
+    "Einsum": lambda x: ops.einsum("bij,bkj->bik", x, x),
+    "Quantile": lambda x: ops.quantile(x, [0.25, 0.5], axis=1),
+    "Digitize": lambda x: ops.digitize(x, [0.0, 1.0]),
+    "Pad": lambda x: ops.pad(x, [[0, 0], [1, 2], [0, 0]], constant_values=3.0),
+    "Average": lambda x: ops.average(x, axis=1, weights=x),
+    "TopK": lambda x: ops.top_k(x, 2)[0],
+    "RFFT": lambda x: ops.rfft(x)[1],
+    "LayerNorm": lambda x: ops.layer_normalization(x, epsilon=0.01),
+    "BatchNorm": lambda x: ops.batch_normalization(x, ops.zeros(4), ops.ones(4), -1),
+    "MaxPool": lambda x: ops.max_pool(x, 2, padding="same"),
+    "Conv": lambda x: ops.conv(x, ops.ones([2, 4, 3]), strides=2),
+    "Resize": lambda x: ops.image.resize(ops.expand_dims(x, -1), (3, 2)),
+    "ScatterUpdate": lambda x: ops.scatter_update(ops.reshape(x, [-1, 4]), [[0, 1]], [5.0]),
+    "DotProductAttention": lambda x: ops.dot_product_attention(x[:, None], x[:, None], x[:, None]),
+}
+
+
+def test_functions_of_keras_ops_are_one_layer_in_both_forms(tmp_path):
+    x = tf.keras.Input([6, 4], name="x")
+    model = tf.keras.Model(x, [function(x) for function in FUNCTIONS.values()])
+    named = {layer["config"].get("function") for layer in model.get_config()["layers"]}
+    assert {"keras.ops.flip", "keras.ops.image.resize", "keras.ops.batch_normalization"} <= named
+    expected = model(X)
+    for version in (2, 3):
+        path = tmp_path / f"{version}.keras"
+        model.save(path, keras_version=version)
+        for found, known in zip(tf.keras.models.load_model(path)(X), expected, strict=True):
+            np.testing.assert_allclose(found, known, atol=1e-6)
+    written = {layer["class_name"]: layer for layer in config_of(path)["config"]["layers"]}
+    assert set(FUNCTIONS) <= set(written)
+    assert (
+        written["Flip"]["module"] == "keras.src.ops.numpy"
+        and written["Flip"]["config"]["axis"] == 1
+    )
+    assert written["Average"]["inbound_nodes"][0]["kwargs"].keys() == {"weights"}
+    assert written["Digitize"]["inbound_nodes"][0]["args"][1]["config"]["value"] == [0.0, 1.0]
+    assert written["MaxPool"]["config"]["strides"] == 2
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_bfloat16_as_bytes(named, tmp_path):
     model = tf.keras.Sequential([tf.keras.Input([4]), L.Dense(3, dtype="bfloat16")])

@@ -64,6 +64,7 @@ def wrap_jnp(
     static: Collection[str] = (),
     operands: Collection[str] = (),
     differentiable: bool = True,
+    in_files: str | None = None,
 ) -> Callable[..., Any]:
     """A function of `jax.numpy` as a public function of tensors.
 
@@ -77,6 +78,7 @@ def wrap_jnp(
       static: parameters that are no operands although they are annotated so.
       operands: parameters that are operands although they are not annotated so.
       differentiable: whether the function has a gradient.
+      in_files: the name by which files of models know it; default the public one.
 
     Returns:
       A function with NumPy's signature.
@@ -97,7 +99,9 @@ def wrap_jnp(
     together = [p for p in held if p not in apart]
     refused = [p for p in _REFUSED if p not in own.parameters]
     the_op = op(
-        _array_function(function, own, held, lists, name), same=(), differentiable=differentiable
+        _array_function(function, own, held, lists, in_files or name),
+        same=(),
+        differentiable=differentiable,
     )
 
     @functools.wraps(function, assigned=())

@@ -8,6 +8,7 @@ which would lead to all of Python.
 from __future__ import annotations
 
 import importlib
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -33,6 +34,9 @@ def nameable(function: F, name: str | None = None) -> F:
     Returns:
       The function, so that this is a decorator.
 
+    Raises:
+      ValueError: for a second function of a module with one name, which would be taken for the first.
+
     Example:
       >>> from meshflow.core.dispatch import op_names
       >>> @op_names.nameable
@@ -44,6 +48,9 @@ def nameable(function: F, name: str | None = None) -> F:
       True
     """
     full = name or f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
+    known = _functions.get(full)
+    if name is None and known is not None and inspect.unwrap(known) is not inspect.unwrap(function):
+        raise ValueError(f"Two functions would have the name {full!r} in files: give one another.")
     _functions[full] = function
     _names[function] = full
     return function

@@ -17,6 +17,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import registry
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import unary
 from meshflow.keras.ops.promotion import as_float
 from meshflow.ops import array as array_ops
@@ -120,6 +121,7 @@ def _celu(x: TensorLike, alpha: Any) -> Any:
     return jax.nn.celu(x, alpha)
 
 
+@one_layer()
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """`max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
 
@@ -197,6 +199,7 @@ def _threshold(x: TensorLike, threshold: Any, default: Any, kind: str) -> Any:
     return found.astype(x.dtype)
 
 
+@one_layer()
 def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
     """`x` above a threshold, a number elsewhere.
 
@@ -213,6 +216,7 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
     return _threshold(as_float(x), threshold, default_value, "plain")
 
 
+@one_layer()
 def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     """`x` where it is far from 0, and 0 elsewhere.
 
@@ -228,6 +232,7 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     return _threshold(as_float(x), threshold, 0, "hard")
 
 
+@one_layer()
 def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     """`x` moved towards 0.
 
@@ -248,6 +253,7 @@ def _squareplus(x: TensorLike, b: Any) -> Any:
     return (x + jnp.sqrt(x * x + b)) / 2
 
 
+@one_layer()
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """`(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
 
@@ -321,6 +327,7 @@ def _sparsemax(x: TensorLike, axis: int) -> Any:
     return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)
 
 
+@one_layer()
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     """The nearest probabilities, of which many are 0 (arXiv:1602.02068).
 

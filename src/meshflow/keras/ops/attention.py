@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import common, tensor
 from meshflow.ops import casting
 
@@ -55,6 +56,7 @@ def _attention(
     return jnp.einsum("bnts,bsnh->btnh", shares, value)
 
 
+@one_layer()
 def dot_product_attention(
     query: TensorLike,
     key: TensorLike,

@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import unary
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.keras.settings import floatx
@@ -77,6 +78,7 @@ def _polar(x1: TensorLike, x2: TensorLike) -> Any:
     )
 
 
+@one_layer()
 def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
     """Complex numbers of absolute values and angles.
 
@@ -99,6 +101,7 @@ def _pairs_to_complex(x: TensorLike) -> Any:
     )
 
 
+@one_layer()
 def view_as_complex(x: TensorLike) -> Tensor:
     """Pairs of numbers in the last dimension as complex numbers.
 
@@ -123,6 +126,7 @@ def _complex_to_pairs(x: TensorLike) -> Any:
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
 
 
+@one_layer()
 def view_as_real(x: TensorLike) -> Tensor:
     """Complex numbers as pairs of real numbers in a new last dimension.
 

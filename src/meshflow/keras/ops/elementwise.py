@@ -17,6 +17,7 @@ import jax.scipy.special as special
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import binary, bits, unary
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.ops import casting, math
@@ -228,6 +229,7 @@ def _round_whole(x: Any, unit: int) -> Any:
     return ((count + up) * unit).astype(x.dtype)
 
 
+@one_layer()
 def round(x: TensorLike, decimals: int = 0) -> Tensor:
     """The nearest number with some decimals; halves go to even ones.
 
@@ -248,6 +250,7 @@ def _nan_to_num(x: TensorLike, nan: Any, posinf: Any, neginf: Any) -> Any:
     return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
+@one_layer()
 def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> Tensor:
     """NaN and infinities replaced by numbers.
 
@@ -270,6 +273,7 @@ def _isclose(x1: TensorLike, x2: TensorLike, rtol: Any, atol: Any, equal_nan: bo
     return jnp.isclose(x1, x2, rtol, atol, equal_nan)
 
 
+@one_layer()
 def isclose(
     x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
@@ -316,6 +320,7 @@ def _ldexp(x1: TensorLike, x2: TensorLike) -> Any:
     return x1 * jnp.exp2(x2.astype(x1.dtype))
 
 
+@one_layer()
 def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
     """`x1 * 2^x2`.
 

@@ -17,6 +17,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops import windows
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array as array_ops
@@ -58,6 +59,7 @@ def checked_images(images: Any, name: str) -> Any:
     return images
 
 
+@one_layer("image")
 def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tensor:
     """The luma of images.
 
@@ -87,6 +89,7 @@ def _only_floats(images: Any, name: str) -> Any:
     return images
 
 
+@one_layer("image")
 def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
     """Hue, saturation and value of images.
 
@@ -102,6 +105,7 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
     return channels_last(image_ops.rgb_to_hsv, _only_floats(images, "rgb_to_hsv"), data_format)
 
 
+@one_layer("image")
 def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
     """The inverse of `rgb_to_hsv`.
 
@@ -117,6 +121,7 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
     return channels_last(image_ops.hsv_to_rgb, _only_floats(images, "hsv_to_rgb"), data_format)
 
 
+@one_layer("image")
 def resize(
     images: TensorLike,
     size: Any,
@@ -202,6 +207,7 @@ def _filled_to(x: Any, new: tuple[int, int], value: float) -> Any:
     return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + pairs, constant_values=value)
 
 
+@one_layer("image")
 def pad_images(
     images: TensorLike,
     top_padding: int | None = None,
@@ -271,6 +277,7 @@ def _around(
     return [before, after]
 
 
+@one_layer("image")
 def crop_images(
     images: TensorLike,
     top_cropping: int | None = None,
@@ -344,6 +351,7 @@ def _patches(
     return array_ops.squeeze(found, 0) if alone else found
 
 
+@one_layer("image")
 def extract_patches(
     images: TensorLike,
     size: Any,
@@ -396,6 +404,7 @@ def extract_patches_3d(
     return _patches(volumes, size, strides, dilation_rate, padding, data_format, 3)
 
 
+@one_layer("image")
 def gaussian_blur(
     images: TensorLike,
     kernel_size: Any = (3, 3),

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import common, tensor
 from meshflow.keras.ops.shaping import ravel, reshape
 from meshflow.ops import array as array_ops
@@ -172,6 +173,7 @@ def _split_at(x: Any, places: list[int], axis: int) -> list[Any]:
     return list(array_ops.split(x, [b - a for a, b in itertools.pairwise(edges)], axis))
 
 
+@one_layer()
 def array_split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     """Parts along a dimension, the first ones longer by one where they cannot be equal.
 
@@ -276,6 +278,7 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
     return array_ops.tile(x, times)
 
 
+@one_layer()
 def pad(
     x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: Any = None
 ) -> Tensor:

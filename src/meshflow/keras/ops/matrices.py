@@ -20,6 +20,7 @@ from meshflow.core.gradients.forward import ForwardAccumulator
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.ops import casting
 from meshflow.ops import linalg as linalg_ops
@@ -87,6 +88,7 @@ def _cholesky_inverse(x: TensorLike, upper: bool) -> Any:
     return jsl.cho_solve((x, not upper), identity)
 
 
+@one_layer()
 def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
     """The inverse of the matrix of which `x` is the Cholesky root.
 
@@ -207,6 +209,7 @@ def _lu_factor(x: TensorLike) -> Any:
     return lu, pivots.astype(jnp.int32)
 
 
+@one_layer()
 def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
     """Lower and upper triangles in one matrix, and the pivots.
 
@@ -229,6 +232,7 @@ def _matrix_rank(x: TensorLike, tol: Any) -> Any:
     return jnp.sum(values > tol, -1).astype(jnp.int32)
 
 
+@one_layer()
 def matrix_rank(x: TensorLike, tol: Any = None) -> Tensor:
     """How many singular values are not 0.
 
@@ -249,6 +253,7 @@ def _norm(x: TensorLike, ord: Any, axis: Any, keepdims: bool) -> Any:
     return jnp.linalg.norm(x, ord, axis, keepdims)
 
 
+@one_layer()
 def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The length of vectors, or a norm of matrices.
 
@@ -328,6 +333,7 @@ def _lstsq(a: TensorLike, b: TensorLike, rcond: Any) -> Any:
     return jnp.linalg.lstsq(a, b, rcond)[0]
 
 
+@one_layer()
 def lstsq(a: TensorLike, b: TensorLike, rcond: Any = None) -> Tensor:
     """x for which `|a x - b|` is least.
 
@@ -351,6 +357,7 @@ def _svd(x: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
     return tuple(found) if compute_uv else found
 
 
+@one_layer()
 def svd(
     x: TensorLike, full_matrices: bool = True, compute_uv: bool = True
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.keras.settings import epsilon as default_epsilon
 from meshflow.keras.settings import standard_data_format
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+@one_layer()
 def moments(
     x: TensorLike, axes: Any, keepdims: bool = False, synchronized: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -52,6 +54,7 @@ def moments(
     return nn_ops.moments(tensor(x), axes, keepdims=keepdims)
 
 
+@one_layer()
 def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
@@ -93,6 +96,7 @@ def _wide(x: Any) -> tuple[Any, Any]:
     return (casting.cast(x, "float32") if kind.size < 4 else x), kind
 
 
+@one_layer()
 def layer_normalization(
     x: TensorLike,
     gamma: Any = None,

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import binary
 from meshflow.keras.ops.promotion import common, tensor
 from meshflow.ops import casting
@@ -88,6 +89,7 @@ def _cross(x1: TensorLike, x2: TensorLike, axisa: int, axisb: int, axisc: int, a
     return jnp.cross(x1, x2, axisa, axisb, axisc, axis)
 
 
+@one_layer()
 def cross(
     x1: TensorLike,
     x2: TensorLike,
@@ -120,6 +122,7 @@ def _tensordot(x1: TensorLike, x2: TensorLike, axes: Any) -> Any:
     return jnp.tensordot(x1, x2, axes)
 
 
+@one_layer()
 def tensordot(x1: TensorLike, x2: TensorLike, axes: Any = 2) -> Tensor:
     """The sums of products over pairs of dimensions.
 
@@ -142,6 +145,7 @@ def _einsum(operands: Sequence[TensorLike], subscripts: str) -> Any:
     return jnp.einsum(subscripts, *operands)
 
 
+@one_layer()
 def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
     """Sums of products over dimensions named by letters (Einstein's convention).
 
@@ -166,6 +170,7 @@ def _correlate(x1: TensorLike, x2: TensorLike, mode: str) -> Any:
     return jnp.correlate(x1, x2, mode)
 
 
+@one_layer()
 def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
     """The sums of products of one row with another at each offset.
 
@@ -191,6 +196,7 @@ def _cdist(x: TensorLike, y: TensorLike) -> Any:
     return jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), 0)
 
 
+@one_layer()
 def cdist(x: TensorLike, y: TensorLike) -> Tensor:
     """Euclidean distances of all pairs of rows.
 

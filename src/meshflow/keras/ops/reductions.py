@@ -17,6 +17,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import Extreme, Reduction, Running, named, reduction
 from meshflow.keras.ops.promotion import as_float, as_sum, common, tensor, wide_float
 from meshflow.ops import casting, math
@@ -197,6 +198,7 @@ def _count(x: TensorLike, axis: Any) -> Any:
     return jnp.count_nonzero(x, axis=_axes(axis)).astype(jnp.int32)
 
 
+@one_layer()
 def count_nonzero(x: TensorLike, axis: Any = None) -> Tensor:
     """How many elements are not 0, as int32.
 
@@ -252,6 +254,7 @@ def _quantile(
     return found.reshape(*q.shape, *found.shape[row.ndim :])
 
 
+@one_layer()
 def quantile(
     x: TensorLike, q: TensorLike, axis: Any = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
@@ -272,6 +275,7 @@ def quantile(
     return _quantile(as_float(x), as_float(q), axis, method, keepdims, False)
 
 
+@one_layer()
 def nanquantile(
     x: TensorLike, q: TensorLike, axis: Any = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
@@ -337,6 +341,7 @@ def _average(x: TensorLike, weights: TensorLike, axis: Any) -> Any:
     return jnp.average(x, axis=_axes(axis), weights=weights)
 
 
+@one_layer()
 def average(x: TensorLike, axis: Any = None, weights: Any = None) -> Tensor:
     """The mean, in which elements may weigh more or less.
 
@@ -361,6 +366,7 @@ def _corrcoef(x: TensorLike) -> Any:
     return jnp.corrcoef(x)
 
 
+@one_layer()
 def corrcoef(x: TensorLike) -> Tensor:
     """How rows correlate (Pearson), a square matrix.
 
@@ -375,6 +381,7 @@ def corrcoef(x: TensorLike) -> Tensor:
     return _corrcoef(wide_float(x))
 
 
+@one_layer()
 def bincount(
     x: TensorLike, weights: Any = None, minlength: int = 0, sparse: bool = False
 ) -> Tensor:
@@ -410,6 +417,7 @@ def _digitize(x: TensorLike, bins: TensorLike) -> Any:
     return jnp.digitize(x, bins).astype(jnp.int32)
 
 
+@one_layer()
 def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
     """The bin of each element: how many of the bins' edges are not above it.
 
@@ -430,6 +438,7 @@ def _searchsorted(row: TensorLike, values: TensorLike, side: str) -> Any:
     return jnp.searchsorted(row, values, side=side).astype(jnp.int32)
 
 
+@one_layer()
 def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
     """Where values would go in a sorted row.
 
@@ -496,6 +505,7 @@ def _trapezoid(y: TensorLike, x: TensorLike | None, dx: Any, axis: int) -> Any:
     return jnp.trapezoid(y, x, dx, axis)
 
 
+@one_layer()
 def trapezoid(y: TensorLike, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The integral by the trapezoidal rule.
 

@@ -18,6 +18,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import as_sum, common, tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
@@ -52,6 +53,7 @@ def _diag(x: TensorLike, k: int, flat: bool) -> Any:
     return jnp.diagflat(x, k) if flat else jnp.diag(x, k)
 
 
+@one_layer()
 def diag(x: TensorLike, k: int = 0) -> Tensor:
     """The diagonal of a matrix, or a matrix with a diagonal.
 
@@ -70,6 +72,7 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
     return _diag(x, k, False)
 
 
+@one_layer()
 def diagflat(x: TensorLike, k: int = 0) -> Tensor:
     """A matrix with all elements on a diagonal.
 
@@ -90,6 +93,7 @@ def _diagonal(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
     return jnp.diagonal(x, offset, axis1, axis2)
 
 
+@one_layer()
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """A diagonal of two dimensions, as the last dimension.
 
@@ -112,6 +116,7 @@ def _trace(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
     return jnp.trace(x, offset, axis1, axis2, dtype=x.dtype)
 
 
+@one_layer()
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum of a diagonal.
 
@@ -134,6 +139,7 @@ def _triangle(x: TensorLike, k: int, lower: bool) -> Any:
     return jnp.tril(x, k) if lower else jnp.triu(x, k)
 
 
+@one_layer()
 def tril(x: TensorLike, k: int = 0) -> Tensor:
     """What is on and below a diagonal; the rest is 0.
 
@@ -149,6 +155,7 @@ def tril(x: TensorLike, k: int = 0) -> Tensor:
     return _triangle(tensor(x), k, True)
 
 
+@one_layer()
 def triu(x: TensorLike, k: int = 0) -> Tensor:
     """What is on and above a diagonal; the rest is 0.
 
@@ -169,6 +176,7 @@ def _diff(a: TensorLike, n: int, axis: int) -> Any:
     return jnp.diff(a, n, axis)
 
 
+@one_layer()
 def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     """Each element minus the one before it.
 
@@ -216,6 +224,7 @@ def _take_along(x: TensorLike, indices: TensorLike, axis: Any) -> Any:
     return jnp.take_along_axis(x, indices, axis)
 
 
+@one_layer()
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
     """Elements at places of their own in each row.
 
@@ -317,6 +326,7 @@ def _isin(x1: TensorLike, x2: TensorLike, invert: bool) -> Any:
     return jnp.isin(x1, x2, invert=invert)
 
 
+@one_layer()
 def isin(
     x1: TensorLike, x2: TensorLike, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
@@ -342,6 +352,7 @@ def _sort(x: TensorLike, axis: int) -> Any:
     return jnp.sort(x, axis)
 
 
+@one_layer()
 def sort(x: TensorLike, axis: int = -1) -> Tensor:
     """Elements in rising order.
 
@@ -362,6 +373,7 @@ def _argsort(x: TensorLike, axis: Any) -> Any:
     return jnp.argsort(x, axis).astype(jnp.int32)
 
 
+@one_layer()
 def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
     """The places of elements in rising order, int32; equal ones stay in order.
 
@@ -383,6 +395,7 @@ def _argpartition(x: TensorLike, kth: int, axis: int) -> Any:
     return jnp.argpartition(x, kth, axis).astype(jnp.int32)
 
 
+@one_layer()
 def argpartition(x: TensorLike, kth: int, axis: int = -1) -> Tensor:
     """Places such that the element at `kth` is where sorting puts it, smaller ones before it.
 
@@ -432,6 +445,7 @@ def _unravel(indices: TensorLike, shape: Any) -> Any:
     return tuple(v.astype(indices.dtype) for v in jnp.unravel_index(indices, shape))
 
 
+@one_layer()
 def unravel_index(indices: TensorLike, shape: Any) -> tuple[Tensor, ...]:
     """Places in a shape of places in the row of all elements.
 

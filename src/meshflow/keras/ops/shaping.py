@@ -17,6 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops.array.shaping import axis_within
@@ -169,6 +170,7 @@ def squeeze(x: TensorLike, axis: Any = None) -> Tensor:
     return array_ops.squeeze(tensor(x), list(axis) if isinstance(axis, tuple) else axis)
 
 
+@one_layer()
 def broadcast_to(x: TensorLike, shape: Any) -> Tensor:
     """Repeated where sizes are 1, to a shape.
 
@@ -189,6 +191,7 @@ def _flip(x: TensorLike, axis: Any) -> Any:
     return jnp.flip(x, axis)
 
 
+@one_layer()
 def flip(x: TensorLike, axis: Any = None) -> Tensor:
     """Backwards along dimensions.
 
@@ -237,6 +240,7 @@ def _rot90(x: TensorLike, k: int, axes: Any) -> Any:
     return jnp.rot90(x, k, axes)
 
 
+@one_layer()
 def rot90(array: TensorLike, k: int = 1, axes: Any = (0, 1)) -> Tensor:
     """Turned by right angles, from the first of two dimensions towards the second.
 
@@ -265,6 +269,7 @@ def _roll(x: TensorLike, shift: Any, axis: Any) -> Any:
     return jnp.roll(x, shift, axis)
 
 
+@one_layer()
 def roll(x: TensorLike, shift: Any, axis: Any = None) -> Tensor:
     """Moved along dimensions; what leaves at one end comes in at the other.
 

@@ -17,6 +17,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.making import Segments
 from meshflow.keras.ops.promotion import as_float, tensor
 from meshflow.ops import casting, math
@@ -35,6 +36,7 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
+@one_layer()
 def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
     """The largest elements of the last dimension, and their places.
 
@@ -55,6 +57,7 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
     return TopK(values, indices)
 
 
+@one_layer()
 def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
     """Whether classes are among the k most probable ones.
 
@@ -118,6 +121,7 @@ def _fft(real: TensorLike, imaginary: TensorLike, kind: str) -> Any:
     return jnp.real(found).astype(real.dtype), jnp.imag(found).astype(real.dtype)
 
 
+@one_layer()
 def fft(x: Any) -> tuple[Tensor, Tensor]:
     """The discrete Fourier transform of the last dimension.
 
@@ -135,6 +139,7 @@ def fft(x: Any) -> tuple[Tensor, Tensor]:
     return tuple(_fft(*_parts(x, "fft"), "fft"))
 
 
+@one_layer()
 def fft2(x: Any) -> tuple[Tensor, Tensor]:
     """The discrete Fourier transform of the last two dimensions.
 
@@ -152,6 +157,7 @@ def fft2(x: Any) -> tuple[Tensor, Tensor]:
     return tuple(_fft(*_parts(x, "fft2"), "fft2"))
 
 
+@one_layer()
 def ifft2(x: Any) -> tuple[Tensor, Tensor]:
     """The inverse of `fft2`.
 
@@ -175,6 +181,7 @@ def _rfft(x: TensorLike, length: Any) -> Any:
     return jnp.real(found).astype(x.dtype), jnp.imag(found).astype(x.dtype)
 
 
+@one_layer()
 def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
     """The half of the spectrum that real numbers have.
 
@@ -198,6 +205,7 @@ def _irfft(real: TensorLike, imaginary: TensorLike, length: Any) -> Any:
     return jnp.fft.irfft(real + 1j * imaginary, length).astype(real.dtype)
 
 
+@one_layer()
 def irfft(x: Any, fft_length: int | None = None) -> Tensor:
     """The inverse of `rfft`.
 
@@ -219,6 +227,7 @@ def _extract(x: TensorLike, length: int, stride: int) -> Any:
     return x[..., starts[:, None] + np.arange(length)]
 
 
+@one_layer()
 def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int) -> Tensor:
     """Overlapping parts of the last dimension.
 
@@ -270,6 +279,7 @@ def _stft(x: TensorLike, window: TensorLike, fft_length: int, stride: int, cente
     return jnp.real(found).astype(x.dtype), jnp.imag(found).astype(x.dtype)
 
 
+@one_layer()
 def stft(
     x: TensorLike,
     sequence_length: int,
@@ -334,6 +344,7 @@ def _istft(
     return found[..., start:end]
 
 
+@one_layer()
 def istft(
     x: Any,
     sequence_length: int,

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
@@ -23,6 +24,7 @@ from meshflow.ops import casting
 __all__ = ["scatter", "scatter_update", "slice", "slice_update", "unstack"]
 
 
+@one_layer()
 def scatter(indices: TensorLike, values: TensorLike, shape: Any) -> Tensor:
     """Zeros with values at places; values at one place are summed.
 
@@ -39,6 +41,7 @@ def scatter(indices: TensorLike, values: TensorLike, shape: Any) -> Tensor:
     return array_ops.scatter_nd(tensor(indices), tensor(values), shape)
 
 
+@one_layer()
 def scatter_update(
     inputs: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str | None = None
 ) -> Tensor:
@@ -95,6 +98,7 @@ def _slice_update(x: TensorLike, starts: Sequence[TensorLike], updates: TensorLi
     return jax.lax.dynamic_update_slice(x, updates, starts)
 
 
+@one_layer()
 def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) -> Tensor:
     """A tensor of which a part is replaced.
 
@@ -113,6 +117,7 @@ def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) ->
     return _slice_update(inputs, starts, casting.cast(tensor(updates), inputs.dtype))
 
 
+@one_layer()
 def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor]:
     """Slices along a dimension.
 

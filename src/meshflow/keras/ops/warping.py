@@ -19,6 +19,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import random
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.images import channels_last, checked_images, gaussian_blur
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.ops import array as array_ops
@@ -41,6 +42,7 @@ def _sampled(x: TensorLike, places: TensorLike, fill: float, order: int, mode: s
     return ndimage.map_coordinates(x, list(places), order, mode, fill)
 
 
+@one_layer("image")
 def map_coordinates(
     inputs: TensorLike,
     coordinates: TensorLike,
@@ -117,6 +119,7 @@ def _read(x: TensorLike, places: TensorLike, fill: float, order: int, mode: str)
     return jax.vmap(whole)(x, jnp.broadcast_to(places, (x.shape[0], *places.shape[1:])))
 
 
+@one_layer("image")
 def affine_transform(
     images: TensorLike,
     transform: TensorLike,
@@ -157,6 +160,7 @@ def affine_transform(
     return _moved(images, places, interpolation, fill_mode, fill_value, data_format)
 
 
+@one_layer("image")
 def elastic_transform(
     images: TensorLike,
     alpha: float = 20.0,
@@ -212,6 +216,7 @@ def _perspective(start: TensorLike, end: TensorLike) -> Any:
     return jnp.linalg.solve(matrix, jnp.concatenate([u, v], -1)[..., None])[..., 0]
 
 
+@one_layer("image")
 def perspective_transform(
     images: TensorLike,
     start_points: TensorLike,
@@ -273,6 +278,7 @@ def _scaled(
     ).astype(x.dtype)
 
 
+@one_layer("image")
 def scale_and_translate(
     images: TensorLike,
     output_shape: Any,

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import as_float, common, tensor
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array as array_ops
@@ -60,6 +61,7 @@ def _pool(
     )
 
 
+@one_layer()
 def max_pool(
     inputs: TensorLike,
     pool_size: Any,
@@ -84,6 +86,7 @@ def max_pool(
     return _pool("MAX", inputs, pool_size, strides, padding, data_format)
 
 
+@one_layer()
 def average_pool(
     inputs: TensorLike,
     pool_size: Any,
@@ -125,6 +128,7 @@ def _adaptive(inputs: Any, output_size: Any, data_format: Any, reduce: Any) -> A
     return inputs
 
 
+@one_layer()
 def adaptive_average_pool(
     inputs: TensorLike, output_size: Any, data_format: str | None = None
 ) -> Tensor:
@@ -143,6 +147,7 @@ def adaptive_average_pool(
     return _adaptive(inputs, output_size, data_format, math.reduce_mean)
 
 
+@one_layer()
 def adaptive_max_pool(
     inputs: TensorLike, output_size: Any, data_format: str | None = None
 ) -> Tensor:
@@ -161,6 +166,7 @@ def adaptive_max_pool(
     return _adaptive(inputs, output_size, data_format, math.reduce_max)
 
 
+@one_layer()
 def conv(
     inputs: TensorLike,
     kernel: TensorLike,
@@ -218,6 +224,7 @@ def _to_first(x: Any) -> Any:
     return array_ops.transpose(x, [0, len(x.shape) - 1, *range(1, len(x.shape) - 1)])
 
 
+@one_layer()
 def depthwise_conv(
     inputs: TensorLike,
     kernel: TensorLike,
@@ -248,6 +255,7 @@ def depthwise_conv(
     return conv(inputs, laid, _each(strides, rank, "strides"), padding, data_format, dilation_rate)
 
 
+@one_layer()
 def separable_conv(
     inputs: TensorLike,
     depthwise_kernel: TensorLike,
@@ -277,6 +285,7 @@ def separable_conv(
     return conv(deep, pointwise_kernel, 1, "valid", data_format, 1)
 
 
+@one_layer()
 def conv_transpose(
     inputs: TensorLike,
     kernel: TensorLike,
@@ -355,6 +364,7 @@ def _unfold(x: TensorLike, window: Any, rate: Any, padding: Any, step: Any) -> A
     return found.reshape(x.shape[0], x.shape[1] * window[0] * window[1], -1)
 
 
+@one_layer()
 def unfold(
     x: TensorLike, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
@@ -391,6 +401,7 @@ def _fold(x: TensorLike, size: Any, window: Any, rate: Any, padding: Any, step: 
     return found[:, :, padding[0] : padding[0] + size[0], padding[1] : padding[1] + size[1]]
 
 
+@one_layer()
 def fold(
     x: TensorLike,
     output_size: Any,

@@ -259,11 +259,15 @@ def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
     """A scatter op by JAX's name and TensorFlow's, with what the example in its docstring prints."""
     name_ = f"tensor_scatter_nd_{verb}"
 
-    @op(same=("tensor", "updates"), name=name_, strings="moves" if kind == "set" else None)
-    def apply_updates(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    def updated(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
         _check_updates(indices, updates, tensor.shape, name_)
         place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
         return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
+
+    # Files name the op.
+    updated.__name__ = f"_{name_}"
+    as_op = op(same=("tensor", "updates"), name=name_, strings="moves" if kind == "set" else None)
+    apply_updates: Any = as_op(updated)
 
     def scatter(
         tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None

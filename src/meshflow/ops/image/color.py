@@ -362,8 +362,7 @@ def _colour_space(name: str, matrix: Any, what: str) -> ColorConversion:
     rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
     given, gives = (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
 
-    @op(name=name, kinds="f")
-    def convert(images: TensorLike) -> Tensor:
+    def converted(images: TensorLike) -> Tensor:
         if images.shape[-1] != 3:
             raise ValueError(
                 f"{name}: images must have 3 channels, got shape {list(images.shape)}."
@@ -371,7 +370,8 @@ def _colour_space(name: str, matrix: Any, what: str) -> ColorConversion:
         kernel = jnp.asarray(matrix, images.dtype)
         return jnp.matmul(images, kernel, precision="highest")
 
-    convert.__name__ = convert.__qualname__ = name
+    converted.__name__ = converted.__qualname__ = name
+    convert: Any = op(name=name, kinds="f")(converted)
     convert.__doc__ = f"""{what}
 
     Args:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from meshflow.keras import ops
-from meshflow.keras.engine.layer.helpers import snake_case
+from meshflow.keras.engine.saving.keras3_operations import function_of
 
 __all__ = ["Operation"]
 
@@ -27,13 +26,12 @@ class Operation:
 
     def __init__(self, name: str, operation: str, arguments: dict[str, Any]) -> None:
         self.name = name
-        public = snake_case(operation)
-        function: Any = getattr(ops, public, None) if public in ops.__all__ else None
-        self._function = function = _item if operation == "GetItem" else function
+        function = _item if operation == "GetItem" else function_of(operation)
         if not callable(function) or isinstance(function, type):
             raise ValueError(
-                f"The model calls {operation} of keras.src.ops as {name!r}, and there is no keras.ops.{public} here."
+                f"The model calls {operation} of keras.src.ops as {name!r}, and keras.ops has no such function here."
             )
+        self._function = function
         known = inspect.signature(function).parameters
         self._arguments = {k: v for k, v in arguments.items() if k != "dtype" or k in known}
         # What stands before the operands, of any number.

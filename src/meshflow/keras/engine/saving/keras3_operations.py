@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from typing import Any, NamedTuple
 
-__all__ = ["operation"]
+import numpy as np
+
+from meshflow.core.dispatch import op_names
+from meshflow.keras import ops
+from meshflow.keras.engine.layer.helpers import snake_case
+from meshflow.keras.ops import transforms
+from meshflow.keras.settings import image_data_format
+
+__all__ = ["function_of", "operation"]
 
 
 class _Form(NamedTuple):
@@ -71,6 +80,71 @@ _OF_NN = ("hard_sigmoid", "hard_silu", "hard_tanh", "sparse_plus", "sparse_sigmo
 _MADE, _REDUCED = "keras.ops.making.", "keras.ops.reductions."
 
 
+_OWN = "keras.ops."
+# Classes of Keras 3 whose names are not those of their functions in other letters.
+_CLASSES = {
+    "batch_normalization": "BatchNorm",
+    "allclose": "AllClose",
+    "cdist": "CDist",
+    "ctc_decode": "CTCDecode",
+    "ctc_loss": "CTCLoss",
+    "psnr": "PSNR",
+    "rms_normalization": "RMSNorm",
+    "isin": "IsIn",
+    "layer_normalization": "LayerNorm",
+    "searchsorted": "SearchSorted",
+    **{
+        name: name.upper()
+        for name in ("fft", "fft2", "ifft2", "rfft", "irfft", "stft", "istft", "svd")
+    },
+    **{
+        f"{a}_to_{b}": f"{a.upper()}To{c}"
+        for a, b, c in (
+            ("rgb", "hsv", "HSV"),
+            ("hsv", "rgb", "RGB"),
+            ("rgb", "grayscale", "Grayscale"),
+        )
+    },
+}
+# What a class is called with besides tensors of the graph.
+_FED: dict[str, tuple[str, ...]] = {
+    "affine_transform": ("images", "transform"),
+    "average": ("weights",),
+    "batch_normalization": ("mean", "variance", "offset", "scale"),
+    "digitize": ("bins",),
+    "dot_product_attention": ("bias", "mask", "scale"),
+    "in_top_k": ("targets", "predictions"),
+    "isclose": ("x1", "x2", "rtol", "atol"),
+    "layer_normalization": ("gamma", "beta"),
+    "map_coordinates": ("inputs", "coordinates"),
+    "nanquantile": ("q",),
+    "pad": ("constant_values",),
+    "quantile": ("q",),
+    "scatter": ("indices", "values"),
+    "scatter_update": ("inputs", "indices", "updates"),
+    "searchsorted": ("sorted_sequence", "values"),
+    "slice_update": ("inputs", "start_indices", "updates"),
+    "take_along_axis": ("indices",),
+    **dict.fromkeys(("conv", "depthwise_conv", "conv_transpose"), ("inputs", "kernel")),
+    "separable_conv": ("inputs", "depthwise_kernel", "pointwise_kernel"),
+    **dict.fromkeys(("correlate", "cross", "isin", "ldexp", "tensordot"), ("x1", "x2")),
+    **dict.fromkeys(("cdist",), ("x", "y")),
+    "lstsq": ("a", "b"),
+}
+
+
+@functools.cache
+def _modules() -> dict[str, frozenset[str]]:
+    """Keras 3's modules with the functions whose classes they hold."""
+    return {
+        "image": frozenset(ops.image.__all__),
+        "linalg": frozenset(ops.linalg.__all__),
+        "math": frozenset(transforms.__all__) | {"cdist", "view_as_complex", "view_as_real"},
+        "numpy": frozenset(ops.numpy.__all__),
+        "nn": frozenset(ops.nn.__all__),
+    }
+
+
 @functools.cache
 def _forms() -> dict[str, _Form]:
     found = {}
@@ -98,6 +172,20 @@ def _form(symbol: str) -> _Form | None:
     return _forms().get(symbol)
 
 
+def function_of(class_name: str) -> Any:
+    """The function of `keras.ops` that a class of Keras 3 stands for, or None.
+
+    Args:
+      class_name: such as 'NotEqual'.
+    """
+    plain = {known: name for name, known in _CLASSES.items()}.get(class_name) or snake_case(
+        class_name
+    )
+    if plain in ops.__all__:
+        return getattr(ops, plain)
+    return getattr(ops.image, plain) if plain in ops.image.__all__ else None
+
+
 def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The entry of an op in a graph; None for that of a layer.
 
@@ -118,6 +206,8 @@ def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, A
     args, kwargs = calls[0]["args"], calls[0]["kwargs"]
     if symbol == "ops.linalg.products._einsum":
         return _entry(name, "numpy", "Einsum", {"subscripts": kwargs["equation"]}, args[0])
+    if symbol.startswith(_OWN) and not symbol.startswith((_MADE, _REDUCED)):
+        return _own(name, symbol, args, kwargs)
     form = _form(symbol)
     if form is None or not args:
         raise ValueError(
@@ -139,8 +229,53 @@ def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, A
     return _entry(name, form.module, form.name, settings, operands)
 
 
+def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a function of `keras.ops`, whose class takes the tensors, and is made with the rest."""
+    *_, plain = symbol.split(".")
+    function: Any = op_names.find(symbol)
+    module = next((m for m, known in _modules().items() if plain in known), "core")
+    class_name = _CLASSES.get(plain) or "".join(p.capitalize() for p in plain.split("_"))
+    if plain == "einsum":
+        return _entry(name, module, class_name, {"subscripts": args[0]}, args[1:])
+    signature = inspect.signature(function)
+    given = signature.bind(*args, **kwargs)
+    given.apply_defaults()
+    named = {k: v for k, v in given.arguments.items() if k in _named_parameters(signature)}
+    fed = (next(iter(named)), *_FED.get(plain, ()))
+    operands = {k: v for k, v in named.items() if k in fed or _has_tensors(v)}
+    settings = {k: v for k, v in named.items() if k not in operands}
+    if "data_format" in settings:
+        settings["data_format"] = settings["data_format"] or image_data_format()
+    if "pool_size" in settings:
+        settings["strides"] = settings["strides"] or settings["pool_size"]
+    # Names, as between two operands of a function its settings may stand.
+    ahead = [k for k, known in zip(operands, named, strict=False) if k == known]
+    by_name = {k: _constant(v) for k, v in operands.items() if k not in ahead}
+    return _entry(
+        name, module, class_name, settings, [_constant(operands[k]) for k in ahead], by_name
+    )
+
+
+def _constant(value: Any) -> Any:
+    """An operand that is no tensor of the graph; Keras 3's classes ask arrays for their shapes."""
+    if not isinstance(value, list) or _has_tensors(value):
+        return value
+    array = np.asarray(value)
+    kind = "float32" if array.dtype.kind == "f" else "int32"
+    return {"class_name": "__tensor__", "config": {"value": value, "dtype": kind}}
+
+
+def _named_parameters(signature: inspect.Signature) -> set[str]:
+    return {p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD}
+
+
 def _entry(
-    name: str, module: str, class_name: str, settings: dict[str, Any], operands: list[Any]
+    name: str,
+    module: str,
+    class_name: str,
+    settings: dict[str, Any],
+    operands: list[Any],
+    by_name: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     return {
         "module": f"keras.src.ops.{module}",
@@ -148,7 +283,7 @@ def _entry(
         "config": {"name": name.replace(".", "_"), **settings},
         "registered_name": class_name,
         "name": name,
-        "inbound_nodes": [{"args": operands, "kwargs": {}}],
+        "inbound_nodes": [{"args": operands, "kwargs": by_name or {}}],
     }
 
 

@@ -130,7 +130,7 @@ class Resizing(_Sized):
                 f"crop_to_aspect_ratio={crop_to_aspect_ratio}, pad_to_aspect_ratio={pad_to_aspect_ratio}."
             )
         # Keras 3's, of which Keras 2's configurations know nothing.
-        self._more = {
+        self._more: dict[str, Any] = {
             "pad_to_aspect_ratio": pad_to_aspect_ratio,
             "fill_value": fill_value,
             "antialias": antialias,
