@@ -160,7 +160,7 @@ def objects():
 
 def made(keras, name):
     """The object with a name; names of layers count from the first again."""
-    keras.backend.clear_session()
+    keras.backend.reset_uids()
     return eval(f"K.{name}", {"K": keras})
 
 
@@ -182,7 +182,7 @@ def _common(value):
 
 def said_of_model(keras, name):
     """What a model says: its JSON, how it was compiled, names, calls of its layers, and its summary."""
-    keras.backend.clear_session()
+    keras.backend.reset_uids()
     model, lines = MODELS[name](keras), []
     model.summary(print_fn=lambda line, **_: lines.append(line))
     return {
