@@ -97,6 +97,12 @@ def _slices(keras):
     return keras.Model(a, [a[:, 0], a[0], a[:, None, ::2], a[:, -1, :]])
 
 
+def _functions(keras):
+    a, ops = keras.Input((4,), name="a"), keras.backend
+    named = [ops.square(a), ops.maximum(a, a), ops.log(a), ops.tile(a, [1, 2]), ops.tanh(a)]
+    return keras.Model(a, [*named, ops.abs(a), ops.exp(a), ops.round(a), keras.activations.relu(a)])
+
+
 def _stacks(keras):
     inner = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2)], name="inner")
     a = keras.Input((4,), name="a")
@@ -147,6 +153,7 @@ MODELS = {
         "by_name": _by_name,
         "operators": _operators,
         "slices": _slices,
+        "functions": _functions,
         "stacks": _stacks,
         "states": _states,
     },
