@@ -293,3 +293,34 @@ def test_a_model_that_begins_with_an_adapted_layer():
     assert model.built
     assert model.output_shape == (None, 2)
     assert model(table).shape == (4, 2)
+
+
+def test_images_as_keras_3_takes_them():
+    images = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype("float32")
+    turned = np.moveaxis(images, -1, 1)
+    for make in (
+        lambda **k: layers.Resizing(3, 2, interpolation="nearest", **k),
+        lambda **k: layers.Resizing(3, 3, crop_to_aspect_ratio=True, **k),
+        lambda **k: layers.Resizing(4, 4, pad_to_aspect_ratio=True, fill_value=2.0, **k),
+        lambda **k: layers.Resizing(2, 3, antialias=True, **k),
+        lambda **k: layers.CenterCrop(2, 3, **k),
+    ):
+        last, first = make(), make(data_format="channels_first")
+        np.testing.assert_allclose(np.moveaxis(first(turned), 1, -1), last(images), atol=1e-6)
+        assert first.compute_output_shape(turned.shape) == first(turned).shape
+        # Keras 2 knows nothing of what is as it always was.
+        config = first.get_config()
+        assert config["data_format"] == "channels_first" and "data_format" not in last.get_config()
+        again = type(last).from_config(config | {"name": "again"})
+        np.testing.assert_array_equal(again(turned), first(turned))
+    padded = layers.Resizing(6, 6, pad_to_aspect_ratio=True, fill_value=2.0)(images)
+    np.testing.assert_array_equal(padded[:, 0], np.full([2, 6, 3], 2.0))
+    np.testing.assert_allclose(padded[:, 1:5], images, atol=1e-6)
+    with pytest.raises(ValueError, match="only one of `crop_to_aspect_ratio`"):
+        layers.Resizing(2, 2, crop_to_aspect_ratio=True, pad_to_aspect_ratio=True)
+    with pytest.raises(ValueError, match="fill_mode='wrap'"):
+        layers.Resizing(2, 2, fill_mode="wrap")
+    steps = layers.ZeroPadding1D((1, 2), data_format="channels_first")
+    assert steps(np.ones([2, 3, 4])).shape == [2, 3, 7]
+    assert steps.get_config()["data_format"] == "channels_first"
+    assert "data_format" not in layers.ZeroPadding1D().get_config()

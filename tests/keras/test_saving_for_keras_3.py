@@ -140,3 +140,27 @@ def test_versions_and_folders_are_checked(tmp_path):
     for path, version in (("m.keras", 4), ("folder", 3)):
         with pytest.raises(ValueError, match="keras_version is 2 or 3"):
             model.save(str(tmp_path / path), keras_version=version)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_bfloat16_as_bytes(named, tmp_path):
+    model = tf.keras.Sequential([tf.keras.Input([4]), L.Dense(3, dtype="bfloat16")])
+    path = tmp_path / "m.weights.h5"
+    model.save_weights(path)
+    with h5py.File(path, "a") as file:
+        group = file["layers/dense/vars"]
+        value = np.asarray(tf.cast(np.arange(12.0).reshape(4, 3) / 8, "bfloat16"))
+        del group["0"]
+        dataset = group.create_dataset("0", data=value.view("V2"))
+        if named:
+            dataset.attrs["dtype"] = "bfloat16"
+    model.load_weights(path)
+    np.testing.assert_array_equal(
+        model.weights[0].numpy().astype("float32"), np.arange(12.0).reshape(4, 3) / 8
+    )
+    with h5py.File(path, "a") as file:
+        file["layers/dense/vars/0"].attrs["dtype"] = "float8_e5m2"
+    with pytest.raises(
+        ValueError, match="has 2 bytes for each number and says dtype 'float8_e5m2'"
+    ):
+        model.load_weights(path)

@@ -172,7 +172,7 @@ def test_what_cannot_be_converted_names_the_primitive_and_the_layer(tmp_path, on
 
 
 def test_other_formats_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'tf_saved_model' or 'onnx', got 'pdf'"):
+    with pytest.raises(ValueError, match="'tf_saved_model', 'onnx', 'litert', got 'pdf'"):
         _sequential((4,), L.Dense(1)).export(tmp_path / "x", format="pdf")
 
 

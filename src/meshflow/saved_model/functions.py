@@ -233,16 +233,18 @@ class Choice:
         """The call as it is, and with defaults and keywords in their places."""
         yield args, kwargs
         left, full = dict(kwargs), list(args)
+        given = len(full)
         for name, *default in self.parameters[len(args) :]:
             if name in left:
                 full.append(left.pop(name))
+                given = len(full)
             elif default:
                 full.append(unpacked(default[0]))
             else:
                 break
-        yield tuple(full), left
-        # Defaults that the trace was not told of.
-        yield tuple(full[: max(len(args), len(full) - 1)]), left
+        # The trace need not have been told of all defaults.
+        for end in range(len(full), given - 1, -1):
+            yield tuple(full[:end]), left
 
 
 class _Compiled:

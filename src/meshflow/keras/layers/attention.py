@@ -239,7 +239,7 @@ class MultiHeadAttention(Layer):
             )
         return axes
 
-    def _maybe_build(self, inputs: Any) -> None:
+    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
         self.built = True
 
     def _infer_outputs(self, inputs: Any, args: Any, kwargs: Any) -> Any:

@@ -57,7 +57,11 @@ class ZeroPadding(SpatialLayer):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         config = super().get_config()
-        return config_of_sequences(config, "padding") if self.rank == 1 else config
+        if self.rank > 1:
+            return config
+        # Keras 2's has no data_format.
+        beyond = {"data_format": self.data_format} if self._first else {}
+        return config_of_sequences(config, "padding") | beyond
 
     def _own_config(self) -> dict[str, Any]:
         return {"padding": self.padding}
@@ -101,10 +105,11 @@ class ZeroPadding1D(ZeroPadding):
 
     Args:
       padding: how many: an integer, or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'; default 'channels_last'.
       **kwargs: arguments of `Layer`.
 
     Input shape:
-      (batch, steps, channels).
+      (batch, steps, channels), or (batch, channels, steps).
 
     Output shape:
       (batch, new_steps, channels): a size n becomes before + n + after.
@@ -120,8 +125,10 @@ class ZeroPadding1D(ZeroPadding):
 
     rank = 1
 
-    def __init__(self, padding: int | Sequence[Any] = 1, **kwargs: Any) -> None:
-        super().__init__(padding, None, **kwargs)
+    def __init__(
+        self, padding: int | Sequence[Any] = 1, data_format: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(padding, data_format, **kwargs)
 
 
 class ZeroPadding2D(ZeroPadding):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import safe_mode
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.safe_mode import refuse
 from meshflow.saved_model.loading import load
 
 __all__ = ["TFSMLayer"]
@@ -36,7 +36,7 @@ class TFSMLayer(Layer):
       >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
-      >>> model.export(folder)
+      >>> model.export(folder, verbose=False)
       >>> layer = tf.keras.layers.TFSMLayer(folder)
       >>> layer(tf.ones([4, 3])).shape, len(layer.trainable_weights)
       (TensorShape([4, 2]), 2)
@@ -66,7 +66,7 @@ class TFSMLayer(Layer):
         if found is None:
             own = [n for n in vars(loaded) if callable(getattr(loaded, n)) and n[0] != "_"]
             raise ValueError(
-                f"TFSMLayer: the SavedModel in {self.filepath} has no endpoint {name!r}. It has the functions "
+                f"The endpoint {name!r} is not in the SavedModel {self.filepath} of a TFSMLayer. It has the functions "
                 f"{own} and the signatures {sorted(loaded.signatures)}: give one of them as `call_endpoint`."
             )
         return found
@@ -81,14 +81,24 @@ class TFSMLayer(Layer):
         return super().get_config() | own | {"call_training_endpoint": self.call_training_endpoint}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None, safe_mode: bool | None = None
+    ) -> Any:
         """The layer with a configuration, which makes this program read the folder that it names.
+
+        Args:
+          config: of `get_config`.
+          custom_objects: accepted, as of all layers.
+          safe_mode: False for a trusted configuration; default as it is being loaded.
 
         Raises:
           ValueError: in safe mode.
         """
-        safe_mode.refuse(
-            f"a TFSMLayer of the SavedModel {config['filepath']!r}",
-            "This makes the program read that folder, and compute what it says.",
-        )
+        del custom_objects
+        if safe_mode is not False:
+            refuse(
+                f"a TFSMLayer of the SavedModel {config['filepath']!r}",
+                "This makes the program read that folder, and compute what it says, which may mean arbitrary code "
+                "execution in TensorFlow.",
+            )
         return cls(**config)

@@ -95,8 +95,8 @@ class TimeDistributed(Wrapper):
         inner = self.layer.compute_output_shape([shape[0], *shape[2:]]).as_list()
         return TensorShape([inner[0], shape[1], *inner[1:]])
 
-    def _maybe_build(self, inputs: Any) -> None:
-        super()._maybe_build(inputs)
+    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
+        super()._maybe_build(inputs, args, kwargs)
         if not self.layer.built:
             shape = TensorShape(inputs.shape).as_list()
             dtype = getattr(inputs, "dtype", None) or self.compute_dtype

@@ -24,7 +24,9 @@ class RestoredModel(Model):
         self.signatures = restored.signatures
         self.built = True
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def call(
+        self, inputs: Any, *args: Any, training: Any = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         """Calls the saved model's function, or its signature where it has no other one."""
         # What Keras 3 exports has its inputs in order there; in signatures they have names only.
         own = self.restored.__dict__
@@ -32,7 +34,7 @@ class RestoredModel(Model):
         if function is not None:
             takes = {name for name, *_ in function.python_function.parameters}
             more = {"training": bool(training)} if "training" in takes else {}
-            return function(inputs, **more)
+            return function(inputs, *args, **kwargs, **more)
         signature = self.signatures["serving_default"]
         names = list(signature.structured_input_signature[1])
         given = (

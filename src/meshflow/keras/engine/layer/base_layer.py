@@ -38,6 +38,7 @@ from meshflow.keras.engine.layer.helpers import (
     has_keras_tensor,
     masks_of,
     overrides,
+    shapes_by_name,
     unique_layer_name,
 )
 from meshflow.keras.engine.layer.layout_map import current_map
@@ -265,7 +266,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         training = self._resolve_training(signature, args, kwargs)
         assert_input_compatibility(self._input_spec, inputs, self._name)
         with self._calling(training), self._labelled():
-            self._maybe_build(inputs)
+            self._maybe_build(inputs, args, kwargs)
             if self._autocast:
                 inputs = self._cast_inputs(inputs)
             with self._reading_weights():
@@ -334,7 +335,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         finally:
             context.autocast = saved
 
-    def _maybe_build(self, inputs: Any) -> None:
+    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
         if self.built:
             return
         if self._dtype_policy.compute_dtype is None:
@@ -343,7 +344,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         self._build_input_shape = shape
         # Weights get their initial values now, even when a training step is being traced.
         with as_stored(), init_scope():
-            self.build(shape)
+            named = shapes_by_name(self, shape, args, kwargs or {})
+            self.build(shape) if named is None else self.build(**named)
         self.built = True
         if "_layouts" in self.__dict__:
             keywords.check_layouts(self)

@@ -41,7 +41,7 @@ class LayerGraph:
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
         def build(self, input_shape: Any) -> None: ...
         def _calling(self, training: Any, named: bool = True) -> AbstractContextManager[None]: ...
-        def _maybe_build(self, inputs: Any) -> None: ...
+        def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None: ...
         def _flatten_layers(
             self, recursive: bool = True, include_self: bool = True
         ) -> Iterator[Any]: ...
@@ -50,16 +50,16 @@ class LayerGraph:
         assert_input_compatibility(self._input_spec, inputs, self._name)
         # A graph of layers is built apart: open name scopes are no part of its names.
         with name_scope(""), fresh_names():
-            self._build_symbolic(inputs)
+            self._build_symbolic(inputs, args, kwargs)
             outputs = self._infer_outputs(inputs, args, kwargs)
         if self._input_spec is not None:
             assert_input_compatibility(self._input_spec, inputs, self._name)
         Node(self, (inputs, *args), kwargs, outputs)
         return outputs
 
-    def _build_symbolic(self, inputs: Any) -> None:
+    def _build_symbolic(self, inputs: Any, args: Any, kwargs: Any) -> None:
         with self._calling(None):
-            self._maybe_build(inputs)
+            self._maybe_build(inputs, args, kwargs)
 
     def _infer_outputs(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         quick = self._quick_output_spec(inputs, args, kwargs)
@@ -156,7 +156,7 @@ class LayerGraph:
     def compute_output_signature(self, input_signature: Any) -> Any:
         """`TensorSpec`s of the output for `TensorSpec`s of the input."""
         inputs = nest.map_structure(KerasTensor, input_signature)
-        self._build_symbolic(inputs)
+        self._build_symbolic(inputs, (), {})
         return nest.map_structure(lambda t: t.type_spec, self._infer_outputs(inputs, (), {}))
 
     # ---- the layer in a graph --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -13,8 +14,11 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.engine.symbolic.call_signature import call_signature
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
 from meshflow.ops.math import cast
+
+_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def overrides(layer: Any, method: str, base: type) -> bool:
@@ -47,6 +51,26 @@ def as_tuples(shape: Any) -> Any:
     if isinstance(shape, (list, tuple)):
         return [as_tuples(value) for value in shape]
     return shape
+
+
+def shapes_by_name(
+    layer: Any, shape: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What a layer's `build` takes that asks for the shapes of several arguments of `call`, else None.
+
+    Args:
+      layer: the layer, with `build(self, x_shape, y_shape)` for `call(self, x, y)`, as Keras 3's may have.
+      shape: of the first argument.
+      args, kwargs: the other arguments.
+    """
+    parameters = inspect.signature(layer.build).parameters.values()
+    wanted = [p.name for p in parameters if p.default is p.empty and p.kind is _NAMED]
+    if len(wanted) < 2 or not all(name.endswith("_shape") for name in wanted):
+        return None
+    first, *others = call_signature(type(layer)).names
+    given = dict(zip(others, args, strict=False)) | kwargs
+    found = {f"{name}_shape": shape_of(value) for name, value in given.items()}
+    return {f"{first}_shape": shape} | {name: found[name] for name in wanted if name in found}
 
 
 def cast_floating(value: Any, dtype: dtypes.DType) -> Any:

@@ -310,13 +310,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         """Whether `build` makes all weights; one of the user's makes layers, which want to be called."""
         return type(self).build is Model.build
 
-    def _maybe_build(self, inputs: Any) -> None:
+    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
         if not self.built:
             self._save_spec = _specs_of(inputs)
+            self._more_specs = _specs_of_others(args, kwargs or {})
         # Sublayers build themselves when they are called; only a user's own `build` runs here.
         if not self.built:
             if type(self).build is not Model.build:
-                super()._maybe_build(inputs)
+                super()._maybe_build(inputs, args, kwargs)
             else:
                 self._build_input_shape = shape_of(inputs)
                 self.built = True
@@ -554,6 +555,17 @@ def _specs_of(inputs: Any) -> Any:
     if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
         return None
     return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
+
+
+def _specs_of_others(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Specs of a call's other arguments: None for what is no tensor, which names leave out."""
+
+    def spec(x: Any) -> Any:
+        return TensorSpec(x.shape, x.dtype) if hasattr(x, "shape") and hasattr(x, "dtype") else None
+
+    named = {key: nest.map_structure(spec, value) for key, value in kwargs.items()}
+    known = {key: value for key, value in named.items() if None not in nest.flatten(value)}
+    return nest.map_structure(spec, args), known
 
 
 def _spec(shape: TensorShape) -> Any:

@@ -148,7 +148,7 @@ class Sequential(Model):
         )
         self.built = True
 
-    def _maybe_build(self, inputs: Any) -> None:
+    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
         if self.built:
             return
         if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):

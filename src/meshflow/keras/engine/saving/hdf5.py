@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
@@ -13,6 +14,13 @@ from meshflow.keras.engine.saving.configuration import KERAS_VERSION
 
 # HDF5 keeps attributes of an object in 64 kB; longer lists of names are cut into pieces.
 _HEADER_LIMIT = 64512
+
+
+# What HDF5 has no numbers for.
+_OPAQUE = {
+    name: np.dtype(getattr(ml_dtypes, name))
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")
+}
 
 
 def write_names(group: Any, key: str, names: Sequence[str]) -> None:
@@ -113,15 +121,45 @@ def _write_group(group: Any, weights: Sequence[Any], names: Sequence[str]) -> No
         unique.append(name if used[name] == 1 else f"{name}_{used[name] - 1}")
     write_names(group, "weight_names", unique)
     for name, weight in zip(unique, weights, strict=True):
-        value = np.asarray(weight.numpy())
-        # HDF5 does not know bfloat16; float32 holds all its values.
-        group.create_dataset(
-            name, data=value.astype("float32") if value.dtype.kind == "V" else value
-        )
+        group.create_dataset(name, data=storable(weight))
 
 
 def _read_group(group: Any) -> list[np.ndarray]:
-    return [np.asarray(group[name]) for name in read_names(group, "weight_names")]
+    return [stored(group[name]) for name in read_names(group, "weight_names")]
+
+
+def storable(weight: Any) -> np.ndarray:
+    """A weight's value as HDF5 can hold it: it does not know bfloat16, whose values float32 holds.
+
+    Args:
+      weight: a variable.
+    """
+    value = np.asarray(weight.numpy())
+    return value.astype("float32") if value.dtype.kind == "V" else value
+
+
+def stored(dataset: Any) -> np.ndarray:
+    """A dataset's value, also of the dtypes that Keras 3 writes as bytes with their name beside.
+
+    Args:
+      dataset: of an HDF5 file.
+
+    Raises:
+      ValueError: for bytes of another dtype.
+    """
+    value = np.asarray(dataset)
+    if value.dtype.kind != "V":
+        return value
+    # In .h5 files Keras 3 leaves the name out; of two bytes there is one such dtype.
+    name = dataset.attrs.get("dtype", "bfloat16")
+    name = name.decode() if isinstance(name, bytes) else name
+    kind = _OPAQUE.get(name) if isinstance(name, str) else None
+    if kind is None or kind.itemsize != value.dtype.itemsize:
+        raise ValueError(
+            f"The stored value {dataset.name!r} has {value.dtype.itemsize} bytes for each number and says dtype {name!r}: "
+            f"expected one of {', '.join(_OPAQUE)}."
+        )
+    return value.view(kind)
 
 
 def write_model(model: Any, group: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras.engine.saving.group_paths import EARLIER, KERAS_2, KERAS_3, walk
-from meshflow.keras.engine.saving.hdf5 import assign, names_of
+from meshflow.keras.engine.saving.hdf5 import assign, names_of, storable, stored
 
 
 def is_layout(group: Any) -> bool:
@@ -43,10 +43,7 @@ def write_model(model: Any, group: Any) -> None:
         own = group.require_group(path)
         places[_identity(variables)] = path
         for key, variable in variables.items():
-            value = np.asarray(variable.numpy())
-            own.create_dataset(
-                key, data=value.astype("float32") if value.dtype.kind == "V" else value
-            )
+            own.create_dataset(key, data=storable(variable))
     for path, variables in walk(model, KERAS_3):
         place = places.get(_identity(variables))
         if variables and place is not None and path not in group:
@@ -75,15 +72,15 @@ def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
     walks = [list(walk(model, style)) for style in (KERAS_2, KERAS_3, *EARLIER)]
     # Which version wrote the file, the paths in it tell.
     for path, variables in max(walks, key=lambda found: _fitting(found, group)):
-        stored = _stored(group, path, variables)
-        if set(stored) != set(variables):
+        found = _stored(group, path, variables)
+        if set(found) != set(variables):
             # What has a name is in the configuration, too.
-            if skip_mismatch or not (stored or any(key.isdigit() for key in variables)):
+            if skip_mismatch or not (found or any(key.isdigit() for key in variables)):
                 continue
             raise ValueError(
-                f"Weight count mismatch at {path!r}: model {model.name} has {len(variables)} weights there, the file {len(stored)}."
+                f"Weight count mismatch at {path!r}: model {model.name} has {len(variables)} weights there, the file {len(found)}."
             )
-        pairs = [(variable, np.asarray(stored[key])) for key, variable in variables.items()]
+        pairs = [(variable, stored(found[key])) for key, variable in variables.items()]
         assign(pairs, skip_mismatch, path)
 
 
@@ -91,10 +88,9 @@ def _fitting(found: list[tuple[str, dict[str, Any]]], group: Any) -> int:
     """How many weights a file has where they are looked for."""
     fits = 0
     for path, variables in found:
-        stored = _stored(group, path, variables)
-        if set(stored) == set(variables) and all(
-            variable.shape.is_compatible_with(stored[key].shape)
-            for key, variable in variables.items()
+        own = _stored(group, path, variables)
+        if set(own) == set(variables) and all(
+            variable.shape.is_compatible_with(own[key].shape) for key, variable in variables.items()
         ):
             fits += len(variables)
     return fits
@@ -120,9 +116,7 @@ def write_optimizer(places: Sequence[Any], group: Any, beside: Sequence[Any] = (
     """
     for path, written in (("optimizer/vars", places), (_BESIDE, beside)):
         for i, (place, name) in enumerate(zip(written, names_of(written), strict=True)):
-            dataset = group.require_group(path).create_dataset(
-                str(i), data=np.asarray(place.numpy())
-            )
+            dataset = group.require_group(path).create_dataset(str(i), data=storable(place))
             # The first one's tells in which order they are.
             dataset.attrs["name"] = name
 
@@ -133,9 +127,9 @@ def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:
     Args:
       group: an HDF5 file or group.
     """
-    stored = [
+    found = [
         part[k]
         for part in (group.get("optimizer/vars", {}), group.get(_BESIDE, {}))
         for k in sorted(part, key=int)
     ]
-    return [str(d.attrs.get("name", "")) for d in stored], [np.asarray(d) for d in stored]
+    return [str(d.attrs.get("name", "")) for d in found], [stored(d) for d in found]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from meshflow import onnx, saved_model
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
-from meshflow.keras.engine.saving import configuration, models, serving_signatures, weights
+from meshflow.keras.engine.saving import (
+    configuration,
+    exporting,
+    models,
+    serving_signatures,
+    weights,
+)
 
 __all__ = ["ModelSaving"]
 
@@ -70,30 +75,48 @@ class ModelSaving:
     def _saved_signatures(self) -> dict[str, Any]:
         return serving_signatures.saved_signatures(self)
 
-    def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
-        """Saves what the model computes, for use without its code: see `tf.saved_model.load`.
+    def export(
+        self,
+        filepath: Any,
+        format: str = "tf_saved_model",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Saves what the model predicts, for use without its code: see `tf.saved_model.load`.
 
         Args:
-          filepath: a folder, or a file for ONNX.
-          format: 'tf_saved_model', or 'onnx' (the extra `onnx`).
-          **kwargs: `opset_version`, for ONNX, the version of its operators, by default 18; others are ignored (`verbose`,
-            `input_signature`).
+          filepath: a folder; for ONNX a file, for LiteRT one whose name ends with '.tflite'.
+          format: 'tf_saved_model', 'onnx' (the extra `onnx`), or 'litert'.
+          verbose: whether a line says where it was saved; default True.
+          input_signature: what the model takes, a list with a `tf.TensorSpec`, `InputSpec`, `Input` or tensor (or
+            a structure of them) for each argument; default as it was built, for any size of the batch.
+          **kwargs: `opset_version`, for ONNX, the version of its operators, by default 18; for LiteRT the attributes of
+            `tf.lite.TFLiteConverter`, such as `optimizations`.
 
         Raises:
-          ValueError: for another format or an unknown version, or when the model has not been built.
-          UnimplementedError: for an operation that ONNX does not have, naming it, its layer and why.
+          ValueError: for another format, setting or version, or when the model has not been built.
+          TypeError: for an input signature of something else.
+          UnimplementedError: for an operation that ONNX or LiteRT does not have, naming it, its layer and why.
         """
-        if format == "onnx":
-            onnx.export(self, filepath, opset_version=kwargs.get("opset_version"))
-            return
-        if format != "tf_saved_model":
-            raise ValueError(
-                f"Model.export: format must be 'tf_saved_model' or 'onnx', got {format!r}."
-            )
-        if serving_signatures.input_specs(self) is None:
-            raise ValueError(f"Model {self.name} must be built or called before it is exported.")
-        with serving_signatures.exported():
-            saved_model.save(self, filepath)
+        exporting.export(self, filepath, format, verbose, input_signature, **kwargs)
+
+    def save_spec(self, dynamic_batch: bool = True) -> tuple[list[Any], dict[str, Any]] | None:
+        """Specs of what the model was called with: of positional arguments, and of others by name.
+
+        Args:
+          dynamic_batch: whether the size of the batch is left open.
+
+        Returns:
+          `TensorSpec`s, or structures of them; None before the model is built.
+
+        Example:
+          >>> import meshflow as tf
+          >>> x = tf.keras.Input([3], name="x")
+          >>> tf.keras.Model(x, tf.keras.layers.Dense(2)(x)).save_spec()
+          ([TensorSpec(shape=(None, 3), dtype=tf.float32, name='x')], {})
+        """
+        return serving_signatures.save_spec(self, dynamic_batch)
 
     def save_weights(
         self,

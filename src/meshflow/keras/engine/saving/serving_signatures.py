@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,39 @@ from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.saving.call_form import CallForm
 from meshflow.keras.engine.training.host_preprocessing import HostPart
 from meshflow.saved_model.calls import for_any_batch
 from meshflow.saved_model.text import TextCall
 
-# Whether what is saved is to be served, by a function of that name.
-_exported: contextvars.ContextVar[bool] = contextvars.ContextVar("exported", default=False)
+# A model that is exported, with the specs that were asked for (None: as it was built).
+_exported: contextvars.ContextVar[tuple[Any, Any] | None] = contextvars.ContextVar(
+    "exported", default=None
+)
 _log = logging.getLogger("meshflow")
 
-__all__ = ["exported", "input_specs", "saved_functions", "saved_signatures"]
+__all__ = [
+    "call_specs",
+    "exported",
+    "input_specs",
+    "save_spec",
+    "saved_functions",
+    "saved_signatures",
+]
 
 
 @contextlib.contextmanager
-def exported() -> Iterator[None]:
-    """Models that are saved within have `serve`, what they predict, as a function and as a signature."""
-    token = _exported.set(True)
+def exported(model: Any, specs: tuple[Any, ...] | None = None) -> Iterator[None]:
+    """Models that are saved within have `serve`, what they predict, as a function and as a signature.
+
+    Args:
+      model: the one that is exported.
+      specs: of its positional arguments; default as it was built.
+    """
+    if specs is not None and len(specs) > 1 and isinstance(input_specs(model), (list, tuple)):
+        # A list of inputs is one argument of a functional model.
+        specs = (list(specs),)
+    token = _exported.set((model, specs))
     try:
         yield
     finally:
@@ -37,7 +56,7 @@ def exported() -> Iterator[None]:
 
 
 def input_specs(model: Any) -> Any:
-    """What a model takes, with None for the size of the batch, or None while nobody knows.
+    """What a model takes as its first argument, with None for the size of the batch, or None while nobody knows.
 
     Args:
       model: the model.
@@ -58,47 +77,100 @@ def input_specs(model: Any) -> Any:
         specs = shape_inference.map_shapes(lambda s: TensorSpec(s, kind), model._build_input_shape)
     if specs is None:
         return None
-    names = iter(range(1, len(nest.flatten(specs)) + 1))
-    return nest.map_structure(lambda s: for_any_batch(s, f"input_{next(names)}"), specs)
+    return nest.map_structure(for_any_batch, specs, _names(specs))
+
+
+def call_specs(model: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """What a model takes: specs of positional arguments and of others by name, or None while nobody knows."""
+    asked = _exported.get()
+    if asked is not None and asked[0] is model and asked[1] is not None:
+        return _named(asked[1], input_specs(model)), {}
+    first = input_specs(model)
+    if first is None:
+        return None
+    args, kwargs = model.__dict__.get("_more_specs", ((), {}))
+    args, kwargs = nest.map_structure(_of_any_batch, (args, kwargs))
+    return (first, *args), kwargs
+
+
+def save_spec(model: Any, dynamic_batch: bool) -> tuple[list[Any], dict[str, Any]] | None:
+    """`Model.save_spec`."""
+    found = call_specs(model)
+    if found is None or (model._current_graph() is None and "_save_spec" not in model.__dict__):
+        return None
+    args, kwargs = found
+    if dynamic_batch or model._current_graph() is not None:
+        return list(args), kwargs
+    own = model._save_spec
+    names = _names(own)
+    fixed = nest.map_structure(lambda s, n: TensorSpec(s.shape, s.dtype, n), own, names)
+    more, kwargs = model.__dict__.get("_more_specs", ((), {}))
+    return [fixed, *more], kwargs
+
+
+def _of_any_batch(spec: Any) -> Any:
+    return None if spec is None else for_any_batch(spec, spec.name)
+
+
+def _names(specs: Any) -> Any:
+    """Names for the inputs of a subclassed model, as Keras 2 gives them: keys of a dictionary, or numbers."""
+    if not isinstance(specs, Mapping):
+        numbers = iter(range(1, len(nest.flatten(specs)) + 1))
+        return nest.map_structure(lambda _: f"input_{next(numbers)}", specs)
+    found = {}
+    for key, entry in specs.items():
+        if not nest.is_nested(entry):
+            found[key] = str(key)
+            continue
+        numbers = iter(range(1, len(nest.flatten(entry)) + 1))
+        found[key] = nest.map_structure(lambda _, n=numbers, k=key: f"{k}_{next(n)}", entry)
+    return nest.pack_sequence_as(specs, nest.flatten(found))
+
+
+def _named(specs: tuple[Any, ...], own: Any) -> tuple[Any, ...]:
+    """Specs that were asked for; the first, where it says no names, has those of the model's inputs."""
+    known = iter(nest.flatten(own))
+    first = nest.map_structure(
+        lambda s: TensorSpec(s.shape, s.dtype, s.name or getattr(next(known, None), "name", None)),
+        specs[0],
+    )
+    return first, *specs[1:]
 
 
 def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any, Any]]]:
     """The model's calls: as when it predicts, and as when it is trained."""
-    specs = input_specs(model)
+    specs = call_specs(model)
     if specs is None:
         return {}
-
-    def call(inputs: Any, training: bool = False) -> Any:
-        return model(inputs, training=training)
-
-    def serve(inputs: Any) -> Any:
-        return model(inputs, training=False)
-
-    saved = _divided(model, call)
+    form = CallForm.of(model, *specs)
+    saved = _divided(model, form.call)
     found: dict[str, Any] = {
-        "__call__": [(saved, (specs, training), {}) for training in (False, True)]
+        "__call__": [(saved, form.arguments(training), {}) for training in (False, True)]
     }
-    return found | ({"serve": [(_divided(model, serve), (specs,), {})]} if _exported.get() else {})
+    if _exported.get() is None:
+        return found
+    return found | {"serve": [(_divided(model, form.predict), form.arguments(), {})]}
 
 
 def saved_signatures(model: Any) -> dict[str, Any]:
     """The model's prediction, by the names of its inputs and outputs."""
-    specs = input_specs(model)
+    specs = call_specs(model)
     if specs is None:
         return {}
+    form = CallForm.of(model, *specs)
 
-    def predict(inputs: Any) -> dict[str, Any]:
-        outputs = model(inputs, training=False)
+    @functools.wraps(form.predict)
+    def predict(*args: Any) -> dict[str, Any]:
+        outputs = form.predict(*args)
         if isinstance(outputs, dict):
             return outputs
         flat = nest.flatten(outputs)
         names = model.output_names or [f"output_{i}" for i in range(1, len(flat) + 1)]
         return dict(zip(names, flat, strict=True))
 
-    signature: Any = (_divided(model, predict), (specs,), {})
-    return {
-        name: signature for name in ("serving_default", *(["serve"] if _exported.get() else []))
-    }
+    signature: Any = (_divided(model, predict), form.arguments(), {})
+    names = ["serving_default"] if _exported.get() is None else ["serving_default", "serve"]
+    return dict.fromkeys(names, signature)
 
 
 def _divided(model: Any, function: Callable[..., Any]) -> Any:

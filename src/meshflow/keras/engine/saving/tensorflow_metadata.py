@@ -98,7 +98,9 @@ def _metadata(layer: Any) -> dict[str, Any]:
         specs = layer.__dict__.get("_save_spec")
         spec = None if specs is None else _as_data(specs)
         about["save_spec"] = spec
-        about["full_save_spec"] = None if spec is None else _tuple([[spec], {}])
+        args, kwargs = layer.__dict__.get("_more_specs", ((), {}))
+        called = [[spec, *map(_as_data, args)], _as_data(kwargs)]
+        about["full_save_spec"] = None if spec is None else _tuple(called)
     return about
 
 
