@@ -67,15 +67,6 @@ def test_inputs_that_nothing_is_made_of_come_before_the_outputs():
         assert [layer.name for layer in one.layers] == ["a", "b", "d"]
 
 
-def test_the_specs_that_a_model_is_saved_with():
-    a, b = keras.Input((1,), name="a"), keras.Input((2,), batch_size=5, dtype="int32", name="b")
-    model = keras.Model({"x": a, "y": b}, layers.Dense(1)(a))
-    (specs,), keywords = model.save_spec(dynamic_batch=False)
-    assert keywords == {} and specs["y"].shape.as_list() == [5, 2]
-    assert specs["y"].dtype is tf.int32 and specs["x"].shape.as_list() == [None, 1]
-    assert model.save_spec()[0][0]["y"].shape.as_list() == [None, 2]
-
-
 def test_models_of_a_class_of_their_own_cast_their_inputs():
     class Same(keras.Model):
         def call(self, inputs):

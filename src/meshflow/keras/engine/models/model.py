@@ -426,34 +426,6 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         for value, (_, _, metric) in zip(values[count:], self._symbolic_metrics, strict=True):
             metric.update_state(value)
 
-    def save_spec(self, dynamic_batch: bool = True) -> Any:
-        """What the model takes: `TensorSpec`s of its arguments.
-
-        Args:
-          dynamic_batch: whether the batch may be of any size, not only of that of the first call.
-
-        Returns:
-          A tuple of positional arguments and a dictionary of the others; None for a model that was not called.
-
-        Example:
-          >>> import meshflow as tf
-          >>> model = tf.keras.Sequential([tf.keras.Input([3], name="x"), tf.keras.layers.Dense(2)])
-          >>> model.save_spec()
-          ((TensorSpec(shape=(None, 3), dtype=tf.float32, name='x'),), {})
-        """
-        graph = self._current_graph()
-        specs = self.__dict__.get("_save_spec")
-        if graph is not None:
-            specs = nest.map_structure(
-                lambda t: TensorSpec(t.shape, t.dtype, t._keras_history.layer.name), graph.inputs
-            )
-        if specs is None:
-            return None
-        if dynamic_batch:
-            any_batch = lambda s: (None, *s.shape.as_list()[1:]) if s.shape.rank else s.shape
-            specs = nest.map_structure(lambda s: TensorSpec(any_batch(s), s.dtype, s.name), specs)
-        return (specs,), {}
-
     def reset_states(self) -> None:
         """Sets the states that stateful layers keep between batches to zeros."""
         for layer in self.layers:
