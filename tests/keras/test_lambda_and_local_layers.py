@@ -95,8 +95,34 @@ def test_local_layers_say_what_they_cannot():
         layers.LocallyConnected2D(2, 3, padding="same")
     with pytest.raises(ValueError, match="fully-defined"):
         layers.LocallyConnected1D(2, 3)(tf.keras.Input((None, 3)))
-    with pytest.raises(NotImplementedError, match="implementation=1"):
-        layers.LocallyConnected1D(2, 3, implementation=2)
+    with pytest.raises(ValueError, match="Unrecognized implementation mode: 4"):
+        layers.LocallyConnected1D(2, 3, implementation=4)
+
+
+# Of tf-keras 2.21: the first results and the sum of all sizes, for weights that are cosines of their places.
+LOCAL = [
+    ((1, 1, "valid", "channels_first", 2), [0.839, 0.516, -0.253, -1.19], 11.55),
+    ((1, 2, "same", "channels_last", 2), [0.909, 0.456, -0.416, -1.267], 16.85),
+    ((1, 3, "same", "channels_first", 1), [1.324, 0.248, -1.0, 0.335], 56.62),
+    ((2, 2, "valid", "channels_first", 2), [0.824, 0.232, 0.523, 0.262], 62.04),
+    ((2, 3, "same", "channels_last", 2), [1.054, 0.441, -0.388, -1.086], 122.27),
+]
+
+
+@pytest.mark.parametrize("case, begin, total", LOCAL)
+def test_local_layers_by_every_implementation(case, begin, total):
+    rank, implementation, padding, order, strides = case
+    sizes = (6,) if rank == 1 else (4, 5)
+    shape = (2, 2, *sizes) if order == "channels_first" else (2, *sizes, 2)
+    layer = getattr(layers, f"LocallyConnected{rank}D")(
+        3, 2, strides, padding, order, implementation=implementation
+    )
+    layer.build(shape)
+    layer.set_weights([np.cos(np.arange(np.prod(w.shape))).reshape(w.shape) for w in layer.weights])
+    result = layer(np.arange(np.prod(shape), dtype="float32").reshape(shape) / 10).numpy()
+    np.testing.assert_allclose(result.ravel()[:4], begin, atol=6e-4)
+    np.testing.assert_allclose(np.abs(result).sum(), total, atol=6e-3)
+    assert layer.get_config()["implementation"] == implementation
 
 
 def test_spectral_normalization_divides_the_kernel_by_its_largest_singular_value():

@@ -24,7 +24,7 @@ OBJECTS = {
         GroupNormalization(groups=1,center=False) GRU(3,reset_after=False,recurrent_dropout=0.25) GRUCell(3) Hashing(3,salt=[1,2])
         HashedCrossing(num_bins=5,output_mode='one_hot') Identity(name='i',dtype='float16') InputLayer(input_shape=(None,3),dtype='int32')
         Layer(name='x',trainable=False) Layer(dynamic=True) LayerNormalization(axis=[1],epsilon=1e-5) LeakyReLU(alpha=0.5)
-        LocallyConnected1D(3,2) LocallyConnected2D(3,2) LSTM(3,unit_forget_bias=False,bias_initializer='ones',unroll=True)
+        LocallyConnected1D(3,2) LocallyConnected2D(3,2,padding='same',implementation=3) LSTM(3,unit_forget_bias=False,bias_initializer='ones',unroll=True)
         LSTM(3,batch_input_shape=(2,5,4),stateful=True) LSTMCell(3,activation='relu') Masking(mask_value=1.0) MaxPool1D(2) MaxPool2D(3)
         MaxPool3D((2,1,2)) MultiHeadAttention(2,3,value_dim=2,output_shape=5) Normalization(axis=None) Permute((2,1))
         PReLU(shared_axes=[1]) RandomBrightness(0.5) RandomContrast(0.5,seed=1) RandomCrop(4,4) RandomFlip('horizontal') RandomHeight(0.5)
@@ -49,19 +49,20 @@ OBJECTS = {
         SparseCategoricalCrossentropy(True,ignore_class=1)""",
     "metrics": """
         Accuracy('acc',dtype='float64') AUC(multi_label=True,num_thresholds=3) BinaryAccuracy(threshold=0.25)
-        CategoricalHinge() CosineSimilarity(axis=1) F1Score('micro',0.5)
-        Precision([0.25,0.5],class_id=1)
-        R2Score() SparseTopKCategoricalAccuracy(3)
+        BinaryIoU([0],0.25) CategoricalHinge() CosineSimilarity(axis=1) F1Score('micro',0.5) IoU(3,[0,1])
+        MeanIoU(3,name='m') OneHotIoU(3,[0]) OneHotMeanIoU(3,ignore_class=1) Precision([0.25,0.5],class_id=1)
+        PrecisionAtRecall(0.5,class_id=1) R2Score() SensitivityAtSpecificity(0.5,3)
+        SparseCategoricalCrossentropy(from_logits=True) SparseTopKCategoricalAccuracy(3)
         Sum(dtype='float64') TrueNegatives(thresholds=[0.5])""",
     "optimizers": """
-        Adadelta() Adafactor() Adam(0.5,amsgrad=True) AdamW(0.5,use_ema=True) Adamax() Lion() Nadam()
+        Adadelta() Adafactor() Adagrad(0.5) Ftrl(0.5,beta=0.25) Adam(0.5,amsgrad=True) AdamW(0.5,use_ema=True) Adamax() Lion() Nadam()
         RMSprop(K.optimizers.schedules.ExponentialDecay(0.5,10,0.5),centered=True) SGD(0.5,0.75,True)""",
-    "optimizers.legacy": "Adadelta() Adam(0.5,decay=0.25) Nadam() RMSprop(clipvalue=2.0) SGD(0.5,0.75)",
+    "optimizers.legacy": "Adadelta() Adagrad(0.5) Adam(0.5,decay=0.25) Ftrl(0.5) Nadam() RMSprop(clipvalue=2.0) SGD(0.5,0.75)",
     "optimizers.schedules": """
         CosineDecay(0.5,10,warmup_target=0.75,warmup_steps=5) CosineDecayRestarts(0.5,10) InverseTimeDecay(0.5,10,0.5,True)
         PiecewiseConstantDecay([1,2],[0.5,0.25,0.125]) PolynomialDecay(0.5,10,0.25,2.0,True)""",
     "mixed_precision": """
-        LossScaleOptimizer(K.optimizers.SGD(0.5)) LossScaleOptimizer(K.optimizers.legacy.SGD(0.5),initial_scale=4.)""",
+        Policy('mixed_bfloat16') LossScaleOptimizer(K.optimizers.SGD(0.5)) LossScaleOptimizer(K.optimizers.legacy.SGD(0.5),initial_scale=4.)""",
 }
 # Seeds, by shape: initial weights to 6 digits.
 SEEDED = ("(3,4)", "(5,2)")
@@ -94,6 +95,12 @@ def _operators(keras):
 def _slices(keras):
     a = keras.Input((4, 5), name="a")
     return keras.Model(a, [a[:, 0], a[0], a[:, None, ::2], a[:, -1, :]])
+
+
+def _functions(keras):
+    a, ops = keras.Input((4,), name="a"), keras.backend
+    named = [ops.square(a), ops.maximum(a, a), ops.log(a), ops.tile(a, [1, 2]), ops.tanh(a)]
+    return keras.Model(a, [*named, ops.abs(a), ops.exp(a), ops.round(a), keras.activations.relu(a)])
 
 
 def _stacks(keras):
@@ -146,6 +153,7 @@ MODELS = {
         "by_name": _by_name,
         "operators": _operators,
         "slices": _slices,
+        "functions": _functions,
         "stacks": _stacks,
         "states": _states,
     },
@@ -160,7 +168,7 @@ def objects():
 
 def made(keras, name):
     """The object with a name; names of layers count from the first again."""
-    keras.backend.clear_session()
+    keras.backend.reset_uids()
     return eval(f"K.{name}", {"K": keras})
 
 
@@ -182,7 +190,7 @@ def _common(value):
 
 def said_of_model(keras, name):
     """What a model says: its JSON, how it was compiled, names, calls of its layers, and its summary."""
-    keras.backend.clear_session()
+    keras.backend.reset_uids()
     model, lines = MODELS[name](keras), []
     model.summary(print_fn=lambda line, **_: lines.append(line))
     return {

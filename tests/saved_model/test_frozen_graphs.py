@@ -84,7 +84,7 @@ def first_version(tmp_path):
     add_node(nodes, "w/read", "Identity", ["w"], T=kind)
     add_node(nodes, "b", "VarHandleOp", dtype=kind, shape=shape([2]), shared_name=b"b")
     add_node(nodes, "b/read", "ReadVariableOp", ["b"], dtype=kind)
-    add_node(nodes, "product", "MatMul", ["x", "w/read"], T=kind)
+    add_node(nodes, "product", "SparseMatMul", ["x", "w/read"], Ta=kind, Tb=kind)
     add_node(nodes, "y", "AddV2", ["product", "b/read"], T=kind)
     add_node(nodes, "z", "Relu", ["y"], T=kind)
     signature = meta.signature_def["serving_default"]

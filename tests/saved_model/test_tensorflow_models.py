@@ -225,6 +225,14 @@ def test_files_that_are_cut_or_missing_are_named(stored, tmp_path):
     assert tf.saved_model.contains_saved_model(stored / "mlp_save")
 
 
+def saved_again(signature, folder):
+    """What is loaded of a module that has nothing but a signature and its variables."""
+    module = tf.Module()
+    module.weights_of = signature.captured_inputs
+    tf.saved_model.save(module, folder, {"serving_default": signature})
+    return tf.saved_model.load(folder)
+
+
 def test_signatures_are_saved_and_converted_for_any_batch(stored, tmp_path):
     """Sizes that the graph computes with are symbols."""
     inputs, outputs = case(stored, "transformer")
@@ -232,13 +240,7 @@ def test_signatures_are_saved_and_converted_for_any_batch(stored, tmp_path):
     found = of_concrete_function(signature)
     assert found.specs[0].shape.as_list()[0] is None
 
-    class Module(tf.Module):
-        pass
-
-    module = Module()
-    module.weights_of = signature.captured_inputs
-    tf.saved_model.save(module, tmp_path / "ours", {"serving_default": signature})
-    again = tf.saved_model.load(tmp_path / "ours").signatures["serving_default"]
+    again = saved_again(signature, tmp_path / "ours").signatures["serving_default"]
     (name,) = again.structured_input_signature[1]
     for count in (1, len(inputs)):
         given = {name: tf.constant(inputs[:count])}
@@ -249,8 +251,14 @@ def test_signatures_are_saved_and_converted_for_any_batch(stored, tmp_path):
 def test_recurrent_models_are_saved_again_for_any_length(folder, stored, tmp_path):
     """Their loops run as often as the sequence is long, which is a symbol while they are saved, and have gradients."""
     inputs, outputs = case(stored, folder.split("_")[0])
-    tf.saved_model.save(tf.saved_model.load(stored / folder), tmp_path / "again")
-    signature = tf.saved_model.load(tmp_path / "again").signatures["serving_default"]
+    model = tf.saved_model.load(stored / folder)
+    if folder == "gru_save":
+        # Of its sixty functions one.
+        model = saved_again(model.signatures["serving_default"], tmp_path / "one")
+    else:
+        tf.saved_model.save(model, tmp_path / "all")
+        model = tf.saved_model.load(tmp_path / "all")
+    signature = model.signatures["serving_default"]
     (name,) = signature.structured_input_signature[1]
     with tf.GradientTape() as tape:
         found = only(signature(**{name: tf.constant(inputs)}))

@@ -146,10 +146,13 @@ def _symbolic(tensor: Any) -> Any:
 
 
 def _begun_with(tensor: Any, model: Any, config: Any, made: dict[Any, Any]) -> Model:
-    """A clone of a sequence that begins with a symbolic tensor's input layer, or one like it."""
+    """A clone of a sequence that begins with a symbolic tensor's input layer."""
     first = tensor._keras_history.layer
     if not isinstance(first, InputLayer):
-        first = InputLayer(batch_input_shape=tuple(tensor.shape.as_list()), dtype=tensor.dtype)
+        raise ValueError(
+            f"Cannot clone a `Sequential` on a tensor that layer {first.name!r} makes: begin with a `keras.Input`, or call "
+            "the clone on the tensor."
+        )
     own = [entry for entry in config["layers"] if entry["class_name"] != "InputLayer"]
     with registry.LAYERS.replaced(made):
         layers = [registry.LAYERS.deserialize(entry) for entry in own]

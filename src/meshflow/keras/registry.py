@@ -433,7 +433,7 @@ _ORDER = (
         "regularizer",
         "initializer",
     ),
-    *("constraint", "activation function"),
+    *("constraint", "activation function", "dtype policy"),
 )
 
 

@@ -107,6 +107,11 @@ def serialize(layer: Any, use_legacy_format: bool = False) -> dict[str, Any] | s
       >>> config["class_name"], config["config"]["units"]
       ('Dense', 3)
     """
+    if getattr(layer, "_is_metric", False):
+        raise ValueError(
+            f"Cannot serialize {layer} since it is a metric. Please use `keras.metrics.serialize` and "
+            "`keras.metrics.deserialize` for metrics."
+        )
     return serialization.serialize(layer, use_legacy_format)
 
 

@@ -65,11 +65,13 @@ class Dense(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        if not isinstance(units, (int, np.integer)) or units <= 0:
+        if isinstance(units, (float, np.integer)) and int(units) == units:
+            units = int(units)
+        if not isinstance(units, int) or units <= 0:
             raise ValueError(
                 f"Received an invalid value for `units`, expected a positive integer. Received: units={units}"
             )
-        self.units = int(units)
+        self.units = units
         self.activation = activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer, self.bias_initializer = (
@@ -290,6 +292,9 @@ class Masking(Layer):
       >>> masking.compute_mask(tf.constant([[[5.0, 2.0], [-1.0, -1.0]]])).numpy().tolist()
       [[True, False]]
     """
+
+    # A trace also finds the mask.
+    _traced_shape = True
 
     def __init__(self, mask_value: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

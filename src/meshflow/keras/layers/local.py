@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.ops import array
-from meshflow.ops.linalg import einsum
+from meshflow.ops.linalg import einsum, matmul
 
 __all__ = ["LocallyConnected1D", "LocallyConnected2D"]
 
 
 class _LocallyConnected(Conv):
-    """What both layers have in common: windows gathered as rows, one product for each place."""
+    """What both layers have in common.
+
+    By the first implementation windows are gathered as rows, one product for each place. By the others the layer is a
+    product with a matrix of inputs and outputs, zero where an output does not see an input: the kernel is that matrix,
+    or a list of what is in it, output by output.
+    """
 
     def __init__(
         self,
@@ -33,16 +41,11 @@ class _LocallyConnected(Conv):
             )
         if implementation not in (1, 2, 3):
             raise ValueError(f"Unrecognized implementation mode: {implementation}.")
-        if implementation != 1:
-            raise NotImplementedError(
-                f"{type(self).__name__}(implementation={implementation}) stores its kernel in another form; only "
-                "implementation=1 is available, which computes the same."
-            )
         super().__init__(rank, filters, kernel_size, strides, padding, data_format, **kwargs)
         self.implementation = implementation
 
     def build(self, input_shape: Any) -> None:
-        """Creates the kernel [places, window * channels, filters] and the bias [*places, filters]."""
+        """Creates the kernel and the bias [*places, filters]."""
         known = TensorShape(input_shape).as_list()
         spatial = known[2:] if self._first else known[1:-1]
         if None in spatial:
@@ -53,11 +56,13 @@ class _LocallyConnected(Conv):
         channels = self._channels(input_shape)
         result = self.compute_output_shape(input_shape).as_list()
         places = result[2:] if self._first else result[1:-1]
-        window = 1
-        count = 1
-        for size, place in zip(self.kernel_size, places, strict=True):
-            window, count = window * size, count * place
-        self.kernel = self._add_kernel((count, window * channels, self.filters))
+        if self.implementation == 1:
+            window, count = math.prod(self.kernel_size), math.prod(places)
+            shape: tuple[int, ...] = (count, window * channels, self.filters)
+        else:
+            self._seen = self._connections(spatial, places, channels)
+            shape = (int(self._seen.sum()),) if self.implementation == 3 else self._seen.shape
+        self.kernel = self._add_kernel(shape)
         if self.use_bias:
             self.bias = self._add_kernel((*places, self.filters), "bias")
         self._places = places
@@ -65,19 +70,54 @@ class _LocallyConnected(Conv):
 
     def call(self, inputs: Any) -> Any:
         """The layer's output."""
-        if self._first:
-            inputs = array.transpose(inputs, [0, *range(2, self.rank + 2), 1])
-        windows = self._windows(inputs)
-        outputs = einsum("bpw,pwf->bpf", windows, self.kernel)
-        outputs = array.reshape(outputs, [inputs.shape[0], *self._places, self.filters])
-        if self.bias is not None:
-            outputs = outputs + self.bias
+        outputs = self._by_places(inputs) if self.implementation == 1 else self._by_matrix(inputs)
         if self._first:
             outputs = array.transpose(outputs, [0, self.rank + 1, *range(1, self.rank + 1)])
+        if self.bias is not None:
+            # In Keras, too, the bias is not transposed where the channels are first.
+            outputs = outputs + array.reshape(self.bias, outputs.shape[1:])
         return outputs if self.activation is None else self.activation(outputs)
 
+    def _channels_last(self, values: Any) -> Any:
+        return array.transpose(values, [0, *range(2, self.rank + 2), 1]) if self._first else values
+
+    def _by_places(self, inputs: Any) -> Any:
+        """Results without bias, the channels last."""
+        windows = self._windows(self._channels_last(inputs))
+        outputs = einsum("bpw,pwf->bpf", windows, self.kernel)
+        return array.reshape(outputs, [inputs.shape[0], *self._places, self.filters])
+
+    def _by_matrix(self, inputs: Any) -> Any:
+        """Results without bias, the channels last."""
+        batch, each = inputs.shape[0], math.prod(inputs.shape[1:])
+        sizes = (each, self._seen.size // each)
+        if self.implementation == 2:
+            matrix = array.reshape(self.kernel * self._seen.astype(self.kernel.dtype.name), sizes)
+        else:
+            # Its elements come output by output.
+            places = np.argwhere(self._seen.reshape(sizes).T)
+            matrix = array.transpose(array.scatter_nd(places, self.kernel.value(), sizes[::-1]))
+        outputs = matmul(array.reshape(inputs, (batch, each)), matrix)
+        shape = (self.filters, *self._places) if self._first else (*self._places, self.filters)
+        return self._channels_last(array.reshape(outputs, (batch, *shape)))
+
+    def _connections(self, spatial: Any, places: Any, channels: int) -> np.ndarray:
+        """Which input an output sees: an array of the sizes of inputs, then of outputs."""
+        seen = np.ones((), bool)
+        for size, count, window, stride in zip(
+            spatial, places, self.kernel_size, self.strides, strict=True
+        ):
+            start = np.arange(count) * stride - (window // 2 if self.padding == "same" else 0)
+            offset = np.arange(size)[:, None] - start
+            seen = np.multiply.outer(seen, (offset >= 0) & (offset < window))
+        # From (in, out) of each dimension to all of the inputs', then all of the outputs'.
+        seen = seen.transpose([*range(0, 2 * self.rank, 2), *range(1, 2 * self.rank, 2)])
+        before, after = (0, self.rank + 1) if self._first else (self.rank, 2 * self.rank + 1)
+        seen = np.expand_dims(seen, (before, after))
+        return np.repeat(np.repeat(seen, channels, before), self.filters, after)
+
     def _windows(self, inputs: Any) -> Any:
-        """[batch, places, window * channels]: the elements of a window by place in it, then channel."""
+        """[batch, places, window * channels]: the elements of a window in the order of the inputs' dimensions."""
         parts = [inputs]
         for axis, (size, stride, places) in enumerate(
             zip(self.kernel_size, self.strides, self._places, strict=True), 1
@@ -87,6 +127,10 @@ class _LocallyConnected(Conv):
             parts = [p[(*before, slice(i, i + last, stride))] for p in parts for i in range(size)]
         stacked = array.stack(parts, axis=-2)
         batch, places = inputs.shape[0], self.kernel.shape[0]
+        if self._first:
+            stacked = array.transpose(
+                stacked, [*range(self.rank + 1), self.rank + 2, self.rank + 1]
+            )
         return array.reshape(stacked, [batch, places, self.kernel.shape[1]])
 
     def get_config(self) -> dict[str, Any]:
@@ -104,18 +148,20 @@ class LocallyConnected1D(_LocallyConnected):
       filters: number of output channels.
       kernel_size: size of the window.
       strides: step of the window.
-      padding: 'valid'.
+      padding: 'valid'; by implementation 2 or 3 also 'same'.
       data_format: 'channels_last' or 'channels_first'.
       activation: activation function.
       use_bias: whether a bias is added.
-      kernel_initializer: initializer of the kernel, shape (places, window * in, filters).
+      kernel_initializer: initializer of the kernel, shape (places, window * in, filters) by implementation 1.
       bias_initializer: initializer of the bias, shape (*places, filters).
       kernel_regularizer: penalty on the kernel.
       bias_regularizer: penalty on the bias.
       activity_regularizer: penalty on the output.
       kernel_constraint: projection of the kernel.
       bias_constraint: projection of the bias.
-      implementation: 1; the others store the same kernel in other forms.
+      implementation: 1, or one that multiplies by a matrix: 2, whose kernel is the matrix, shape
+        (steps, channels, new_steps, filters), for few inputs and large windows; 3, whose kernel is a list of what is
+        in the matrix, output by output. What they compute is the same.
       **kwargs: arguments of `Layer`.
 
     Input shape:
@@ -125,8 +171,7 @@ class LocallyConnected1D(_LocallyConnected):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Raises:
-      ValueError: for another padding, or inputs of unknown size.
-      NotImplementedError: for another implementation.
+      ValueError: for another padding or implementation, or inputs of unknown size.
 
     Example:
       >>> import meshflow as tf

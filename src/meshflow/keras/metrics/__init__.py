@@ -49,6 +49,7 @@ SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _losses.sparse_categorical_crossentropy,
     "Mean cross entropy with class numbers.",
+    last=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
 CategoricalHinge = define(

@@ -183,9 +183,9 @@ class AUC(ConfusionCounts):
             "num_thresholds": self.num_thresholds,
             "curve": self.curve,
             "summation_method": self.summation_method,
-            **({"thresholds": list(self._inner)} if self._given else {}),
             "multi_label": self.multi_label,
             "num_labels": self.num_labels if self.multi_label else None,
             "label_weights": None if weights is None else weights.tolist(),
             "from_logits": self._from_logits,
+            **({"thresholds": list(self._inner)} if self._given else {}),
         }

@@ -95,18 +95,14 @@ class IoU(Metric):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {
-            "num_classes": self.num_classes,
-            "target_class_ids": self.target_class_ids,
-            "ignore_class": self.ignore_class,
-            "sparse_y_true": self.sparse_y_true,
-            "sparse_y_pred": self.sparse_y_pred,
-            "axis": self.axis,
-            **super().get_config(),
-        }
+        return self._configured(
+            *("name", "dtype", "num_classes", "target_class_ids"),
+            *("ignore_class", "sparse_y_true", "sparse_y_pred", "axis"),
+        )
 
-    def _config_without(self, *names: str) -> dict[str, Any]:
-        return {k: v for k, v in IoU.get_config(self).items() if k not in names}
+    def _configured(self, *names: str) -> dict[str, Any]:
+        """The configuration of these attributes."""
+        return {name: getattr(self, name) for name in names}
 
 
 class MeanIoU(IoU):
@@ -141,7 +137,10 @@ class MeanIoU(IoU):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return self._config_without("target_class_ids")
+        return self._configured(
+            *("num_classes", "name", "dtype"),
+            *("ignore_class", "sparse_y_true", "sparse_y_pred", "axis"),
+        )
 
 
 class BinaryIoU(IoU):
@@ -188,8 +187,7 @@ class BinaryIoU(IoU):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        names = ("num_classes", "ignore_class", "sparse_y_true", "sparse_y_pred", "axis")
-        return {"threshold": self.threshold, **self._config_without(*names)}
+        return self._configured("target_class_ids", "threshold", "name", "dtype")
 
 
 class OneHotIoU(IoU):
@@ -223,7 +221,10 @@ class OneHotIoU(IoU):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return self._config_without("sparse_y_true")
+        return self._configured(
+            *("num_classes", "target_class_ids", "name", "dtype"),
+            *("ignore_class", "sparse_y_pred", "axis"),
+        )
 
 
 class OneHotMeanIoU(MeanIoU):
@@ -254,4 +255,6 @@ class OneHotMeanIoU(MeanIoU):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return self._config_without("target_class_ids", "sparse_y_true")
+        return self._configured(
+            *("num_classes", "name", "dtype"), *("ignore_class", "sparse_y_pred", "axis")
+        )

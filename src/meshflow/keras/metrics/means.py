@@ -251,7 +251,7 @@ class MeanMetricWrapper(Mean):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         own = {"fn": self._fn} if type(self) is MeanMetricWrapper else {}
-        return {**super().get_config(), **own, **self._fn_kwargs}
+        return {**super().get_config(), **self._fn_kwargs, **own}
 
 
 def define(
@@ -262,6 +262,7 @@ def define(
     first: tuple[str, ...] = (),
     left_out: tuple[str, ...] = (),
     *,
+    last: tuple[str, ...] = (),
     example: tuple[str, str],
 ) -> type[MeanMetricWrapper]:
     """A metric class for a function of (y_true, y_pred, ...).
@@ -273,6 +274,7 @@ def define(
       default_name: default of `name`; default the function's name.
       first: arguments that come before `name` and `dtype`; the others follow them.
       left_out: arguments of the function that the class does not take.
+      last: arguments that come after all others.
       example: a call of a new metric, and the number that it gives.
 
     Returns:
@@ -288,7 +290,7 @@ def define(
         for p in list(inspect.signature(fn).parameters.values())[2:]
         if p.name not in left_out
     }
-    order = [*first, *own, *(n for n in extra if n not in first)]
+    order = [*first, *own, *(n for n in extra if n not in (*first, *last)), *last]
     signature = inspect.Signature([{**extra, **own}[n] for n in order])
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

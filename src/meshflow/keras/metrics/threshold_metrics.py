@@ -56,8 +56,8 @@ class OperatingPoint(ConfusionCounts):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        own = {self._given: self.value, "class_id": self.class_id}
-        return {**super().get_config(), "num_thresholds": self.num_thresholds, **own}
+        own = {"num_thresholds": self.num_thresholds, self._given: self.value}
+        return {**super().get_config(), "class_id": self.class_id, **own}
 
 
 class SensitivityAtSpecificity(OperatingPoint):

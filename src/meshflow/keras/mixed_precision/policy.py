@@ -272,3 +272,6 @@ def serialize(policy: Policy) -> Any:
     if type(policy) is Policy and policy.compute_dtype == policy.variable_dtype:
         return None if policy.compute_dtype is None else policy.name
     return serialization.serialize(policy)
+
+
+registry.family("dtype policy", "keras.mixed_precision", {"Policy": Policy})

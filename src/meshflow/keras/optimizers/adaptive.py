@@ -164,6 +164,7 @@ class Adagrad(RuleOptimizer):
 
     slot_names = ("accumulator",)
     setting_names = ("epsilon",)
+    _configured_names = ("initial_accumulator_value", "epsilon")
     _by_rows = "rows"
 
     def __init__(
@@ -198,13 +199,6 @@ class Adagrad(RuleOptimizer):
     def root(total: Any, epsilon: float) -> Any:
         """What steps are divided by."""
         return jnp.sqrt(total + epsilon)
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: what the constructor takes, as plain Python values."""
-        return {
-            **super().get_config(),
-            "initial_accumulator_value": self.initial_accumulator_value,
-        }
 
 
 class Adadelta(RuleOptimizer):

@@ -53,6 +53,7 @@ class Ftrl(RuleOptimizer):
         "l2_shrinkage_regularization_strength",
         "beta",
     )
+    _configured_names = ("learning_rate_power", "initial_accumulator_value", *setting_names[1:])
 
     def __init__(
         self,
@@ -116,10 +117,3 @@ class Ftrl(RuleOptimizer):
         quadratic = total ** (-power) / lr + 2 * l2
         clipped = jnp.clip(linear, -l1, l1)
         return [(clipped - linear) / quadratic, total, linear]
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: what the constructor takes, as plain Python values."""
-        return {
-            **super().get_config(),
-            "initial_accumulator_value": self.initial_accumulator_value,
-        }

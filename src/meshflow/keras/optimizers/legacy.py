@@ -147,4 +147,8 @@ class Ftrl(ftrl.Ftrl):
 
     _allow_new_variables = True
     _since_2_11 = False
+    _configured_names = (
+        *("initial_accumulator_value", "learning_rate_power", "l1_regularization_strength"),
+        *("l2_regularization_strength", "beta", "l2_shrinkage_regularization_strength"),
+    )
     _by_rows = "rows"

@@ -289,6 +289,11 @@ class State:
           ValueError: when number or shapes differ.
         """
         own = self.weights
+        if not own and len(weights):
+            raise ValueError(
+                f"You are calling `set_weights` on optimizer {self._name}, which has not been built. Call "
+                "`optimizer.build(variables)` or `optimizer.apply_gradients` first."
+            )
         if len(own) != len(weights):
             raise ValueError(
                 f"You called `set_weights(weights)` on optimizer {self._name} with a weight list of length {len(weights)}, but the optimizer was expecting {len(own)} weights."

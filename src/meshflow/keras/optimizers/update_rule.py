@@ -46,6 +46,8 @@ class RuleOptimizer(Optimizer):
 
     # Fixed settings that the rule takes after `values`, in this order; also in the configuration.
     setting_names: tuple[str, ...] = ()
+    # What configurations have besides hyperparameters, in this order, where these are not just the settings.
+    _configured_names: tuple[str, ...] = ()
     # One op for each class, made by its first update.
     _op: Op
     # What a gradient of some rows does: see `_updated_by_rows`.
@@ -190,4 +192,5 @@ class RuleOptimizer(Optimizer):
             config["decay"] = self._initial_decay
         for name in self.hyper_names:
             config[name] = self._serialize_hyperparameter(name)
-        return config | {name: getattr(self, name) for name in self.setting_names}
+        names = self._configured_names or self.setting_names
+        return config | {name: getattr(self, name) for name in names}

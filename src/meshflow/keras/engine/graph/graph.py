@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from meshflow.core.values import dtypes, nest
@@ -85,11 +86,9 @@ class Graph:
         by_layer: dict[int, int] = {}
         for node in self.nodes:
             by_layer[id(node.layer)] = max(by_layer.get(id(node.layer), 0), depth[id(node)])
-        deepest = max(by_layer.values(), default=0)
         for tensor in self.flat_inputs:
-            layer = tensor._keras_history.layer
-            if id(layer) not in by_layer:
-                by_layer[id(layer)] = deepest
+            # Inputs that nothing is made of come right before the outputs.
+            by_layer.setdefault(id(tensor._keras_history.layer), 0)
         layers = unique(
             [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
         )
@@ -185,6 +184,12 @@ class Graph:
                 raise ValueError(
                     f"Missing data for input {missing[0]!r} of model {self.name!r}. You passed a data dictionary "
                     f"with keys {sorted(inputs)}. Expected the following keys: {names}"
+                )
+            if len(inputs) > len(names):
+                warnings.warn(
+                    f"Input dict contained keys {[n for n in inputs if n not in names]} which did not match any model "
+                    "input. They will be ignored by the model.",
+                    stacklevel=2,
                 )
             inputs = [inputs[n] for n in names]
         flat = nest.flatten(inputs)

@@ -52,6 +52,25 @@ _NAMED_AS_OLDER = {
     "math.floordiv": "floor_div",
     **{name: name for name in ("gather", "norm", "pad", "shape", "size", "squeeze", "transpose")},
 }
+# Ops whose layers in Keras' files say that the call was given no name, as those do that TensorFlow's own generator made.
+_NAMED_NONE = {
+    "": "band_part gather norm pad realdiv shape size squeeze tile truncatediv truncatemod",
+    "bitwise": "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift",
+    "image": "hsv_to_rgb rgb_to_hsv",
+    "linalg": "band_part cholesky det inv lu qr solve sqrtm tensor_diag",
+    "math": """
+        acosh asin asinh atan atan2 atanh cos cosh digamma erf erfc expm1 floormod greater greater_equal igamma
+        igammac is_finite is_inf is_nan less less_equal lgamma log log1p logical_and logical_not logical_or maximum
+        minimum negative nextafter polygamma reciprocal rint sin sinh square squared_difference tan tanh xlogy zeta""",
+    "nn": "conv1d crelu elu l2_loss relu selu sigmoid_cross_entropy_with_logits softsign",
+    "strings": "as_string lower strip upper",
+}
+
+
+@functools.cache
+def _says_no_name(symbol: str) -> bool:
+    space, _, plain = symbol.rpartition(".")
+    return plain in _NAMED_NONE.get(space, "").split()
 
 
 def _symbol(function: Callable[..., Any]) -> str:
@@ -209,6 +228,8 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     operator = op_table.operator_name(_symbol(function)) if _in_operator.get() else None
     if _in_operator.get() and operator not in _WITHOUT_NAME:
         said = {"name": None}
+    if operator is None and _says_no_name(_symbol(function)):
+        said = {"name": None, **said}
     return TFOpLambda(operator or function)(*args, **kwargs, **said)
 
 

@@ -42,7 +42,7 @@ from meshflow.keras.engine.layer.helpers import (
     unique_layer_name,
 )
 from meshflow.keras.engine.layer.layout_map import current_map
-from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses
+from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses, penalty
 from meshflow.keras.engine.layer.recomputing import run_call
 from meshflow.keras.engine.layer.shape_inference import map_shapes
 from meshflow.keras.engine.layer.stateless_calls import StatelessCalls
@@ -131,6 +131,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         self._own_weights: list[Variable] = []
         self._regularized: list[tuple[Variable, Any]] = []
         self._losses: list[Any] = []
+        self._foreseen_losses: list[Any] = []
         self._own_metrics: list[Any] = []
         self._inbound_nodes: list[Node] = []
         self._initial_weights = kwargs.get("weights")
@@ -365,7 +366,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
     def _regularize_activity(self, outputs: Any) -> None:
         regularize: Any = self._activity_regularizer
         for output in nest.flatten(outputs):
-            loss = regularize(output)
+            loss = penalty(regularize, output)
             # The mean over the batch, so that the penalty does not grow with the batch size.
             self.add_loss(loss / math.maximum(math.cast(array.shape(output)[0], loss.dtype), 1))
 
@@ -433,8 +434,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         given = made_with.arguments(self)
         if given is None:
             raise NotImplementedError(
-                f"Layer {type(self).__name__} was made with arguments that are no plain data, and therefore must "
-                "override `get_config`: it returns what `__init__` takes."
+                f"Layer {type(self).__name__} was created by passing arguments that are no plain data to `__init__`, and "
+                "therefore must override `get_config`: it returns what `__init__` takes."
             )
         return made_with.accepted(self, config, given)
 

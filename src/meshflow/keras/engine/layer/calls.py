@@ -28,6 +28,8 @@ class LayerGraph:
     _input_spec: Any
     _build_input_shape: Any
     _inbound_nodes: list[Node]
+    _foreseen_losses: list[KerasTensor]
+    _activity_regularizer: Any
     built: bool
 
     if TYPE_CHECKING:
@@ -62,11 +64,14 @@ class LayerGraph:
     def _infer_outputs(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         quick = self._quick_output_spec(inputs, args, kwargs)
         if quick is not None:
+            if self._activity_regularizer is not None:
+                self._foreseen_losses = [*self._foreseen_losses, _scalar(self)]
             return quick
+        foreseen: dict[int, tuple[Any, list[KerasTensor]]] = {}
 
         def run(inputs: Any, *args: Any, **kwargs: Any) -> Any:
             saved = [
-                (layer, list(layer._losses), list(layer._own_metrics))
+                (layer, list(layer._losses), layer._foreseen_losses, list(layer._own_metrics))
                 for layer in self._flatten_layers()
             ]
             layers, trainings = list(call_state.layers), list(call_state.training)
@@ -77,12 +82,19 @@ class LayerGraph:
                     return self(inputs, *args, **kwargs)
             finally:
                 call_state.layers[:], call_state.training[:] = layers, trainings
-                for layer, losses, metrics in saved:
+                for layer, losses, before, metrics in saved:
+                    added = [_scalar(layer) for loss in layer._losses if not callable(loss)]
+                    foreseen[id(layer)] = (layer, [*before, *added])
                     layer._losses, layer._own_metrics = losses, metrics
+                    layer._foreseen_losses = before
 
         says = overrides(self, "compute_output_shape", LayerGraph)
         declared = functools.partial(self._declared_outputs, inputs) if says else None
-        return shape_inference.infer(run, (inputs, *args), kwargs, declared)
+        outputs = shape_inference.infer(run, (inputs, *args), kwargs, declared)
+        for layer, losses in foreseen.values():
+            if len(losses) > len(layer._foreseen_losses):
+                layer._foreseen_losses = losses
+        return outputs
 
     def _declared_outputs(self, inputs: Any) -> Any:
         """The output as the author's `compute_output_shape` says, where sizes depend on values."""
@@ -181,6 +193,16 @@ class LayerGraph:
         return node.outputs if node.is_input else node.input_tensors
 
     @property
+    def input_mask(self) -> Any:
+        """The symbolic mask of the input of the layer's only call, or None."""
+        return _masks(self.input)
+
+    @property
+    def output_mask(self) -> Any:
+        """The symbolic mask of the output of the layer's only call, or None."""
+        return _masks(self.output)
+
+    @property
     def output(self) -> Any:
         """The symbolic output of the layer's only call."""
         return self._single_node("output").outputs
@@ -218,7 +240,8 @@ class LayerGraph:
 
     def get_input_at(self, node_index: int) -> Any:
         """The symbolic input of one call."""
-        return self._node_at(node_index, "input").input_tensors
+        node = self._node_at(node_index, "input")
+        return node.outputs if node.is_input else node.input_tensors
 
     def get_output_at(self, node_index: int) -> Any:
         """The symbolic output of one call."""
@@ -243,3 +266,23 @@ class LayerGraph:
     def get_output_shape_at(self, node_index: int) -> Any:
         """Output shape of one call."""
         return as_tuples(shape_of(self.get_output_at(node_index)))
+
+    def get_input_mask_at(self, node_index: int) -> Any:
+        """The symbolic mask of the input of one call, or None."""
+        return _masks(self.get_input_at(node_index))
+
+    def get_output_mask_at(self, node_index: int) -> Any:
+        """The symbolic mask of the output of one call, or None."""
+        return _masks(self.get_output_at(node_index))
+
+
+def _scalar(layer: Any) -> KerasTensor:
+    """Stands for a loss that a layer adds."""
+    return KerasTensor(TensorSpec((), layer.compute_dtype or settings.floatx()))
+
+
+def _masks(tensors: Any) -> Any:
+    """The mask of a symbolic tensor, or a list of the masks of several."""
+    if isinstance(tensors, KerasTensor):
+        return tensors._keras_mask
+    return [tensor._keras_mask for tensor in nest.flatten(tensors)]

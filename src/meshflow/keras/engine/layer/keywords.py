@@ -9,7 +9,7 @@ from typing import Any
 
 KNOWN = (
     *("input_dim", "input_shape", "batch_input_shape", "batch_size", "weights"),
-    *("activity_regularizer", "autocast", "implementation", "dims"),
+    *("activity_regularizer", "autocast", "implementation", "dims", "enable_caching_device"),
 )
 _ENDING = "_layout"
 

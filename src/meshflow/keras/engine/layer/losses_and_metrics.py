@@ -19,6 +19,8 @@ class LayerLosses:
     """What a layer collects of its sublayers; a base class of `Layer`."""
 
     _losses: list[Any]
+    # Stand for what calls on symbolic tensors would have added, until there is a call on others.
+    _foreseen_losses: list[KerasTensor]
     _own_metrics: list[Any]
 
     if TYPE_CHECKING:
@@ -36,12 +38,16 @@ class LayerLosses:
 
     @property
     def losses(self) -> list[Any]:
-        """Losses added by this layer and its sublayers: `add_loss` and regularizers."""
+        """Losses added by this layer and its sublayers: `add_loss` and regularizers.
+
+        Of layers that were called on symbolic tensors only, what their calls would add is a symbolic tensor.
+        """
         collected: list[Any] = []
         for layer in self._unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
+            collected += layer._foreseen_losses
             collected += [loss() for loss in layer._losses if callable(loss)]
-            collected += [regularize(variable) for variable, regularize in layer._regularized]
+            collected += [penalty(regularize, v) for v, regularize in layer._regularized]
         return collected
 
     def _unique_layers(self) -> list[Any]:
@@ -108,6 +114,8 @@ class LayerLosses:
     def _clear_losses(self) -> None:
         """Drops losses that depend on inputs, before the outermost call makes new ones."""
         for layer in self._flatten_layers():
+            if layer._foreseen_losses:
+                layer._foreseen_losses = []
             if layer._losses:
                 layer._losses = [loss for loss in layer._losses if callable(loss)]
 
@@ -156,3 +164,13 @@ class LayerLosses:
         raise ValueError(
             f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only for models."
         )
+
+
+def penalty(regularize: Any, value: Any) -> Any:
+    """What a regularizer says of a value; it may be a function that returns a plain number.
+
+    Args:
+      regularize: the regularizer.
+      value: a weight or an output.
+    """
+    return convert_to_tensor(regularize(value), dtype_hint=settings.floatx())

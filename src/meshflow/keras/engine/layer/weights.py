@@ -175,6 +175,8 @@ class LayerWeights(WeightValues, Tracks):
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)
         super().__setattr__(name, value)
+        if before is not value and isinstance(before, Variable) and isinstance(value, Variable):
+            self._put_in_place(before, value)
         if not leads_nowhere(before, value):
             self.__dict__.pop("_tracker", None)
         if before is not value and isinstance(before, Variable):
@@ -190,6 +192,11 @@ class LayerWeights(WeightValues, Tracks):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         return {name: value for name, value in state.items() if name != "_tracker"}
+
+    def _put_in_place(self, before: Variable, after: Variable) -> None:
+        """A weight that replaces another one as an attribute has that one's place among the weights."""
+        if all(v is not after for v in self._own_weights):
+            self._own_weights = [after if v is before else v for v in self._own_weights]
 
     def _forget(self, variable: Variable) -> None:
         """A weight that is no attribute any more, deleted or replaced, is no weight any more."""

@@ -14,7 +14,7 @@ from meshflow.keras.blame import within
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.operation import Operation
-from meshflow.keras.engine.saving.configuration import from_keras, to_keras
+from meshflow.keras.engine.saving.configuration import from_keras, to_json, to_keras
 from meshflow.keras.engine.saving.keras2_calls import CONSTANT, KEEP_LISTS
 from meshflow.keras.engine.saving.keras3_configuration import OPERATION
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -48,6 +48,11 @@ class Functional(Model):
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
+        if type(self) is Functional and kwargs:
+            raise TypeError(
+                f"Keyword argument not understood: {sorted(kwargs)}. A model of symbolic tensors takes `inputs`, `outputs`, "
+                "`name` and `trainable`: its layers have the rest."
+            )
         name = name or settings.unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
@@ -123,6 +128,7 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
         return _plain_constant(value)
 
     args, kwargs = _named(node)
+    _check_plain(node)
     if args and type(args[0]) is int and node.keras_inputs[0].dtype.is_floating:
         # TensorFlow would make an integer tensor of it before it sees the other argument.
         args = (float(args[0]), *args[1:])
@@ -131,6 +137,19 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
         "kwargs": {k: encode(v) for k, v in kwargs.items()},
         **({"said": {"name": said[0]}} if (said := getattr(node.layer, "_said", ())) else {}),
     }
+
+
+def _check_plain(node: Node) -> None:
+    """Raises for arguments of a call that no file can hold."""
+    for value in nest.flatten((node.args, node.kwargs)):
+        if not isinstance(value, (KerasTensor, DType)) and value is not Ellipsis:
+            try:
+                to_json(_plain_constant(value))
+            except TypeError as error:
+                raise TypeError(
+                    f"Layer {node.layer.name} was passed non-JSON-serializable arguments. They cannot be serialized out "
+                    f"when saving the model: {error}"
+                ) from error
 
 
 def _named(node: Node) -> tuple[Any, dict[str, Any]]:

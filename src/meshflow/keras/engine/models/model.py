@@ -13,6 +13,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.layer import made_with, shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
@@ -73,7 +74,8 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         self._symbolic_metrics: list[tuple[str, KerasTensor, Any]] = []
         self._graph: Graph | None = None
         if inputs is not None and outputs is not None:
-            self._graph = Graph(self._name, _without_list(inputs), _without_list(outputs))
+            inputs, outputs = _without_list(inputs), _without_list(outputs)
+            self._graph = Graph(self._name, *_begun_with_inputs(self._name, inputs, outputs))
             self.built = True
 
     def _current_graph(self) -> Graph | None:
@@ -114,8 +116,12 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         Raises:
           ValueError: when there is no such layer, listing those there are.
         """
-        if (name is None) == (index is None):
-            raise ValueError("Provide either a layer name or layer index, and not both.")
+        if name is None and index is None:
+            raise ValueError("Provide either a layer name or layer index.")
+        if name is not None and index is not None:
+            raise ValueError(
+                f"Provide only a layer name or a layer index. Received: index={index}, name={name}."
+            )
         layers = self.layers
         if index is not None:
             if index >= len(layers):
@@ -141,6 +147,11 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
         Of layers in a list or dictionary the trainable ones come first.
         """
+        if not self.built and type(self).build is not Model.build and not self.dynamic:
+            raise ValueError(
+                f"Weights for model {self.name!r} have not yet been created. They are when the model is first called on "
+                "inputs, or by `build()` with an `input_shape`."
+            )
         own = self._tracked.variables
         nested: list[Any] = []
         for group in self._weighted_groups():
@@ -340,7 +351,34 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
 
     def _cast_inputs(self, inputs: Any) -> Any:
         # The layers cast; a graph's inputs have dtypes of their own.
-        return inputs
+        return inputs if self._graph is not None else super()._cast_inputs(inputs)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The masks of the results; of a subclassed model as of a layer.
+
+        Args:
+          inputs: the inputs, symbolic or not.
+          mask: mask or masks of the inputs.
+        """
+        graph = self._current_graph()
+        if graph is None:
+            return super().compute_mask(inputs, mask)
+        masks = nest.flatten(mask) if mask is not None else []
+        if any(isinstance(x, KerasTensor) for x in nest.flatten(inputs)):
+            inputs = nest.map_structure(lambda t: KerasTensor(t.type_spec), inputs)
+            for tensor, given in zip(nest.flatten(inputs), masks, strict=False):
+                tensor._keras_mask = given
+            outputs = self._infer_outputs(inputs, (), {})
+        else:
+            outputs = self.call(inputs, mask=mask)
+        found = [getattr(o, "_keras_mask", None) for o in nest.flatten(outputs)]
+        return found if isinstance(graph.outputs, (list, tuple, dict)) else found[0]
+
+    def _set_masks(self, inputs: Any, outputs: Any, explicit: Any) -> None:
+        # The layers of a graph give masks to its results.
+        own = type(self).compute_mask is not Model.compute_mask
+        if self._graph is None and (self._supports_masking or own):
+            super()._set_masks(inputs, outputs, explicit)
 
     def _check_initialized(self) -> None:
         if "_graph" not in self.__dict__:
@@ -350,7 +388,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_graph" not in self.__dict__ and isinstance(value, Layer) and not name.startswith("__"):
+        if "_graph" not in self.__dict__ and not name.startswith("__") and _has_layer(value):
             self._check_initialized()
         super().__setattr__(name, value)
 
@@ -476,6 +514,13 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
         return cls(**config)
 
 
+def _has_layer(value: Any) -> bool:
+    """Whether a value is a layer, or a list or dictionary with one."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_has_layer, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Layer)
+
+
 def _specs_of(inputs: Any) -> Any:
     """Specs of a call's inputs, or None when not all are tensors."""
     leaves = nest.flatten(inputs)
@@ -497,6 +542,19 @@ def _specs_of_others(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
 
 def _spec(shape: TensorShape) -> Any:
     return TensorSpec(shape, settings.floatx())
+
+
+def _begun_with_inputs(name: str, inputs: Any, outputs: Any) -> tuple[Any, Any]:
+    """Inputs and outputs of a graph; where it begins amid another one, its layers are called again on own inputs."""
+    flat = nest.flatten(inputs)
+    if not all(isinstance(t, KerasTensor) for t in flat) or all(t.node.is_input for t in flat):
+        return inputs, outputs
+    graph = Graph(name, inputs, outputs)
+    begin = lambda t: t if t.node.is_input else Input(batch_shape=t.shape, dtype=t.dtype)
+    values = {id(t): begin(t) for t in flat}
+    graph.call_nodes(graph.nodes, values)
+    look_up = lambda t: values[id(t)]
+    return nest.map_structure(look_up, inputs), nest.map_structure(look_up, outputs)
 
 
 def _without_list(structure: Any) -> Any:

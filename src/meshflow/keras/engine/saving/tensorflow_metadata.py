@@ -133,7 +133,7 @@ def _say_arguments(config: Any, model: Any) -> None:
     """
     layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in config.get("layers", ()) if isinstance(config, dict) else ():
-        layer: Any = layers.get(entry["config"].get("name"))
+        layer: Any = layers.get(entry.get("name") or entry["config"].get("name"))
         _say_arguments(entry["config"], layer)
         calls = entry.get("inbound_nodes", ())
         for place, call in enumerate(calls):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import restore_objects, write_objects
@@ -87,7 +88,8 @@ def load_weights(
 
     Args:
       model: the model.
-      filepath: the path given to `save_weights`, here or in Keras; for checkpoints also their folder.
+      filepath: the path given to `save_weights`, here or in Keras; for checkpoints also their folder; or the folder
+        of a SavedModel of such a model.
       skip_mismatch: whether layers that do not fit are left out.
       by_name: whether layers are matched by name instead of order, in `.h5` files; of `.safetensors`, whether names that
         only the model or only the file has are passed over.
@@ -111,6 +113,8 @@ def load_weights(
       True
     """
     path = text(filepath)
+    if gfile.exists(os.path.join(path, "saved_model.pb")):
+        path = os.path.join(path, "variables", "variables")
     in_safetensors = path.endswith(safetensors.ENDINGS) and not is_checkpoint(path)
     if not (in_safetensors or _is_h5(path)) and (
         is_checkpoint(path) or gfile.isdir(path) or not gfile.exists(path)

@@ -188,14 +188,51 @@ class Node:
 
     @property
     def input_tensors(self) -> Any:
-        """The symbolic inputs: one, or a list."""
+        """The symbolic inputs: one, or a list; of an `Input` what it gives."""
+        if self.is_input:
+            return self.flat_outputs
         return self.keras_inputs[0] if len(self.keras_inputs) == 1 else self.keras_inputs
+
+    @property
+    def output_tensors(self) -> Any:
+        """The result; of an `Input` as a list."""
+        return self.flat_outputs if self.is_input else self.outputs
+
+    @property
+    def input_shapes(self) -> Any:
+        """Shapes of `input_tensors` as tuples."""
+        return _sizes(self.input_tensors)
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes of `output_tensors` as tuples."""
+        return _sizes(self.output_tensors)
+
+    @property
+    def outbound_layer(self) -> Any:
+        """The layer, as TensorFlow calls it."""
+        return self.layer
+
+    @property
+    def inbound_layers(self) -> Any:
+        """The layers that make the inputs: one, or a list."""
+        found = [tensor._keras_history.layer for tensor in self.keras_inputs]
+        return found[0] if len(found) == 1 else found
 
     def arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with values (by id of the symbolic tensor) filled in."""
         return nest.map_structure(
             lambda v: values[id(v)] if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
         )
+
+
+def _sizes(structure: Any) -> Any:
+    shape = lambda tensor: tuple(tensor.shape.as_list())
+    if isinstance(structure, (list, tuple)):
+        return [_sizes(part) for part in structure]
+    if isinstance(structure, dict):
+        return {key: _sizes(part) for key, part in structure.items()}
+    return shape(structure)
 
 
 def shape_of(structure: Any) -> Any:

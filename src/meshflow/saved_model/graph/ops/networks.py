@@ -24,6 +24,11 @@ def _product(node: Node, a: Any, b: Any) -> Any:
     return jnp.matmul(a, b.T if node["transpose_b"] else b)
 
 
+def _sparse_product(node: Node, a: Any, b: Any) -> Any:
+    """A product of dense matrices that may hold many zeros, in single precision."""
+    return _product(node, *(jnp.asarray(v, jnp.float32) for v in (a, b)))
+
+
 def _products(node: Node, a: Any, b: Any) -> Any:
     a = jnp.swapaxes(a, -1, -2) if node["adj_x"] else a
     return jnp.matmul(a, jnp.swapaxes(b, -1, -2) if node["adj_y"] else b)
@@ -262,6 +267,7 @@ def _counted(node: Node, x: Any, size: Any, weights: Any) -> Any:
 
 NETWORKS: dict[str, Callable[..., Any]] = {
     "MatMul": _product,
+    "SparseMatMul": _sparse_product,
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _products),
     "Einsum": _einsum,
     "BiasAdd": _biased,
