@@ -15,12 +15,12 @@ from meshflow.checkpoint.reader import (
     load_checkpoint,
     load_variable,
 )
-from meshflow.checkpoint.restoring import CheckpointLoadStatus
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
     latest_checkpoint,
 )
+from meshflow.checkpoint.status import CheckpointLoadStatus
 
 __all__ = [
     "Checkpoint",

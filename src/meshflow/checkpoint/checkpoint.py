@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +15,13 @@ from meshflow.checkpoint.by_name import restored
 from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
 from meshflow.checkpoint.graph import children, is_trackable
 from meshflow.checkpoint.graph_message import contents
-from meshflow.checkpoint.restoring import (
-    CheckpointLoadStatus,
-    InitializationOnlyStatus,
-)
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
     latest_checkpoint,
     write_state,
 )
+from meshflow.checkpoint.status import CheckpointLoadStatus, InitializationOnlyStatus
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
@@ -84,7 +82,7 @@ class Checkpoint(Awaited):
     take them when they are built, modules and checkpoints when they become attributes.
 
     Args:
-      root: an object whose children are saved as this object's own.
+      root: an object that is saved as this object itself: its children are this object's own. A `weakref.ref` of one does.
       **kwargs: objects to save; they become attributes.
 
     Raises:
@@ -106,30 +104,39 @@ class Checkpoint(Awaited):
     def __init__(self, root: Any = None, **kwargs: Any) -> None:
         self._save_counter: Variable | None = None
         self._background = Background()
-        if root is not None and not is_trackable(root):
-            raise ValueError(_not_trackable("root", root))
-        self._checkpoint_root = root
-        own = children(root) if root is not None else {}
+        self._rooted = root is not None
+        own: dict[str, Any] = {}
+        if self._rooted:
+            self.root = root
+            if not is_trackable(self._checkpoint_root):
+                raise ValueError(_not_trackable("root", root))
+            own = children(self._checkpoint_root)
         for name, value in kwargs.items():
             if not is_trackable(value):
                 raise ValueError(_not_trackable(name, value))
             if name in own and own[name] is not value:
                 raise ValueError(
-                    f"Cannot create a Checkpoint with keyword argument {name} if root.{name} is another object."
+                    f"Cannot create a Checkpoint with keyword argument {name} if root.{name} already exists and is "
+                    "another object."
                 )
             setattr(self, name, value)
+
+    @property
+    def _checkpoint_root(self) -> Any:
+        """What the checkpoint was made for; None when it is only referred to, and is gone."""
+        if not self._rooted:
+            return None
+        return self.root() if isinstance(self.root, weakref.ref) else self.root
 
     def _checkpoint_children(self) -> dict[str, Any]:
         attributes = {
             name: value
             for name, value in vars(self).items()
-            if name not in ("_background", "_checkpoint_root", "_save_counter")
-            and is_trackable(value)
+            if name not in ("_background", "_save_counter") and is_trackable(value)
         }
-        found = {
-            **(children(self._checkpoint_root) if self._checkpoint_root is not None else {}),
-            **attributes,
-        }
+        found = attributes
+        if self._checkpoint_root is not None:
+            found = {**children(self._checkpoint_root), **attributes, "root": self}
         if self._save_counter is not None:
             found["save_counter"] = self._save_counter
         return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, full_name
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, full_name, owner
 from meshflow.checkpoint.wire import Attribute, Node, Slot, read_graph, write_graph
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
@@ -40,13 +40,14 @@ def contents(root: Any) -> dict[str, Any]:
 
 
 def _attributes(values: dict[str, str], item: Any) -> list[Attribute]:
+    item = owner(item)
     named = isinstance(item, (Variable, ShardedVariable))
     return [Attribute(a, full_name(item) if named else "", key) for a, key in values.items()]
 
 
 def _add_aliases(nodes: list[Node], position: int, item: Any) -> None:
     """Adds the names by which Keras 3 looks for what models and layers own."""
-    item = getattr(item, "_checkpoint_root", item)
+    item = owner(item)
     if not hasattr(item, "_own_weights"):
         return
     own = nodes[position].children
