@@ -269,7 +269,7 @@ def test_python_state_and_metrics_and_options(tmp_path):
     path = train.Checkpoint(p=position, m=metric).write(tmp_path / "c", options)
     other, mean = Position(), tf.keras.metrics.Mean()
     train.Checkpoint(p=other, m=mean).read(path).assert_consumed()
-    assert other.value == "chapter 3" and float(mean.result()) == 2 and written == [path]
+    assert other.value == b"chapter 3" and float(mean.result()) == 2 and written == [path]
     m = trained()
     path = train.Checkpoint(model=m).write(tmp_path / "m")
     fresh = trained()

@@ -176,13 +176,13 @@ class ObjectGraph:
                     )
                 node["children"][name] = self._positions[id(child)]
 
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """Keys and arrays of all that has a value; marks the nodes with their keys."""
+    def values(self) -> Iterator[tuple[str, Any, Any]]:
+        """Key, array and object of all that has a value; marks the nodes with their keys."""
         for node, item in zip(self.nodes, map(owner, self.objects), strict=True):
             for kind, arrays in _values(item).items():
                 key = node["values"][kind] = f"{node['path']}/.ATTRIBUTES/{kind}"
                 for ending, array in arrays.items():
-                    yield key + ending, array
+                    yield key + ending, array, item
 
     def slots(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Descriptions and arrays of the slots of variables in the graph, of optimizers that name them by the variables."""

@@ -16,14 +16,18 @@ __all__ = ["GRAPH", "contents", "read_objects"]
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-def contents(root: Any) -> dict[str, Any]:
+def contents(root: Any, owners: dict[str, Any] | None = None) -> dict[str, Any]:
     """All that a checkpoint holds: the arrays below an object by key, and the message of the graph.
 
     Args:
       root: the object.
+      owners: if given, it gets the object of each key.
     """
     graph = ObjectGraph(root)
-    arrays = dict(graph.values())
+    found = {key: (array, item) for key, array, item in graph.values()}
+    arrays = {key: array for key, (array, _) in found.items()}
+    if owners is not None:
+        owners.update({key: item for key, (_, item) in found.items()})
     nodes = [
         Node(dict(node["children"]), _attributes(node["values"], item))
         for node, item in zip(graph.nodes, graph.objects, strict=True)
