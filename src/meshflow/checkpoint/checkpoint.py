@@ -134,7 +134,7 @@ class Checkpoint(Awaited):
         arrays = contents(self, owners)
 
         def write() -> None:
-            written(path, arrays, owners, options.experimental_sharding_callback)
+            written(path, arrays, options.experimental_sharding_callback, owners)
             note(path)
             notify(options, path)
 
@@ -297,7 +297,7 @@ def write_objects(path: str, root: Any, options: CheckpointOptions | None = None
     owners: dict[str, Any] = {}
     arrays = contents(root, owners)
     options = _checked(options)
-    written(path, arrays, owners, options.experimental_sharding_callback)
+    written(path, arrays, options.experimental_sharding_callback, owners)
     note_latest(path)
     notify(options, path)
 

@@ -138,16 +138,16 @@ def _is_graph(stored: Any) -> bool:
 def written(
     path: Any,
     arrays: dict[str, Any],
-    owners: dict[str, Any],
     policy: ShardingCallback | None = None,
+    owners: dict[str, Any] | None = None,
 ) -> None:
     """Writes arrays as a bundle, in the place of whatever checkpoint was there.
 
     Args:
       path: the checkpoint's path; errors as for `write_bundle`.
       arrays: by key.
-      owners: the objects whose they are.
       policy: how they are divided over data files; default one for each process that writes.
+      owners: the objects whose they are, for the policy.
 
     Raises:
       UnimplementedError: for a policy where several processes hold parts of an array.
@@ -162,7 +162,7 @@ def written(
             f"`experimental_sharding_callback` out ({policy.description!r})."
         )
     else:
-        write_files(path, divided(arrays, owners, policy))
+        write_files(path, divided(arrays, owners or {}, policy))
     if older and storage.is_checkpoint(path):
         storage.remove(path)
 

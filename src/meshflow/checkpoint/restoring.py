@@ -15,9 +15,9 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from meshflow.checkpoint.assigning import put
 from meshflow.checkpoint.containers import Stored, stored_objects
 from meshflow.checkpoint.graph import (
     VARIABLE,
@@ -30,9 +30,6 @@ from meshflow.checkpoint.graph import (
 from meshflow.checkpoint.graph_message import KERAS_3_WEIGHTS, operations
 from meshflow.checkpoint.growing import growing
 from meshflow.checkpoint.python_state import PythonState
-from meshflow.core.runtime import transfers
-from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.sharded_variable import ShardedVariable
@@ -167,35 +164,7 @@ class Restoration:
         if getattr(variable, "_restored_by", 0) > self._number:
             return
         object.__setattr__(variable, "_restored_by", self._number)
-        layout = variable.layout
-        split = layout is not None and not layout.is_fully_replicated()
-        # Each device takes its part from the file, however the array was split when it was saved.
-        value = self.folder.open(key) if split else self.folder.lent(key)
-        fits = variable.shape.is_compatible_with(value.shape)
-        if not fits and getattr(variable, "_of_its_mesh", False):
-            # It says something of the devices that it was on, of which there are others now.
-            with init_scope():
-                variable.assign(np.zeros(variable.shape.as_list(), variable.dtype.dtype))
-            return
-        if not fits:
-            raise ValueError(
-                f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
-                f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {self.folder.path})."
-            )
-        dtype = variable.dtype.dtype
-        kinds = np.dtype(dtype).kind, value.dtype.kind
-        if (kinds[0] in "biu" and kinds[1] not in "biu") or (kinds[0] == "O") != (kinds[1] == "O"):
-            raise InvalidValueError(
-                f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
-                f"{value.dtype} (key {key} of {self.folder.path})."
-            )
-        with init_scope():
-            if split:
-                variable.assign(parts_of(value, layout, dtype))
-            elif layout is None and value.dtype == dtype and transfers.is_ours(value):
-                variable.assign(Tensor(transfers.to_device(value)))
-            else:
-                variable.assign(value.astype(dtype, copy=False))
+        put(self.folder, key, variable)
 
     def _restore_slots(self) -> None:
         if not self.slots:
@@ -359,19 +328,6 @@ def _numbered_as_stored(
     if len(stored) != len(layers) or set(stored) == set(layers):
         return layers
     return dict(zip(sorted(stored, key=int), layers.values(), strict=True))
-
-
-def parts_of(value: np.ndarray, layout: Any, dtype: Any) -> Tensor:
-    """A tensor in a layout whose devices take their parts of a host array.
-
-    Args:
-      value: the array, which may lie in a file.
-      layout: a `Layout`.
-      dtype: the tensor's NumPy dtype.
-    """
-    layout.check(value.shape)
-    part = lambda index: np.asarray(value[index]).astype(dtype, copy=False)
-    return Tensor(jax.make_array_from_callback(value.shape, layout.sharding(), part))
 
 
 def _after_build(layer: Any, go_on: Callable[[], None]) -> None:

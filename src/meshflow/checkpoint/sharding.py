@@ -182,7 +182,8 @@ def divided(
     wanted: dict[str, list[ShardableTensor]] = {}
     for tensor in tensors:
         wanted.setdefault(tensor.checkpoint_key, []).append(tensor)
-    files, seen = [], {}
+    files: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
     for shard in policy(tensors):
         file: dict[str, Any] = {}
         for key, slices in shard.items():
