@@ -11,7 +11,7 @@ from meshflow.checkpoint.wire import Attribute, Node, Slot, read_graph, write_gr
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["GRAPH", "contents", "read_objects"]
+__all__ = ["GRAPH", "contents", "keys_by_full_name", "read_objects"]
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -84,6 +84,16 @@ def operations(model: Any, own: dict[str, Any]) -> dict[int, Any]:
         for name, child in own.items()
         if name.startswith(prefix) and name[len(prefix) :].isdigit()
     }
+
+
+def keys_by_full_name(message: bytes) -> dict[str, str]:
+    """Keys of variables by the names that these had.
+
+    Args:
+      message: what a bundle has under `GRAPH`.
+    """
+    attributes = [attribute for node in read_graph(message) for attribute in node.attributes]
+    return {a.full_name: a.key for a in attributes if a.full_name}
 
 
 def read_objects(message: bytes) -> dict[str, Any]:

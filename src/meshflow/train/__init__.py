@@ -25,6 +25,7 @@ from meshflow.distribute.parameter_server.task import ServerDef
 from meshflow.io import protos
 from meshflow.ops.moving_averages import ExponentialMovingAverage
 from meshflow.train import experimental as experimental
+from meshflow.train.coordinator import Coordinator
 
 __all__ = [
     "Checkpoint",
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointState",
     "CheckpointView",
     "ClusterSpec",
+    "Coordinator",
     "ExponentialMovingAverage",
     "ServerDef",
     "TrackableView",
