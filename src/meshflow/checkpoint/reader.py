@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from meshflow.checkpoint.checkpoint import open_latest
 from meshflow.checkpoint.containers import Stored, is_checkpoint
 from meshflow.checkpoint.state_file import latest_checkpoint
@@ -33,7 +35,7 @@ class CheckpointReader:
         """
         return _key(tensor_str) in self._folder.entries
 
-    def get_tensor(self, tensor_str: str) -> Any:
+    def get_tensor(self, tensor_str: str) -> np.ndarray:
         """A value: an array, or where it has no dimensions a NumPy scalar, of text its bytes.
 
         Args:
@@ -43,7 +45,8 @@ class CheckpointReader:
           NotFoundError: when there is none.
           TypeError: for a key that is no text.
         """
-        return self._folder.read(_key(tensor_str))[()]
+        value: np.ndarray = self._folder.read(_key(tensor_str))[()]
+        return value
 
     def debug_string(self) -> bytes:
         """A line for each value: key, dtype and shape."""
@@ -111,7 +114,7 @@ def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
     return CheckpointReader(open_latest(path))
 
 
-def load_variable(ckpt_dir_or_file: Any, name: str) -> Any:
+def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
     """A value of a checkpoint.
 
     Args:
