@@ -25,6 +25,7 @@ from meshflow.checkpoint.state_file import (
 from meshflow.checkpoint.status import CheckpointLoadStatus, InitializationOnlyStatus
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.variable import Variable
@@ -118,9 +119,12 @@ class Checkpoint(Awaited):
           The path.
 
         Raises:
-          NotImplementedError: inside a function that is being traced.
+          ValueNeededError: while a function is traced, which therefore runs op by op.
         """
-        refuse_traces()
+        if context.trace is not None:
+            raise ValueNeededError(
+                "tf.train.Checkpoint.write() writes files, which compiled programs do not."
+            )
         return self._write(text(file_prefix), options, lambda _: None)
 
     @inside(CHECKPOINT, "write")
@@ -245,14 +249,14 @@ class Checkpoint(Awaited):
 
 
 def refuse_traces() -> None:
-    """Refuses to write while a function is traced.
+    """Refuses to count checkpoints while a function is traced.
 
     Raises:
       NotImplementedError: there.
     """
     if context.trace is not None:
         raise NotImplementedError(
-            "Checkpoints cannot be written inside a tf.function: call save() or write() outside of it."
+            "Checkpoints cannot be numbered inside a tf.function: call save() outside of it, or write()."
         )
 
 

@@ -124,7 +124,7 @@ class Restoration:
             _log.warning(
                 "%s: %s has been restored into one object, and is not restored into another, which the program has in "
                 "the same place: %r and %r.",
-                *(self.folder.path, self._path(position), before, item),
+                *(self.folder.path, self._paths()[position], before, item),
             )
         return before is item
 
@@ -264,29 +264,30 @@ class Restoration:
         """Nothing is logged of values that are left over."""
         self._silent = True
 
-    def _path(self, position: int) -> str:
-        """A node as attributes of the root."""
+    def _paths(self) -> dict[int, str]:
+        """The nodes as attributes of the root."""
         paths, queue = {0: "(root)"}, [0]
         for at in queue:
             for name, child in self.nodes[at]["children"].items():
                 if child not in paths:
                     paths[child] = f"{paths[at]}.{name}"
                     queue.append(child)
-        return paths[position]
+        return paths
 
     def __del__(self) -> None:
         if getattr(self, "_silent", True) or sys.is_finalizing():
             return
-        left = [self._path(at) for at in self._unused_nodes()]
-        left += [
-            f"{self._path(entry['variable'])}'s {entry['name']}" for entry in self._unused_slots()
-        ]
-        if left:
-            _log.warning(
-                "Values of the checkpoint %s were not restored, and what could have taken them is gone: %s%s. "
-                "`restore(...).expect_partial()` says that this is meant.",
-                *(self.folder.path, ", ".join(left[:_SHOWN]), ", ..." * (len(left) > _SHOWN)),
-            )
+        nodes, slots = self._unused_nodes(), self._unused_slots()
+        if not (nodes or slots):
+            return
+        paths = self._paths()
+        left = [paths.get(at, str(at)) for at in nodes]
+        left += [f"{paths.get(slot['variable'])}'s {slot['name']}" for slot in slots]
+        _log.warning(
+            "Values of the checkpoint %s were not restored, and what could have taken them is gone: %s%s. "
+            "`restore(...).expect_partial()` says that this is meant.",
+            *(self.folder.path, ", ".join(left[:_SHOWN]), ", ..." * (len(left) > _SHOWN)),
+        )
 
 
 def reference(item: Any) -> Callable[[], Any]:
