@@ -55,7 +55,7 @@ def test_an_older_checkpoint(cases, tmp_path):
     for name, value in cases.values().items():
         assert np.array_equal(checkpoint.values[name].numpy(), tf.constant(value, name).numpy())
     assert checkpoint.table[tf.constant(["a", "b", "c"])].numpy().tolist() == [1, 2, -1]
-    assert checkpoint.state.value == "text" and int(next(checkpoint.iterator)) == 2
+    assert checkpoint.state.value == b"text" and int(next(checkpoint.iterator)) == 2
     assert (int(checkpoint.parts[0]), int(checkpoint.save_counter)) == (2, 1)
     assert train.load_variable(path, "parts/1/a.Sb") == 3
     # What is written in its place is a bundle, and nothing of the folder stays.

@@ -1,3 +1,4 @@
+import collections
 import copy
 
 import numpy as np
@@ -129,3 +130,17 @@ def test_modules_list_variables_by_sorted_keys_and_flatten_by_predicate():
     numbers = nested._flatten(predicate=lambda x: isinstance(x, (int, tf.Variable)), with_path=True)
     assert [path for path, _ in numbers] == [("parts", "a", 0), ("parts", "b"), ("inner", "scale")]
     assert list(nested._flatten(recursive=False, predicate=lambda x: x == 3)) == []
+
+
+def test_modules_leave_out_what_they_say_and_look_into_all_sequences():
+    class Hiding(tf.Module):
+        _TF_MODULE_IGNORED_PROPERTIES = frozenset(("hidden", "part"))
+
+    module = Hiding()
+    module.hidden, module.part = tf.Variable(1.0), tf.Module()
+    assert module.variables == () and module.submodules == ()
+    module.line = collections.deque([tf.Variable(2.0)])
+    module.pair = collections.namedtuple("Pair", "x y")(tf.Variable(3.0), 4)
+    assert [float(v) for v in module.variables] == [2, 3]
+    found = module._flatten(predicate=lambda x: isinstance(x, tf.Variable), with_path=True)
+    assert [path for path, _ in found] == [("line", 0), ("pair", "x")]

@@ -10,7 +10,7 @@ files of a mesh is read when its turn comes: no two arrays are in the host's mem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -40,6 +40,7 @@ __all__ = [
     "is_split",
     "remove_bundle",
     "write_bundle",
+    "write_files",
 ]
 
 # What is written at once, so that its checksum is computed while the processor has it at hand.
@@ -97,12 +98,50 @@ def write_bundle(prefix: Any, values: Mapping[str, Any]) -> None:
         for empty in range(count, shards):
             with replacing(data_file(target, empty, shards)):
                 pass
-        items.append((b"", Header(shards).encoded()))
-        with replacing(index_file(target)) as file:
-            write_table(file, sorted(items))
-        _remove_data(target, before)
+        _write_index(target, items, shards, before)
     if apart:
         multihost_utils.sync_global_devices(f"{target} done")
+
+
+def write_files(prefix: Any, files: Sequence[Mapping[str, Any]]) -> None:
+    """Writes arrays of one process, completely or not at all, in the data files that they are to lie in.
+
+    Args:
+      prefix: as in `write_bundle`, errors too.
+      files: for each file its arrays by key, whole or, in one file or several, in `Parts`.
+    """
+    target = text(prefix)
+    before = shards_of(target)
+    shards = len(files) + (before == len(files))
+    items: _Items = []
+    parts: dict[str, Parts] = {}
+    for shard, values in enumerate([*files, {}][:shards]):
+        with replacing(data_file(target, shard, shards)) as file:
+            items += _put_all(_Data(file, shard), values)
+        for name, value in values.items():
+            if isinstance(value, Parts):
+                parts.setdefault(name, Parts(value.shape, [])).parts.extend(value.parts)
+    items += [(name.encode(), _whole(name, value).encoded()) for name, value in parts.items()]
+    _write_index(target, items, shards, before)
+
+
+def _put_all(data: _Data, values: Mapping[str, Any]) -> _Items:
+    """Writes arrays and parts of arrays; gives their entries."""
+    pieces = []
+    for name, value in values.items():
+        if isinstance(value, Parts):
+            pieces += [(slice_key(name, extents), name, part) for extents, part in value.parts]
+        else:
+            pieces.append((name.encode(), name, value))
+    return [(key, data.put(name, value).encoded()) for key, name, value in pieces]
+
+
+def _write_index(target: str, items: _Items, shards: int, before: int) -> None:
+    """Makes data files a bundle, and deletes those of the one before."""
+    items.append((b"", Header(shards).encoded()))
+    with replacing(index_file(target)) as file:
+        write_table(file, sorted(items))
+    _remove_data(target, before)
 
 
 def held_apart(values: Iterable[Any]) -> bool:

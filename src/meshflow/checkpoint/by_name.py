@@ -7,9 +7,10 @@ from typing import Any
 
 from meshflow.checkpoint.bundle import Bundle
 from meshflow.checkpoint.containers import Stored
-from meshflow.checkpoint.graph import VARIABLE, ObjectGraph
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, owner
 from meshflow.checkpoint.graph_message import GRAPH
-from meshflow.checkpoint.restoring import CheckpointLoadStatus, Restoration
+from meshflow.checkpoint.restoring import Restoration, reference
+from meshflow.checkpoint.status import CheckpointLoadStatus
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
@@ -28,28 +29,23 @@ class NamedRestoration(Restoration):
     """
 
     def __init__(self, folder: Stored, root: Any) -> None:
-        self.folder, self.root = folder, root
-        self.nodes, self.slots = [{"children": {}, "values": {}}], []
-        self.objects: dict[int, Any] = {}
-        self._restored: set[tuple[int | str, int]] = set()
-        self._hooked: set[int] = set()
-        self._skip_slots = False
+        self._begin(folder, root, [{"children": {}, "values": {}}], [])
         self._visit([])
 
     def _visit(self, pairs: Iterable[tuple[int, Any]]) -> None:
-        """Restores all variables that are there; the objects are looked at anew, so that `pairs` says nothing."""
-        graph = ObjectGraph(self.root)
-        for number, item in enumerate(graph.objects):
-            if isinstance(item, (Variable, ShardedVariable)):
-                self._restore_named(item)
-            elif not isinstance(item, (list, tuple, dict)):
-                self._wait_for_build(number, item)
+        """Restores all variables that are there: below the root, or where that is gone below the objects of the pairs."""
+        for start in [item for _, item in pairs] if self.root is None else [self.root]:
+            for number, item in enumerate(map(owner, ObjectGraph(start).objects)):
+                if isinstance(item, (Variable, ShardedVariable)):
+                    self._restore_named(item)
+                elif not isinstance(item, (list, tuple, dict)):
+                    self._wait_for_build(number, item)
 
     def _restore_named(self, variable: Any) -> None:
         name = variable._shared_name
-        if name in self.folder.entries and (VARIABLE, id(variable)) not in self._restored:
+        if name in self.folder.entries and not self._is_restored(VARIABLE, variable):
             self._assign(variable, name)
-            self._restored.add((VARIABLE, id(variable)))
+            self._restored[VARIABLE, id(variable)] = reference(variable)
 
     def unused(self) -> list[str]:
         """Nothing: names of variables that no object has are not missed."""
@@ -57,7 +53,8 @@ class NamedRestoration(Restoration):
 
     def unmatched(self) -> list[Any]:
         """Variables below the root that got no value."""
-        return [v for v in super().unmatched() if v._shared_name != _COUNTER]
+        found = [v for v in super().unmatched() if isinstance(v, (Variable, ShardedVariable))]
+        return [v for v in found if v._shared_name != _COUNTER]
 
 
 class NameBasedSaverStatus(CheckpointLoadStatus):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,66 +15,22 @@ from meshflow.checkpoint.by_name import restored
 from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
 from meshflow.checkpoint.graph import children, is_trackable
 from meshflow.checkpoint.graph_message import contents
-from meshflow.checkpoint.restoring import (
-    CheckpointLoadStatus,
-    InitializationOnlyStatus,
-)
+from meshflow.checkpoint.options import CheckpointOptions, notify
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
     latest_checkpoint,
     write_state,
 )
+from meshflow.checkpoint.status import CheckpointLoadStatus, InitializationOnlyStatus
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
 from meshflow.files.paths import text
-
-
-class CheckpointOptions:
-    """Options of saving and restoring.
-
-    Args:
-      experimental_io_device: ignored; files are written by this process.
-      experimental_enable_async_checkpoint: the older name of `enable_async`.
-      experimental_write_callbacks: functions called with the path after a checkpoint was written.
-      enable_async: whether a thread writes the files while the program goes on; the next saving or restoring, and
-        `Checkpoint.sync`, wait for it and raise what went wrong. Arrays of which several processes hold parts are
-        written before saving returns.
-      experimental_skip_slot_variables: whether restoring leaves the optimizers' slots out.
-      experimental_sharding_callback: ignored.
-
-    Example:
-      >>> import meshflow as tf
-      >>> import os, tempfile
-      >>> written = []
-      >>> options = tf.train.CheckpointOptions(experimental_write_callbacks=[written.append])
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
-      ...     path = checkpoint.save(os.path.join(folder, "ckpt"), options=options)
-      >>> written == [path]
-      True
-    """
-
-    def __init__(
-        self,
-        experimental_io_device: str | None = None,
-        experimental_enable_async_checkpoint: bool = False,
-        experimental_write_callbacks: Any = None,
-        enable_async: bool = False,
-        experimental_skip_slot_variables: bool = False,
-        experimental_sharding_callback: Any = None,
-    ) -> None:
-        self.experimental_io_device = experimental_io_device
-        self.experimental_enable_async_checkpoint = experimental_enable_async_checkpoint
-        self.experimental_write_callbacks = list(experimental_write_callbacks or [])
-        self.enable_async = enable_async
-        self._in_background = enable_async or experimental_enable_async_checkpoint
-        self.experimental_skip_slot_variables = experimental_skip_slot_variables
-        self.experimental_sharding_callback = experimental_sharding_callback
 
 
 class Checkpoint(Awaited):
@@ -84,7 +41,7 @@ class Checkpoint(Awaited):
     take them when they are built, modules and checkpoints when they become attributes.
 
     Args:
-      root: an object whose children are saved as this object's own.
+      root: an object that is saved as this object itself: its children are this object's own. A `weakref.ref` of one does.
       **kwargs: objects to save; they become attributes.
 
     Raises:
@@ -106,30 +63,39 @@ class Checkpoint(Awaited):
     def __init__(self, root: Any = None, **kwargs: Any) -> None:
         self._save_counter: Variable | None = None
         self._background = Background()
-        if root is not None and not is_trackable(root):
-            raise ValueError(_not_trackable("root", root))
-        self._checkpoint_root = root
-        own = children(root) if root is not None else {}
+        self._rooted = root is not None
+        own: dict[str, Any] = {}
+        if self._rooted:
+            self.root = root
+            if not is_trackable(self._checkpoint_root):
+                raise ValueError(_not_trackable("root", root))
+            own = children(self._checkpoint_root)
         for name, value in kwargs.items():
             if not is_trackable(value):
                 raise ValueError(_not_trackable(name, value))
             if name in own and own[name] is not value:
                 raise ValueError(
-                    f"Cannot create a Checkpoint with keyword argument {name} if root.{name} is another object."
+                    f"Cannot create a Checkpoint with keyword argument {name} if root.{name} already exists and is "
+                    "another object."
                 )
             setattr(self, name, value)
+
+    @property
+    def _checkpoint_root(self) -> Any:
+        """What the checkpoint was made for; None when it is only referred to, and is gone."""
+        if not self._rooted:
+            return None
+        return self.root() if isinstance(self.root, weakref.ref) else self.root
 
     def _checkpoint_children(self) -> dict[str, Any]:
         attributes = {
             name: value
             for name, value in vars(self).items()
-            if name not in ("_background", "_checkpoint_root", "_save_counter")
-            and is_trackable(value)
+            if name not in ("_background", "_save_counter") and is_trackable(value)
         }
-        found = {
-            **(children(self._checkpoint_root) if self._checkpoint_root is not None else {}),
-            **attributes,
-        }
+        found = attributes
+        if self._checkpoint_root is not None:
+            found = {**children(self._checkpoint_root), **attributes, "root": self}
         if self._save_counter is not None:
             found["save_counter"] = self._save_counter
         return found
@@ -153,9 +119,12 @@ class Checkpoint(Awaited):
           The path.
 
         Raises:
-          RuntimeError: inside a function that is being traced.
+          ValueNeededError: while a function is traced, which therefore runs op by op.
         """
-        _refuse_traces()
+        if context.trace is not None:
+            raise ValueNeededError(
+                "tf.train.Checkpoint.write() writes files, which compiled programs do not."
+            )
         return self._write(text(file_prefix), options, lambda _: None)
 
     @inside(CHECKPOINT, "write")
@@ -163,16 +132,17 @@ class Checkpoint(Awaited):
         self, path: str, options: CheckpointOptions | None, note: Callable[[str], None]
     ) -> str:
         """Writes, now or in the background, and then calls `note` and the options' callbacks with the path."""
-        options = options or CheckpointOptions()
+        options = _checked(options)
         self.sync()
-        arrays = contents(self)
+        owners: dict[str, Any] = {}
+        arrays = contents(self, owners)
 
         def write() -> None:
-            written(path, arrays)
-            for callback in (note, *options.experimental_write_callbacks):
-                callback(path)
+            written(path, arrays, options.experimental_sharding_callback, owners)
+            note(path)
+            notify(options, path)
 
-        if options._in_background and not held_apart(arrays.values()):
+        if options.enable_async and not held_apart(arrays.values()):
             for key, value in arrays.items():
                 # Others are never written in place while they are held.
                 if isinstance(value, np.ndarray):
@@ -222,8 +192,8 @@ class Checkpoint(Awaited):
           ['ckpt-1', 'ckpt-2']
         """
         self.sync()
+        refuse_traces()
         number = int(self.save_counter.assign_add(1))
-        _refuse_traces()
         return self._write(f"{text(file_prefix)}-{number}", options, note_latest)
 
     def read(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
@@ -250,7 +220,8 @@ class Checkpoint(Awaited):
         """Restores what `save` or `write` wrote.
 
         Args:
-          save_path: the path they returned, the folder of the `checkpoint` file, or None for nothing.
+          save_path: the path they returned, the folder of the `checkpoint` file, that of a saved model, or None for
+            nothing.
           options: see `CheckpointOptions`.
 
         Returns:
@@ -277,11 +248,22 @@ class Checkpoint(Awaited):
         return status
 
 
-def _refuse_traces() -> None:
+def refuse_traces() -> None:
+    """Refuses to count checkpoints while a function is traced.
+
+    Raises:
+      NotImplementedError: there.
+    """
     if context.trace is not None:
-        raise RuntimeError(
-            "Checkpoints cannot be written inside a tf.function: call save() or write() outside of it."
+        raise NotImplementedError(
+            "Checkpoints cannot be numbered inside a tf.function: call save() outside of it, or write()."
         )
+
+
+def _checked(options: Any) -> CheckpointOptions:
+    if options is not None and not isinstance(options, CheckpointOptions):
+        raise TypeError(f"Expected a tf.train.CheckpointOptions for `options`, got {options!r}.")
+    return options or CheckpointOptions()
 
 
 def _not_trackable(name: str, value: Any) -> str:
@@ -292,14 +274,18 @@ def _not_trackable(name: str, value: Any) -> str:
 
 
 def open_latest(path: Any) -> Stored:
-    """A checkpoint by its path, or the latest one of a folder.
+    """A checkpoint by its path, the latest one of a folder, or that of a saved model.
 
     Args:
-      path: the checkpoint's path, or the folder of its `checkpoint` file.
+      path: the checkpoint's path, the folder of its `checkpoint` file, or that of a saved model.
     """
     path = text(path)
-    if gfile.isdir(path) and not is_checkpoint(path):
-        return open_checkpoint(latest_checkpoint(path) or path)
+    if gfile.isdir(path):
+        saved_model = gfile.join(path, "saved_model.pb"), gfile.join(path, "saved_model.pbtxt")
+        if any(map(gfile.exists, saved_model)):
+            return open_checkpoint(gfile.join(path, "variables", "variables"))
+        if not is_checkpoint(path):
+            return open_checkpoint(latest_checkpoint(path) or path)
     return open_checkpoint(path)
 
 
@@ -312,9 +298,12 @@ def write_objects(path: str, root: Any, options: CheckpointOptions | None = None
       root: the object.
       options: see `CheckpointOptions`; without a `Checkpoint` to wait for, nothing is written in the background.
     """
-    written(path, contents(root))
-    for callback in (note_latest, *(options or CheckpointOptions()).experimental_write_callbacks):
-        callback(path)
+    owners: dict[str, Any] = {}
+    arrays = contents(root, owners)
+    options = _checked(options)
+    written(path, arrays, options.experimental_sharding_callback, owners)
+    note_latest(path)
+    notify(options, path)
 
 
 @inside(CHECKPOINT, "restore")

@@ -8,11 +8,19 @@ import numpy as np
 
 from meshflow.checkpoint import storage
 from meshflow.checkpoint.bundle import Bundle, index_file, is_bundle
-from meshflow.checkpoint.bundle_writer import clear_bundle, remove_bundle, write_bundle
+from meshflow.checkpoint.bundle_writer import (
+    clear_bundle,
+    held_apart,
+    remove_bundle,
+    write_bundle,
+    write_files,
+)
 from meshflow.checkpoint.graph import STATE, VARIABLE
 from meshflow.checkpoint.graph_message import GRAPH, read_objects
-from meshflow.core.runtime.errors import DataLossError
+from meshflow.checkpoint.sharding import ShardByTaskPolicy, ShardingCallback, divided
+from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.files import gfile
+from meshflow.files.paths import text
 
 __all__ = [
     "Stored",
@@ -127,16 +135,34 @@ def _is_graph(stored: Any) -> bool:
         return False
 
 
-def written(path: Any, arrays: dict[str, Any]) -> None:
+def written(
+    path: Any,
+    arrays: dict[str, Any],
+    policy: ShardingCallback | None = None,
+    owners: dict[str, Any] | None = None,
+) -> None:
     """Writes arrays as a bundle, in the place of whatever checkpoint was there.
 
     Args:
       path: the checkpoint's path; errors as for `write_bundle`.
       arrays: by key.
+      policy: how they are divided over data files; default one for each process that writes.
+      owners: the objects whose they are, for the policy.
+
+    Raises:
+      UnimplementedError: for a policy where several processes hold parts of an array.
     """
     # Another folder with a manifest, a saved model's, may have the name too: an older checkpoint has an index.
     older = not is_bundle(path) and gfile.exists(index_file(path))
-    write_bundle(path, arrays)
+    if policy is None or type(policy) is ShardByTaskPolicy:
+        write_bundle(path, arrays)
+    elif held_apart(arrays.values()):
+        raise UnimplementedError(
+            f"{text(path)}: several processes hold parts of its arrays, and each writes a data file: leave "
+            f"`experimental_sharding_callback` out ({policy.description!r})."
+        )
+    else:
+        write_files(path, divided(arrays, owners or {}, policy))
     if older and storage.is_checkpoint(path):
         storage.remove(path)
 

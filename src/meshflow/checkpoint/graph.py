@@ -5,6 +5,8 @@ Names are TensorFlow's: attributes, positions in lists, keys of dictionaries, `l
 An object can say itself what it owns by `_checkpoint_children()`, and keep values that are no variable's
 by `_checkpoint_values()`, which gives arrays by the endings of their keys, and `_restore_checkpoint_values(attribute,
 arrays)`. The first attribute in its `_checkpoint_attributes` is the name it writes them under, all are what it reads.
+Programs do it as they do with TensorFlow: `_serialize_to_tensors()` gives tensors by their attributes,
+`_restore_from_tensors(tensors)` takes them back.
 """
 
 from __future__ import annotations
@@ -55,6 +57,16 @@ def is_trackable(value: Any) -> bool:
         or hasattr(value, "get_concrete_function")
         or _ours_with_variables(value)
     )
+
+
+def owner(value: Any) -> Any:
+    """Whose value and children an object stands for: the root that a `Checkpoint` was made for, otherwise its own.
+
+    Args:
+      value: any object.
+    """
+    root = getattr(value, "_checkpoint_root", None)
+    return value if root is None else root
 
 
 def _ours_with_variables(value: Any) -> bool:
@@ -164,33 +176,44 @@ class ObjectGraph:
                     )
                 node["children"][name] = self._positions[id(child)]
 
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """Keys and arrays of all that has a value; marks the nodes with their keys."""
-        for node, item in zip(self.nodes, self.objects, strict=True):
-            kind, arrays = VARIABLE, {}
-            if isinstance(item, (Variable, ShardedVariable)):
-                arrays = {"": stored(item)}
-            elif hasattr(item, "_checkpoint_values"):
-                kind, arrays = item._checkpoint_attributes[0], item._checkpoint_values()
-            if not arrays:
-                continue
-            key = node["values"][kind] = f"{node['path'] or 'root'}/.ATTRIBUTES/{kind}"
-            for ending, array in arrays.items():
-                yield key + ending, array
+    def values(self) -> Iterator[tuple[str, Any, Any]]:
+        """Key, array and object of all that has a value; marks the nodes with their keys."""
+        for node, item in zip(self.nodes, map(owner, self.objects), strict=True):
+            for kind, arrays in _values(item).items():
+                key = node["values"][kind] = f"{node['path']}/.ATTRIBUTES/{kind}"
+                for ending, array in arrays.items():
+                    yield key + ending, array, item
 
     def slots(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Descriptions and arrays of the slots of variables in the graph, of optimizers that name them by the variables."""
-        for position, item in enumerate(self.objects):
+        for position, item in enumerate(map(owner, self.objects)):
             if getattr(item, "_slots_in_lists", False):
                 continue  # they are children
             for variable, name, slot in slots_of(item):
-                owner = self._positions.get(id(variable))
-                if owner is None:
+                at = self._positions.get(id(variable))
+                if at is None:
                     continue
-                path = f"{self.nodes[owner]['path']}/.OPTIMIZER_SLOT/{self.nodes[position]['path']}"
+                path = f"{self.nodes[at]['path']}/.OPTIMIZER_SLOT/{self.nodes[position]['path']}"
                 key = f"{path}/{escaped(name)}/.ATTRIBUTES/{VARIABLE}"
-                about = {"optimizer": position, "variable": owner, "name": name, "key": key}
+                about = {"optimizer": position, "variable": at, "name": name, "key": key}
                 yield {**about, "full_name": full_name(slot)}, stored(slot)
+
+
+def _values(item: Any) -> dict[str, dict[str, Any]]:
+    """Arrays by attribute and the ending of the key."""
+    if isinstance(item, (Variable, ShardedVariable)):
+        return {VARIABLE: {"": stored(item)}}
+    if hasattr(item, "_serialize_to_tensors"):
+        tensors = item._serialize_to_tensors()
+        return {escaped(name): {"": _array(tensor)} for name, tensor in tensors.items()}
+    if hasattr(item, "_checkpoint_values"):
+        arrays = item._checkpoint_values()
+        return {item._checkpoint_attributes[0]: arrays} if arrays else {}
+    return {}
+
+
+def _array(tensor: Any) -> Any:
+    return stored(tensor) if isinstance(tensor, Variable) else np.asarray(tensor)
 
 
 def full_name(variable: Variable | ShardedVariable) -> str:
@@ -236,7 +259,7 @@ def slots_of(value: Any) -> Iterator[tuple[Any, str, Any]]:
         for key, slots in value._slots.items():
             for name, slot in slots.items():
                 # The slots of a table's shards are a table too.
-                owner, whole = whole_variables([value._owners[key]])[0], whole_variables([slot])[0]
+                variable, whole = (whole_variables([x])[0] for x in (value._owners[key], slot))
                 if id(whole) not in found:
                     found.add(id(whole))
-                    yield owner, name, whole
+                    yield variable, name, whole

@@ -6,24 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, full_name
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, full_name, owner
 from meshflow.checkpoint.wire import Attribute, Node, Slot, read_graph, write_graph
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["GRAPH", "contents", "read_objects"]
+__all__ = ["GRAPH", "contents", "keys_by_full_name", "read_objects"]
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-def contents(root: Any) -> dict[str, Any]:
+def contents(root: Any, owners: dict[str, Any] | None = None) -> dict[str, Any]:
     """All that a checkpoint holds: the arrays below an object by key, and the message of the graph.
 
     Args:
       root: the object.
+      owners: if given, it gets the object of each key.
     """
     graph = ObjectGraph(root)
-    arrays = dict(graph.values())
+    found = {key: (array, item) for key, array, item in graph.values()}
+    arrays = {key: array for key, (array, _) in found.items()}
+    if owners is not None:
+        owners.update({key: item for key, (_, item) in found.items()})
     nodes = [
         Node(dict(node["children"]), _attributes(node["values"], item))
         for node, item in zip(graph.nodes, graph.objects, strict=True)
@@ -40,13 +44,14 @@ def contents(root: Any) -> dict[str, Any]:
 
 
 def _attributes(values: dict[str, str], item: Any) -> list[Attribute]:
+    item = owner(item)
     named = isinstance(item, (Variable, ShardedVariable))
     return [Attribute(a, full_name(item) if named else "", key) for a, key in values.items()]
 
 
 def _add_aliases(nodes: list[Node], position: int, item: Any) -> None:
     """Adds the names by which Keras 3 looks for what models and layers own."""
-    item = getattr(item, "_checkpoint_root", item)
+    item = owner(item)
     if not hasattr(item, "_own_weights"):
         return
     own = nodes[position].children
@@ -79,6 +84,16 @@ def operations(model: Any, own: dict[str, Any]) -> dict[int, Any]:
         for name, child in own.items()
         if name.startswith(prefix) and name[len(prefix) :].isdigit()
     }
+
+
+def keys_by_full_name(message: bytes) -> dict[str, str]:
+    """Keys of variables by the names that these had.
+
+    Args:
+      message: what a bundle has under `GRAPH`.
+    """
+    attributes = [attribute for node in read_graph(message) for attribute in node.attributes]
+    return {a.full_name: a.key for a in attributes if a.full_name}
 
 
 def read_objects(message: bytes) -> dict[str, Any]:

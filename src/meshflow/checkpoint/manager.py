@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.checkpoint.checkpoint import Checkpoint, CheckpointOptions
+from meshflow.checkpoint.checkpoint import Checkpoint, refuse_traces
 from meshflow.checkpoint.containers import clear, is_checkpoint, remove
+from meshflow.checkpoint.options import CheckpointOptions
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
@@ -18,6 +20,8 @@ from meshflow.checkpoint.state_file import (
 )
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, text
+
+_log = logging.getLogger("meshflow")
 
 
 class CheckpointManager:
@@ -97,17 +101,21 @@ class CheckpointManager:
         paths = known.all_model_checkpoint_paths
         if len(times) != len(paths):
             times = [now] * len(paths)
+        self._last_preserved = known.last_preserved_timestamp or min(times, default=now)
+        self._latest = latest_whole(known, self._directory)
+        if now < self._last_preserved:
+            _log.warning(
+                "The clock is %.0f s behind the last checkpoint that %s keeps for ever: all that are there are kept.",
+                *(self._last_preserved - now, self._directory),
+            )
+            self._last_preserved = now
+            return
         # Times may be equal; the file's order is that of writing.
         pairs = sorted(zip(times, paths, strict=True), key=lambda pair: pair[0])
         own = {path: t for t, path in pairs if self._is_own(path)}
         self._kept = {path: t for path, t in own.items() if is_checkpoint(path)}
-        self._latest = latest_whole(known, self._directory)
         # An earlier run was killed while it deleted these.
         self._begun = [path for path in own if path not in self._kept]
-        if known.last_preserved_timestamp is not None:
-            self._last_preserved = known.last_preserved_timestamp
-        elif times:
-            self._last_preserved = min(times)
 
     def _is_own(self, path: str) -> bool:
         """Whether a path is one that this manager writes: the file that lists them may say anything."""
@@ -186,6 +194,7 @@ class CheckpointManager:
           ...     [os.path.basename(path) for path in manager.checkpoints]
           ['ckpt-2']
         """
+        refuse_traces()
         if self._interval is not None:
             step = int(self._step_counter)
             recent = self._last_step is not None and step - self._last_step < self._interval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,14 @@ import numpy as np
 from meshflow.checkpoint.graph import STATE
 
 
-class PythonState:
-    """Base class of objects with a state of their own, saved as text or bytes.
+class PythonState(abc.ABC):
+    """Base class of objects with a state of their own, saved as bytes.
 
-    Subclasses define `serialize()`, which returns the state, and `deserialize(string_value)`, which
-    takes it back.
+    Subclasses define `serialize()`, which returns the state as text or bytes, and `deserialize(string_value)`, which
+    takes it back as bytes.
+
+    Raises:
+      TypeError: for a subclass without one of them; when it is saved, for a state that is no text.
 
     Example:
       >>> import meshflow as tf
@@ -36,33 +40,30 @@ class PythonState:
 
     _checkpoint_attributes = (STATE,)
 
+    @abc.abstractmethod
     def serialize(self) -> str | bytes:
         """The state."""
-        raise NotImplementedError("PythonState subclasses define `serialize`.")
 
-    def deserialize(self, string_value: Any) -> None:
+    @abc.abstractmethod
+    def deserialize(self, string_value: bytes) -> None:
         """Takes a state back.
 
         Args:
-          string_value: what `serialize` returned: text stays text, bytes stay bytes.
+          string_value: what `serialize` returned, as bytes: of text its UTF-8.
         """
-        raise NotImplementedError("PythonState subclasses define `deserialize`.")
 
     def _checkpoint_children(self) -> dict[str, Any]:
         return {}
 
     def _checkpoint_values(self) -> dict[str, np.ndarray]:
         state = self.serialize()
-        if isinstance(state, str):
-            # TensorFlow gives bytes back for either; the second entry tells text.
-            return {"": np.array(state.encode(), object), "-encoding": np.array(b"utf-8", object)}
-        return {"": np.array(bytes(state), object)}
+        if not isinstance(state, (str, bytes)):
+            raise TypeError(
+                f"{type(self).__name__}.serialize() must return text or bytes, got {state!r}."
+            )
+        return {"": np.array(state.encode() if isinstance(state, str) else state, object)}
 
     def _restore_checkpoint_values(self, attribute: str, values: dict[str, np.ndarray]) -> None:
         value = values[""]
-        if value.dtype == np.uint8:
-            # Of our older checkpoints; the first byte tells text from bytes.
-            data = value.tobytes()
-            self.deserialize(data[1:].decode() if data[:1] == b"t" else data[1:])
-        else:
-            self.deserialize(value.item().decode() if "-encoding" in values else value.item())
+        # In our older checkpoints a first byte tells what type it was.
+        self.deserialize(value.tobytes()[1:] if value.dtype == np.uint8 else value.item())

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.checkpoint import open_latest
-from meshflow.checkpoint.containers import Stored
+from meshflow.checkpoint.containers import Stored, is_checkpoint
 from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values import dtypes
-from meshflow.files.paths import is_remote
+from meshflow.files import gfile
+from meshflow.files.paths import is_remote, text
 
 
 class CheckpointReader:
@@ -32,18 +33,29 @@ class CheckpointReader:
         Args:
           tensor_str: the key.
         """
-        return tensor_str in self._folder.entries
+        return _key(tensor_str) in self._folder.entries
 
     def get_tensor(self, tensor_str: str) -> np.ndarray:
-        """A value.
+        """A value: an array, or where it has no dimensions a NumPy scalar, of text its bytes.
 
         Args:
           tensor_str: its key.
 
         Raises:
           NotFoundError: when there is none.
+          TypeError: for a key that is no text.
         """
-        return self._folder.read(tensor_str)
+        value: np.ndarray = self._folder.read(_key(tensor_str))[()]
+        return value
+
+    def debug_string(self) -> bytes:
+        """A line for each value: key, dtype and shape."""
+        dtype_of = self.get_variable_to_dtype_map()
+        lines = [
+            f"{key} ({_proto_name(dtype_of[key])}) [{','.join(map(str, shape))}]\n"
+            for key, shape in sorted(self.get_variable_to_shape_map().items())
+        ]
+        return "".join(lines).encode()
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Shape of each value, by key."""
@@ -60,6 +72,20 @@ class CheckpointReader:
             raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
 
 
+def _key(key: Any) -> str:
+    if isinstance(key, bytes):
+        key = key.decode()
+    if not isinstance(key, str):
+        raise TypeError(f"Expected the key of a tensor, a string, got {key!r}.")
+    return key
+
+
+def _proto_name(dtype: Any) -> str:
+    """A dtype as TensorFlow's messages call it."""
+    names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF"}
+    return f"DT_{names.get(dtype.name, dtype.name.upper())}"
+
+
 def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
     """Opens a checkpoint.
 
@@ -71,6 +97,7 @@ def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
 
     Raises:
       NotFoundError: when there is none.
+      ValueError: for a folder that names none.
 
     Example:
       >>> import meshflow as tf
@@ -81,7 +108,10 @@ def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
       ...     reader.get_tensor("w/.ATTRIBUTES/VARIABLE_VALUE").tolist()
       [1.0, 2.0]
     """
-    return CheckpointReader(open_latest(ckpt_dir_or_file))
+    path = text(ckpt_dir_or_file)
+    if gfile.isdir(path) and not is_checkpoint(path) and latest_checkpoint(path) is None:
+        raise ValueError(f"Couldn't find a 'checkpoint' file or checkpoints in the folder {path}.")
+    return CheckpointReader(open_latest(path))
 
 
 def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
@@ -92,7 +122,7 @@ def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
       name: its key; the ending "/.ATTRIBUTES/VARIABLE_VALUE" may be left out.
 
     Returns:
-      An array, or a NumPy scalar for a value without dimensions.
+      As `CheckpointReader.get_tensor`.
 
     Raises:
       NotFoundError: when there is none.
@@ -107,8 +137,7 @@ def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
     """
     reader = load_checkpoint(ckpt_dir_or_file)
     full = f"{name.removesuffix(':0')}/.ATTRIBUTES/VARIABLE_VALUE"
-    value: np.ndarray = reader.get_tensor(full if reader.has_tensor(full) else name)
-    return value if value.ndim else value[()]
+    return reader.get_tensor(full if reader.has_tensor(full) else name)
 
 
 def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:

@@ -2,28 +2,44 @@
 
 A `Restoration` pairs stored nodes with objects, from the root along equal names. Where a stored child
 has no counterpart because a layer is not built, an optimizer has no slots or a module lacks an
-attribute, it leaves a hook there and goes on when the variables exist, before their first use.
+attribute, it leaves a hook there and goes on when the variables exist, before their first use. It lives in these hooks
+and in its status alone, and refers weakly to what it restores: objects go when their program lets go of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from meshflow.checkpoint.assigning import put
 from meshflow.checkpoint.containers import Stored, stored_objects
-from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, children, is_trackable, slots_of
+from meshflow.checkpoint.graph import (
+    VARIABLE,
+    ObjectGraph,
+    children,
+    is_trackable,
+    owner,
+    slots_of,
+)
 from meshflow.checkpoint.graph_message import KERAS_3_WEIGHTS, operations
 from meshflow.checkpoint.growing import growing
-from meshflow.core.runtime import transfers
-from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.tracing.trace import init_scope
+from meshflow.checkpoint.python_state import PythonState
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+
+_log = logging.getLogger("meshflow")
+# What waits for a variable does not undo what was restored into it later.
+_numbers = itertools.count(1)
+_CONTAINERS = (list, tuple, Mapping)
+_SHOWN = 20
 
 
 class Restoration:
@@ -36,17 +52,40 @@ class Restoration:
     """
 
     def __init__(self, folder: Stored, root: Any, skip_slots: bool = False) -> None:
-        self.folder = folder
-        self.root = root
-        self._skip_slots = skip_slots
-        self._left_out: set[int] = set()
         stored = stored_objects(folder)
-        self.nodes: list[dict[str, Any]] = stored["nodes"]
-        self.slots: list[dict[str, Any]] = [] if skip_slots else stored["slots"]
-        self.objects: dict[int, Any] = {}
-        self._restored: set[tuple[int | str, int]] = set()
-        self._hooked: set[int] = set()
+        self._begin(folder, root, stored["nodes"], [] if skip_slots else stored["slots"])
+        self._skip_slots = skip_slots
         self._visit([(0, root)])
+
+    def _begin(
+        self, folder: Stored, root: Any, nodes: list[dict[str, Any]], slots: list[dict[str, Any]]
+    ) -> None:
+        self.folder, self.nodes, self.slots = folder, nodes, slots
+        self._root = reference(root)
+        self._skip_slots = False
+        self._left_out: set[int] = set()
+        # The object of each node; containers may be made anew whenever they are looked at, and have none.
+        self._bound: dict[int, Callable[[], Any]] = {}
+        # What has been restored, by node or key, and what is waited for: identities of objects that are gone may be new ones'.
+        self._restored: dict[tuple[int | str, int], Callable[[], Any]] = {}
+        self._hooked: dict[int, Callable[[], Any]] = {}
+        self._matched = False
+        self._number = next(_numbers)
+        self._silent = False
+
+    @property
+    def root(self) -> Any:
+        """The object that stored node 0 belongs to; None when it is gone."""
+        return self._root()
+
+    def _objects(self) -> dict[int, Any]:
+        """The objects by node that are still there."""
+        found = {position: object_of() for position, object_of in self._bound.items()}
+        return {position: item for position, item in found.items() if item is not None}
+
+    def _is_restored(self, place: int | str, item: Any) -> bool:
+        before = self._restored.get((place, id(item)))
+        return before is not None and before() is item
 
     def _visit(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """Pairs nodes with objects and, from there, children with children."""
@@ -57,31 +96,56 @@ class Restoration:
             if (position, id(item)) in seen:
                 continue
             seen.add((position, id(item)))
-            self.objects.setdefault(position, item)
-            self._restore_value(position, item)
+            whole = owner(item)
+            if not self._bind(position, whole):
+                continue
+            self._restore_value(position, whole)
             wanted = self.nodes[position]["children"]
             own = _known_as(item, wanted, self.nodes)
             if self._skip_slots:
                 wanted = self._without_slots(wanted, item)
-            queue.extend((wanted[name], own[name]) for name in wanted if name in own)
-            if any(name not in own for name in wanted):
+            wanted = {name: at for name, at in wanted.items() if at != position}
+            found = [(wanted[name], own[name]) for name in wanted if name in own]
+            self._matched |= bool(found)
+            queue.extend(found)
+            if len(found) < len(wanted):
                 self._wait_for_build(position, item)
+                # A `Checkpoint` may go before the object that it was made for.
+                if whole is not item:
+                    self._wait_for_build(position, whole)
         self._restore_slots()
+
+    def _bind(self, position: int, item: Any) -> bool:
+        """Whether a node is an object's: the first one that is found for it has it for good."""
+        if isinstance(item, _CONTAINERS):
+            return True
+        before = self._bound.setdefault(position, reference(item))()
+        if before is not None and before is not item:
+            _log.warning(
+                "%s: %s has been restored into one object, and is not restored into another, which the program has in "
+                "the same place: %r and %r.",
+                *(self.folder.path, self._paths()[position], before, item),
+            )
+        return before is item
 
     def _restore_value(self, position: int, item: Any) -> None:
         values: dict[str, str] = self.nodes[position]["values"]
-        if not values or (position, id(item)) in self._restored:
+        if not values or self._is_restored(position, item):
             return
         if isinstance(item, (Variable, ShardedVariable)):
             if VARIABLE not in values:
                 return
             self._assign(item, values[VARIABLE])
+        elif hasattr(item, "_restore_from_tensors"):
+            item._restore_from_tensors(
+                {name: Tensor(self.folder.read(key)) for name, key in values.items()}
+            )
         else:
             known = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
             if not known:
                 return
             item._restore_checkpoint_values(known[0], self._arrays(values[known[0]]))
-        self._restored.add((position, id(item)))
+        self._restored[position, id(item)] = reference(item)
 
     def _without_slots(self, wanted: dict[str, int], item: Any) -> dict[str, int]:
         """What an optimizer owns besides lists of slots, which are then not missed."""
@@ -97,43 +161,19 @@ class Restoration:
         return {e: self.folder.read(key + e) for e in endings if not e.startswith("/")}
 
     def _assign(self, variable: Variable | ShardedVariable, key: str) -> None:
-        layout = variable.layout
-        split = layout is not None and not layout.is_fully_replicated()
-        # Each device takes its part from the file, however the array was split when it was saved.
-        value = self.folder.open(key) if split else self.folder.lent(key)
-        fits = variable.shape.is_compatible_with(value.shape)
-        if not fits and getattr(variable, "_of_its_mesh", False):
-            # It says something of the devices that it was on, of which there are others now.
-            with init_scope():
-                variable.assign(np.zeros(variable.shape.as_list(), variable.dtype.dtype))
+        if getattr(variable, "_restored_by", 0) > self._number:
             return
-        if not fits:
-            raise ValueError(
-                f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
-                f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {self.folder.path})."
-            )
-        dtype = variable.dtype.dtype
-        kinds = np.dtype(dtype).kind, value.dtype.kind
-        if (kinds[0] in "biu" and kinds[1] not in "biu") or (kinds[0] == "O") != (kinds[1] == "O"):
-            raise InvalidValueError(
-                f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
-                f"{value.dtype} (key {key} of {self.folder.path})."
-            )
-        with init_scope():
-            if split:
-                variable.assign(parts_of(value, layout, dtype))
-            elif layout is None and value.dtype == dtype and transfers.is_ours(value):
-                variable.assign(Tensor(transfers.to_device(value)))
-            else:
-                variable.assign(value.astype(dtype, copy=False))
+        object.__setattr__(variable, "_restored_by", self._number)
+        put(self.folder, key, variable)
 
     def _restore_slots(self) -> None:
         if not self.slots:
             return
-        at = {position: id(item) for position, item in self.objects.items()}
+        objects = self._objects()
+        at = {position: id(item) for position, item in objects.items()}
         slots: dict[tuple[int, int | None, str], Variable | ShardedVariable] = {
             (id(item), id(variable), name): slot
-            for item in {id(x): x for x in self.objects.values()}.values()
+            for item in {id(x): x for x in objects.values()}.values()
             for variable, name, slot in slots_of(item)
         }
         for entry in self.slots:
@@ -142,20 +182,26 @@ class Restoration:
                 continue
             slot = slots.get((optimizer, variable, entry["name"]))
             if slot is None:
-                self._wait_for_build(entry["optimizer"], self.objects[entry["optimizer"]])
-            elif (entry["key"], id(slot)) not in self._restored:
+                self._wait_for_build(entry["optimizer"], objects[entry["optimizer"]])
+            elif not self._is_restored(entry["key"], slot):
                 self._assign(slot, entry["key"])
-                self._restored.add((entry["key"], id(slot)))
+                self._restored[entry["key"], id(slot)] = reference(slot)
 
     def _wait_for_build(self, position: int, item: Any) -> None:
         """Goes on restoring when an object has made its variables."""
-        if id(item) in self._hooked:
+        object_of = reference(item)
+        if self._hooked.get(id(item), lambda: None)() is item:
             return
-        go_on = lambda: self._visit([(position, item)])
+
+        def go_on() -> None:
+            now = object_of()
+            if now is not None:
+                self._visit([(position, now)])
+
         if hasattr(item, "_build_hooks"):
             # Those that are called are forgotten: what is still missing then waits again.
             def built() -> None:
-                self._hooked.discard(id(item))
+                self._hooked.pop(id(object_of()), None)
                 go_on()
 
             item._build_hooks.append(built)
@@ -165,10 +211,10 @@ class Restoration:
                 _after_build(item, go_on)
             if isinstance(item, Awaited):
                 # A layer may also make parts in its first call.
-                item._wait_for_attributes(lambda value: self._look_at(item, value, go_on))
+                item._wait_for_attributes(lambda value: self._look_at(object_of(), value, go_on))
             elif not unbuilt:
                 return
-        self._hooked.add(id(item))
+        self._hooked[id(item)] = object_of
 
     def _look_at(self, item: Any, value: Any, go_on: Callable[[], None]) -> None:
         """Goes on restoring for an object's new attribute, and for what is put into it later."""
@@ -189,25 +235,71 @@ class Restoration:
 
     def unused(self) -> list[str]:
         """Keys of stored values that went nowhere."""
-        used_nodes = {p for p, _ in self._restored if isinstance(p, int)} | self._left_out
-        used_slots = {k for k, _ in self._restored if isinstance(k, str)}
-        left = [
-            k for i, n in enumerate(self.nodes) if i not in used_nodes for k in n["values"].values()
-        ]
-        return left + [e["key"] for e in self.slots if e["key"] not in used_slots]
+        left = [key for at in self._unused_nodes() for key in self.nodes[at]["values"].values()]
+        return left + [entry["key"] for entry in self._unused_slots()]
+
+    def _unused_nodes(self) -> list[int]:
+        used = {place for place, _ in self._restored if isinstance(place, int)} | self._left_out
+        return [at for at, node in enumerate(self.nodes) if node["values"] and at not in used]
+
+    def _unused_slots(self) -> list[dict[str, Any]]:
+        used = {place for place, _ in self._restored if isinstance(place, str)}
+        return [entry for entry in self.slots if entry["key"] not in used]
 
     def unmatched(self) -> list[Any]:
-        """Variables below the root that got no value."""
-        done = {identity for _, identity in self._restored}
+        """What is below the root, has a value, and got none."""
+        done = {identity for (_, identity), of in self._restored.items() if of() is not None}
         if self._skip_slots:
-            done |= {id(slot) for item in self.objects.values() for _, _, slot in slots_of(item)}
-        graph = ObjectGraph(self.root)
-        kinds = (Variable, ShardedVariable)
-        return [x for x in graph.objects if isinstance(x, kinds) and id(x) not in done]
+            items = self._objects().values()
+            done |= {id(slot) for item in items for _, _, slot in slots_of(item)}
+        kinds = (Variable, ShardedVariable, PythonState)
+        found = map(owner, ObjectGraph(self.root).objects)
+        return [x for x in found if isinstance(x, kinds) and id(x) not in done]
 
     def matched_anything(self) -> bool:
         """Whether any object below the root was paired."""
-        return len(self.objects) > 1 or not self.nodes[0]["children"]
+        return self._matched or not self.nodes[0]["children"]
+
+    def expect_partial(self) -> None:
+        """Nothing is logged of values that are left over."""
+        self._silent = True
+
+    def _paths(self) -> dict[int, str]:
+        """The nodes as attributes of the root."""
+        paths, queue = {0: "(root)"}, [0]
+        for at in queue:
+            for name, child in self.nodes[at]["children"].items():
+                if child not in paths:
+                    paths[child] = f"{paths[at]}.{name}"
+                    queue.append(child)
+        return paths
+
+    def __del__(self) -> None:
+        if getattr(self, "_silent", True) or sys.is_finalizing():
+            return
+        nodes, slots = self._unused_nodes(), self._unused_slots()
+        if not (nodes or slots):
+            return
+        paths = self._paths()
+        left = [paths.get(at, str(at)) for at in nodes]
+        left += [f"{paths.get(slot['variable'])}'s {slot['name']}" for slot in slots]
+        _log.warning(
+            "Values of the checkpoint %s were not restored, and what could have taken them is gone: %s%s. "
+            "`restore(...).expect_partial()` says that this is meant.",
+            *(self.folder.path, ", ".join(left[:_SHOWN]), ", ..." * (len(left) > _SHOWN)),
+        )
+
+
+def reference(item: Any) -> Callable[[], Any]:
+    """A weak reference to what has one: containers of Python's own are held.
+
+    Args:
+      item: any object.
+    """
+    try:
+        return weakref.ref(item)
+    except TypeError:
+        return lambda: item
 
 
 def _known_as(item: Any, wanted: dict[str, int], nodes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -215,7 +307,7 @@ def _known_as(item: Any, wanted: dict[str, int], nodes: list[dict[str, Any]]) ->
     own = dict(children(item))
     if all(name in own for name in wanted):
         return own
-    item = getattr(item, "_checkpoint_root", item)
+    item = owner(item)
     if hasattr(item, "_checkpoint_aliases"):
         own = {**item._checkpoint_aliases(), **own}
     if hasattr(item, "_own_weights"):
@@ -239,128 +331,16 @@ def _numbered_as_stored(
     return dict(zip(sorted(stored, key=int), layers.values(), strict=True))
 
 
-def parts_of(value: np.ndarray, layout: Any, dtype: Any) -> Tensor:
-    """A tensor in a layout whose devices take their parts of a host array.
-
-    Args:
-      value: the array, which may lie in a file.
-      layout: a `Layout`.
-      dtype: the tensor's NumPy dtype.
-    """
-    layout.check(value.shape)
-    part = lambda index: np.asarray(value[index]).astype(dtype, copy=False)
-    return Tensor(jax.make_array_from_callback(value.shape, layout.sharding(), part))
-
-
 def _after_build(layer: Any, go_on: Callable[[], None]) -> None:
     """Calls a function once, right after a Keras layer's `build`."""
-    build = layer.build
+    layer_of = reference(layer)
+    own = vars(layer).get("build")
 
     def build_and_restore(*args: Any, **kwargs: Any) -> Any:
+        layer = layer_of()
         layer.__dict__.pop("build", None)
-        result = build(*args, **kwargs)
+        result = (own or layer.build)(*args, **kwargs)
         go_on()
         return result
 
     object.__setattr__(layer, "build", build_and_restore)
-
-
-class CheckpointLoadStatus:
-    """What `Checkpoint.restore` returns: assertions on what was restored.
-
-    Args:
-      restoration: the restoring it tells about.
-    """
-
-    def __init__(self, restoration: Restoration) -> None:
-        self._restoration = restoration
-
-    def assert_consumed(self) -> CheckpointLoadStatus:
-        """Asserts that every stored value and every variable found its counterpart.
-
-        Returns:
-          The status itself.
-
-        Raises:
-          AssertionError: naming what did not.
-        """
-        self.assert_existing_objects_matched()
-        left = self._restoration.unused()
-        if left:
-            raise AssertionError(
-                f"Unresolved objects in checkpoint {self._restoration.folder.path}: {len(left)} stored values have no "
-                f"Python object, such as {left[:10]}. Objects that create their variables later are "
-                "restored then; call `expect_partial()` if this is meant."
-            )
-        return self
-
-    def assert_existing_objects_matched(self) -> CheckpointLoadStatus:
-        """Asserts that every variable that exists got a stored value.
-
-        Returns:
-          The status itself.
-
-        Raises:
-          AssertionError: naming the variables that did not.
-        """
-        self._restoration.go_on()
-        missing = self._restoration.unmatched()
-        if missing:
-            raise AssertionError(
-                f"Found {len(missing)} Python objects that were not bound to checkpointed values, likely due to changes "
-                f"in the Python program. Showing {min(10, len(missing))} of {len(missing)} unmatched objects: "
-                f"{[v.name for v in missing[:10]]}"
-            )
-        return self
-
-    def assert_nontrivial_match(self) -> CheckpointLoadStatus:
-        """Asserts that anything besides the root was matched.
-
-        Returns:
-          The status itself.
-
-        Raises:
-          AssertionError: when nothing was.
-        """
-        self._restoration.go_on()
-        if not self._restoration.matched_anything():
-            raise AssertionError(
-                f"Nothing except the root object matched a checkpointed value: {self._restoration.folder.path} holds "
-                f"{sorted(self._restoration.nodes[0]['children'])}, the object has {sorted(children(self._restoration.root))}."
-            )
-        return self
-
-    def expect_partial(self) -> CheckpointLoadStatus:
-        """Says that values may be left over.
-
-        Returns:
-          The status itself.
-        """
-        return self
-
-    def initialize_or_restore(self, session: Any = None) -> None:
-        """Nothing is left to do.
-
-        Args:
-          session: ignored.
-        """
-
-    def run_restore_ops(self, session: Any = None) -> None:
-        """Nothing is left to do.
-
-        Args:
-          session: ignored.
-        """
-
-
-class InitializationOnlyStatus(CheckpointLoadStatus):
-    """What `Checkpoint.restore(None)` returns: nothing was restored."""
-
-    def __init__(self) -> None:
-        pass
-
-    def _nothing(self, session: Any = None) -> Any:
-        raise AssertionError("No checkpoint specified (save_path=None); nothing is being restored.")
-
-    assert_consumed = assert_existing_objects_matched = assert_nontrivial_match = _nothing
-    run_restore_ops = _nothing

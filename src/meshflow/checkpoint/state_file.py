@@ -29,13 +29,13 @@ class CheckpointState:
       model_checkpoint_path: path of the latest checkpoint.
       all_model_checkpoint_paths: paths of all that are kept, oldest first.
       all_model_checkpoint_timestamps: when each was written, in seconds since 1970.
-      last_preserved_timestamp: when the last one that is kept for ever was written.
+      last_preserved_timestamp: when the last one that is kept for ever was written; 0 without one.
     """
 
     model_checkpoint_path: str = ""
     all_model_checkpoint_paths: list[str] = field(default_factory=list)
     all_model_checkpoint_timestamps: list[float] = field(default_factory=list)
-    last_preserved_timestamp: float | None = None
+    last_preserved_timestamp: float = 0.0
 
 
 def write_state(folder: Any, state: CheckpointState, name: str = "checkpoint") -> None:
@@ -59,7 +59,7 @@ def write_state(folder: Any, state: CheckpointState, name: str = "checkpoint") -
     lines += [
         f"all_model_checkpoint_timestamps: {t}" for t in state.all_model_checkpoint_timestamps
     ]
-    if state.last_preserved_timestamp is not None:
+    if state.last_preserved_timestamp:
         lines.append(f"last_preserved_timestamp: {state.last_preserved_timestamp}")
     with replacing(gfile.join(folder, name), "w") as file:
         file.write("\n".join(lines) + "\n")

@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshflow.checkpoint.assigning import parts_of
 from meshflow.checkpoint.checkpoint import Checkpoint
 from meshflow.checkpoint.containers import open_checkpoint, written
 from meshflow.checkpoint.graph import stored
-from meshflow.checkpoint.restoring import parts_of
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor

@@ -60,7 +60,10 @@ class Replacement:
                 os.close(descriptor)
             else:
                 self._folder = os.path.dirname(os.path.abspath(self._target))
-                os.makedirs(self._folder, exist_ok=True)
+                try:
+                    os.makedirs(self._folder, exist_ok=True)
+                except FileExistsError:
+                    raise NotADirectoryError(errno.ENOTDIR, "A folder of it is a file") from None
                 clear_parts(self._target)
                 self._part = part_name(self._target)
             encoding = encoding if "b" in mode else encoding or "utf-8"

@@ -9,6 +9,8 @@ from meshflow.checkpoint import (
     CheckpointManager,
     CheckpointOptions,
     CheckpointState,
+    CheckpointView,
+    TrackableView,
     checkpoints_iterator,
     get_checkpoint_state,
     latest_checkpoint,
@@ -23,15 +25,19 @@ from meshflow.distribute.parameter_server.task import ServerDef
 from meshflow.io import protos
 from meshflow.ops.moving_averages import ExponentialMovingAverage
 from meshflow.train import experimental as experimental
+from meshflow.train.coordinator import Coordinator
 
 __all__ = [
     "Checkpoint",
     "CheckpointManager",
     "CheckpointOptions",
     "CheckpointState",
+    "CheckpointView",
     "ClusterSpec",
+    "Coordinator",
     "ExponentialMovingAverage",
     "ServerDef",
+    "TrackableView",
     "checkpoints_iterator",
     "experimental",
     "get_checkpoint_state",

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.checkpoint import PythonState
+from meshflow.checkpoint import (
+    MaxShardSizePolicy,
+    PythonState,
+    ShardableTensor,
+    ShardByTaskPolicy,
+    ShardingCallback,
+)
 
-__all__ = ["PythonState"]
+__all__ = [
+    "MaxShardSizePolicy",
+    "PythonState",
+    "ShardByTaskPolicy",
+    "ShardableTensor",
+    "ShardingCallback",
+]
 
 _REWRITES = (
     "disable_mixed_precision_graph_rewrite",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -108,8 +110,9 @@ class Module(Awaited):
         queue: list[Module] = [self]
         while queue:
             module = queue.pop(0)
-            for _, value in sorted(vars(module).items()):
-                for leaf in _leaves(value, set()):
+            hidden = module._TF_MODULE_IGNORED_PROPERTIES
+            for name, value in sorted(vars(module).items()):
+                for leaf in () if name in hidden else _leaves(value, set()):
                     if isinstance(leaf, kind):
                         results.setdefault(id(leaf), leaf)
                     if isinstance(leaf, Module) and id(leaf) not in seen:
@@ -165,7 +168,7 @@ class Module(Awaited):
 
 
 def _leaves(value: Any, inside: set[int]) -> Iterator[Any]:
-    if isinstance(value, (list, tuple, Mapping)):
+    if isinstance(value, (list, tuple, deque, Mapping)):
         if id(value) in inside:
             return
         items = [value[k] for k in _keys(value)] if isinstance(value, Mapping) else value
@@ -181,8 +184,8 @@ def _paths(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...],
     if isinstance(value, Mapping):
         for key in _keys(value):
             yield from _paths((*path, key), value[key])
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
+    elif isinstance(value, (list, tuple, deque)):
+        for i, item in zip(getattr(value, "_fields", itertools.count()), value, strict=False):
             yield from _paths((*path, i), item)
     else:
         yield path, value

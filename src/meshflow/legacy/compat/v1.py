@@ -16,6 +16,7 @@ from meshflow.io import protos as _protos
 from meshflow.io.records import read_records as _read_records
 from meshflow.legacy.compat import nn as _nn
 from meshflow.legacy.compat import renamed as _renamed
+from meshflow.legacy.compat import train as _train
 from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
@@ -252,6 +253,8 @@ def __getattr__(name: str) -> Any:
         from meshflow.legacy.compat import saved_models  # noqa: PLC0415 - it needs an optional package
 
         return saved_models
+    if name == "train":
+        return _train
     if name in _EVENTS:
         return getattr(_protos, name)
     if name in ("io", "python_io"):

@@ -1,0 +1,170 @@
+"""The policy that limits the size of a checkpoint's data files."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.graph_message import GRAPH
+from meshflow.checkpoint.sharding import (
+    Shard,
+    ShardableTensor,
+    ShardingCallback,
+    extents_of_spec,
+    spec_of,
+)
+from meshflow.core.runtime.device_to_host import read
+from meshflow.core.values import dtypes
+
+__all__ = ["MaxShardSizePolicy"]
+
+_log = logging.getLogger("meshflow")
+
+
+class MaxShardSizePolicy(ShardingCallback):
+    """Data files of a largest size: tensors that do not fit are split along the axis that gives the largest parts.
+
+    A number or text that is larger by itself gets a file of its own. The graph of objects, a few bytes for each object,
+    does not count.
+
+    Args:
+      max_shard_size: the size in bytes.
+
+    Raises:
+      ValueError: for a size that is not positive.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import glob, os, tempfile
+      >>> policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=400)
+      >>> options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(tf.ones([10, 30])))
+      ...     path = checkpoint.write(os.path.join(folder, "ckpt"), options)
+      ...     _ = checkpoint.read(path).assert_consumed()
+      ...     len(glob.glob(path + ".data-*"))
+      3
+    """
+
+    def __init__(self, max_shard_size: int) -> None:
+        if max_shard_size <= 0:
+            raise ValueError(f"Expected a positive `max_shard_size`, got {max_shard_size}.")
+        self.max_shard_size = max_shard_size
+
+    @property
+    def description(self) -> str:
+        """What the policy does."""
+        return "Split tensors into shards with a max shard size."
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
+        """The tensors of each file.
+
+        Args:
+          shardable_tensors: tensors of one process.
+        """
+        filling = _Filling(self.max_shard_size)
+        for tensor in shardable_tensors:
+            filling.add(tensor)
+        return filling.shards()
+
+
+class _Filling:
+    """Shards that are filled one after the other."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._full: list[Shard] = [{}]
+        self._too_large: list[Shard] = []
+
+    def shards(self) -> list[Shard]:
+        return [shard for shard in self._full if shard] + self._too_large
+
+    def add(self, tensor: ShardableTensor) -> None:
+        array = read(tensor.tensor._value)
+        size, item = array.nbytes, array.dtype.itemsize
+        if tensor.checkpoint_key == GRAPH:
+            size = item = 0
+        elif tensor.dtype == dtypes.string:
+            lengths = [len(text) for text in array.reshape(-1).tolist()]
+            size, item = sum(lengths), max(lengths, default=0)
+        if array.ndim == 0:
+            self._put(tensor, tensor.slice_spec, array, size)
+            return
+        shape, offsets = tensor.shape.as_list(), [0] * array.ndim
+        if tensor.slice_spec:
+            whole, extents = extents_of_spec(tensor.slice_spec)
+            shape, offsets = list(whole), [start for start, _ in extents]
+        rest, begin = array, [0] * array.ndim
+        while size > self._left:
+            axis, count = self._cut(rest, item)
+            if not count:
+                if self._left < self._most:
+                    self._next()
+                    continue
+                # Not even a row fits into an empty shard: it is cut itself, down to single numbers.
+                axis, count = next((a for a, n in enumerate(rest.shape) if n > 1), 0), 1
+            part = rest[(slice(None),) * axis + (slice(count),)]
+            self._part(tensor, shape, offsets, begin, part, item)
+            begin[axis] += count
+            rest = rest[(slice(None),) * axis + (slice(count, None),)]
+            size = rest.size * item
+            if not rest.size:
+                return
+        spec = spec_of(shape, [a + b for a, b in zip(offsets, begin, strict=True)], rest.shape)
+        self._put(tensor, spec, rest, size)
+
+    def _part(
+        self,
+        tensor: ShardableTensor,
+        shape: list[int],
+        offsets: list[int],
+        begin: list[int],
+        part: np.ndarray,
+        item: int,
+    ) -> None:
+        """Puts a part that was cut off into shards, after cutting it again where it is too large."""
+        axis = next((a for a, n in enumerate(part.shape) if n > 1), None)
+        if part.size * item <= self._left or axis is None:
+            at = [a + b for a, b in zip(offsets, begin, strict=True)]
+            self._put(tensor, spec_of(shape, at, part.shape), part, part.size * item)
+            return
+        cut, count = self._cut(part, item)
+        axis, count = (cut, count) if count else (axis, 1)
+        for first in range(0, part.shape[axis], count):
+            inner = list(begin)
+            inner[axis] += first
+            piece = part[(slice(None),) * axis + (slice(first, first + count),)]
+            self._part(tensor, shape, offsets, inner, piece, item)
+
+    def _cut(self, array: np.ndarray, item: int) -> tuple[int, int]:
+        """The axis along which the fewest parts fit into what is left, and their length; 0 when none fits."""
+        best, length = 0, 0
+        fewest = math.inf
+        for axis, size in enumerate(array.shape):
+            fitting = self._left // (array.size // size * item)
+            parts = math.ceil(size / fitting) if fitting else math.inf
+            if parts < fewest:
+                best, fewest, length = axis, parts, math.ceil(size / parts)
+        return best, length
+
+    def _put(self, tensor: ShardableTensor, spec: str, value: Any, size: int) -> None:
+        key = tensor.checkpoint_key
+        if size > self._most:
+            _log.warning(
+                "%s has %d bytes in one piece: it gets a data file of its own, larger than the %d that were asked for.",
+                *(f"{key} {spec}".strip(), size, self._most),
+            )
+            self._too_large.append({key: {spec: value}})
+            return
+        if size > self._left:
+            self._next()
+        self._full[-1].setdefault(key, {})[spec] = value
+        self._left -= size
+
+    def _next(self) -> None:
+        self._full.append({})
+        self._left = self._most
