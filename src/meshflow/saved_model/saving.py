@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.checkpoint.bundle import index_file
 from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, stored
 from meshflow.checkpoint.graph_message import GRAPH
-from meshflow.checkpoint.storage import GRAPH_FILE, Bundled, write_folder
+from meshflow.checkpoint.storage import GRAPH_FILE, VARIABLES, Bundled, write_folder
 from meshflow.checkpoint.wire import Attribute, Node, write_graph
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
@@ -28,6 +29,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.lookup.table import Table
 from meshflow.saved_model.assets import Asset
@@ -45,6 +47,7 @@ from meshflow.saved_model.calls import (
     specs_of,
     with_rank,
 )
+from meshflow.saved_model.fingerprint import FINGERPRINT_FILE, written
 from meshflow.saved_model.plans import packed_argument
 from meshflow.saved_model.programs import (
     Program,
@@ -147,8 +150,18 @@ def write(path: Any, what: Content) -> None:
         what.arrays,
         what.manifest,
         Bundled(bundle, {GRAPH: graph}),
-        {GRAPH_FILE: what.graph, **what.files},
+        {GRAPH_FILE: what.graph, FINGERPRINT_FILE: _fingerprint, **what.files},
     )
+
+
+def _fingerprint(folder: str) -> bytes:
+    """The fingerprint of a folder with TensorFlow's part, as the content of its file."""
+    from meshflow.saved_model.graph.fingerprints import fingerprint_of  # noqa: PLC0415 - it needs an optional package
+
+    with gfile.GFile(gfile.join(folder, GRAPH_FILE), "rb") as file:
+        model = file.read()
+    with gfile.GFile(index_file(gfile.join(folder, VARIABLES, VARIABLES)), "rb") as file:
+        return written(fingerprint_of(model, file.read()))
 
 
 def content(
