@@ -19,7 +19,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -83,7 +83,7 @@ def write_folder(
     arrays: dict[str, tuple[str, Any]],
     extra: dict[str, Any] | None = None,
     bundled: Bundled | None = None,
-    files: dict[str, bytes | Callable[[str], bytes]] | None = None,
+    files: Mapping[str, bytes | Callable[[str], bytes]] | None = None,
 ) -> None:
     """Writes arrays and a manifest to a folder, completely or not at all.
 

@@ -63,7 +63,8 @@ class Fingerprint:
         if isinstance(proto, bytes):
             return _decoded(proto)
         try:
-            return cls(*(getattr(proto, name) for name in _HASHES.values()), proto.version)
+            hashes = {name: getattr(proto, name) for name in _HASHES.values()}
+            return cls(**hashes, version=proto.version)
         except AttributeError as error:
             raise ValueError(
                 f"Given proto could not be deserialized as fingerprint: {error}."

@@ -110,8 +110,8 @@ class LoadOptions:
       experimental_io_device: files are read by this process.
       experimental_skip_checkpoint: variables have their values.
       experimental_variable_policy: as of `SaveOptions`; variables are where the present strategy or device says.
-      experimental_load_function_aliases: whether the loaded object gets an attribute `function_aliases`: lists of
-        functions by the names that `SaveOptions` gave them.
+      experimental_load_function_aliases: whether the loaded object gets an attribute `function_aliases`: functions by
+        the names that `SaveOptions` gave them.
 
     Raises:
       ValueError: for another policy.
