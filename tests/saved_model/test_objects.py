@@ -152,3 +152,48 @@ def test_what_cannot_be_saved_says_why(tmp_path, caplog):
         tf.saved_model.load(tmp_path, tags=["eval"])
     for tags in (["serve"], "serve", {"serve"}):
         assert tf.saved_model.load(tmp_path, tags=tags).signatures == {}
+
+
+def test_wrong_arguments_are_the_errors_that_they_are_in_tensorflow(folder, tmp_path):
+    loaded = tf.saved_model.load(folder)
+    one, whole = tf.constant(1.0), tf.constant(1)
+    errors = tf.errors.InvalidArgumentError
+    for kind, wrong in (
+        (errors, lambda: loaded.concrete(whole, one)),
+        (TypeError, lambda: loaded.concrete(one)),
+        (TypeError, lambda: loaded.concrete(one, z=one)),
+        (errors, lambda: loaded.signatures["serving_default"](A_b=one, arg_2=whole)),
+        (TypeError, lambda: loaded.signatures["serving_default"](A_b=whole)),
+        (TypeError, lambda: loaded.inner()),
+        (ValueError, lambda: tf.saved_model.load(folder, tags=3)),
+        (OSError, lambda: tf.saved_model.load(folder / "saved_model.pb")),
+        (TypeError, lambda: tf.saved_model.load(3)),
+        (TypeError, lambda: tf.saved_model.save(tf.Module(), None)),
+        (ValueError, lambda: tf.saved_model.save(lambda x: x, tmp_path)),
+        (ValueError, lambda: tf.saved_model.Asset(None)),
+    ):
+        with pytest.raises(kind):
+            wrong()
+    options = tf.saved_model.SaveOptions(function_aliases={"a": 3})
+    with pytest.raises(TypeError, match="function_aliases"):
+        tf.saved_model.save(tf.Module(), tmp_path, options=options)
+
+
+def test_signatures_with_python_values_and_texts(tmp_path):
+    root = tf.Module()
+    root.scaled = tf.function(lambda x, by: {"y": x * by, "unit": "m"})
+    call = root.scaled.get_concrete_function(tf.TensorSpec([None]), 2.0)
+    tf.saved_model.save(root, tmp_path, call)
+    loaded = tf.saved_model.load(tmp_path)
+    found = loaded.signatures["serving_default"](tf.constant([3.0]))
+    assert (found["y"].numpy().tolist(), found["unit"].numpy()) == ([6.0], b"m")
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+            x = tf.constant([3.0])
+            tape.watch(x)
+            outer.watch(x)
+            y = loaded.scaled(x, 2.0)["y"]
+        first = tape.gradient(y, x)
+    np.testing.assert_array_equal(first, [2.0])
+    with pytest.raises(tf.errors.UnimplementedError, match="saved with its first derivatives"):
+        outer.gradient(first, x)

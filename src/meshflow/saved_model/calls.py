@@ -44,7 +44,7 @@ __all__ = [
 _log = logging.getLogger("meshflow")
 _FUNCTIONS = Function, Signed
 # What signatures return, the last in place of tensors.
-_RETURNED = Tensor, Pending, Variable, bool, int, float, complex, np.ndarray, np.generic
+_RETURNED = Tensor, Pending, Variable, bool, int, float, complex, str, bytes, np.ndarray, np.generic
 
 
 def functions_of(item: Any) -> Iterator[tuple[str, Any]]:
@@ -254,7 +254,7 @@ def argument_names(args: Any, kwargs: Any, function: Any) -> list[str]:
     names: list[str] = []
     changed: dict[str, str] = {}
     for known, argument in (*called, *kwargs.items()):
-        for spec in nest.flatten(argument):
+        for spec in specs_of(argument, {}):
             given = spec.name or known
             name = base = _identifier(given)
             if name != given:

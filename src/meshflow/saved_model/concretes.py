@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.kept_calls import KeptCalls
+from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.tracing.trace import Slot
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -46,7 +47,7 @@ class RestoredConcrete(Signed):
         """Runs it.
 
         Raises:
-          TypeError: when an argument is missing, unknown, or does not fit.
+          TypeError: when an argument is missing, unknown, or does not fit; for the last also an `InvalidArgumentError`.
         """
         specs = [
             s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TensorSpec)
@@ -59,7 +60,7 @@ class RestoredConcrete(Signed):
         full = nest.pack_sequence_as(self.structured_input_signature, leaves)
         tensors = self._alternative.tensors_of(*full)
         if tensors is None:
-            raise TypeError(
+            raise DtypeMismatchError(
                 f"{self.name} takes {self.structured_input_signature}, got {args}, {kwargs}."
             )
         return self._run(*tensors)
@@ -91,7 +92,8 @@ class Signature(RestoredConcrete):
         """Runs it.
 
         Raises:
-          TypeError: when a tensor is missing, unknown, or has another dtype or shape.
+          TypeError: when a tensor is missing, unknown, or has another dtype or shape; for the last also an
+            `InvalidArgumentError`.
         """
         specs = self.structured_input_signature[1]
         if args and len(args) == len(specs) == 1:
@@ -103,7 +105,7 @@ class Signature(RestoredConcrete):
             )
         tensors = self._alternative.tensors_of((), {name: kwargs[name] for name in specs})
         if tensors is None:
-            raise TypeError(f"signature {self.name} takes {specs}, got {kwargs}.")
+            raise DtypeMismatchError(f"signature {self.name} takes {specs}, got {kwargs}.")
         results = self._kept(tensors) if self._kept is not None else None
         if results is None:
             return self._run(*tensors)

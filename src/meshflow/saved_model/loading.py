@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
-from meshflow.core.runtime.errors import DataLossError, NotFoundError
+from meshflow.core.runtime.errors import DataLossError, FailedPreconditionError, NotFoundError
 from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -31,7 +31,7 @@ from meshflow.saved_model.functions import (
     StableProgram,
     restored_function,
 )
-from meshflow.saved_model.options import LoadOptions
+from meshflow.saved_model.options import LoadOptions, tags_of
 from meshflow.saved_model.plans import HostPart, PlanProgram, ProgramPart, unpacked_argument
 from meshflow.saved_model.programs import loaded
 from meshflow.saved_model.restored import CallableRestored, Restored, put_child
@@ -137,20 +137,20 @@ def load_as_saved(path: str, tags: Any = None, options: LoadOptions | None = Non
         return loading.load(path, tags, with_aliases)
     try:
         folder = Folder(path)
-    except NotFoundError:
+    except (NotFoundError, FailedPreconditionError):
+        # Perhaps it is a file.
         folder = None
     if folder is None or "saved_model" not in folder.manifest:
         raise OSError(
             f"SavedModel file does not exist at: {path}. Expected a folder written by tf.saved_model.save or "
             "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
-    saved = folder.manifest["saved_model"]
-    wanted, has = {tags} if isinstance(tags, str) else set(tags or ()), saved.get("tags", ["serve"])
-    if not wanted <= set(has):
-        raise ValueError(
-            f"{path} has a graph with the tags {has}, none with all of {sorted(wanted)}."
-        )
     try:
+        wanted, has = tags_of(tags), folder.manifest["saved_model"].get("tags", ["serve"])
+        if not wanted <= set(has):
+            raise ValueError(
+                f"{path} has a graph with the tags {has}, none with all of {list(wanted)}."
+            )
         return _Reader(folder, with_aliases).root()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error

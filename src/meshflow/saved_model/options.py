@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LoadOptions", "SaveOptions", "VariablePolicy"]
+__all__ = ["LoadOptions", "SaveOptions", "VariablePolicy", "tags_of"]
 
 
 class VariablePolicy(enum.Enum):
@@ -130,6 +130,12 @@ class LoadOptions:
         self.experimental_skip_checkpoint = experimental_skip_checkpoint
         self.experimental_variable_policy = VariablePolicy.from_obj(experimental_variable_policy)
         self.experimental_load_function_aliases = experimental_load_function_aliases
+
+
+def tags_of(given: Any) -> set[Any]:
+    """The tags that `load` was given: one, several, or None for none."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return set(given) if several else set() if given is None else {given}
 
 
 def _namespaces(given: Any) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -148,7 +149,7 @@ def content(
             "tf.saved_model.save is not supported inside a traced @tf.function. Move the call to the outer "
             "eagerly-executed context."
         )
-    if isinstance(obj, (Function, Signed)) or not hasattr(obj, "__dict__"):
+    if isinstance(obj, (Function, Signed, FunctionType, type)) or not hasattr(obj, "__dict__"):
         raise ValueError(
             f"tf.saved_model.save: expected a trackable object such as a tf.Module, got {obj!r}. Put functions "
             "into attributes of a tf.Module."

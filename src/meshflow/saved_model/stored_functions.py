@@ -76,6 +76,9 @@ class StoredFunctions:
       objects: the objects.
       aliases: further names of functions, with one or several functions each.
 
+    Raises:
+      TypeError: for aliases of what is no function.
+
     Attributes:
       entries: what the manifest says of the functions.
       saved: the same functions for TensorFlow.
@@ -85,9 +88,15 @@ class StoredFunctions:
     def __init__(self, objects: SavedObjects, aliases: Mapping[str, Any]) -> None:
         self._objects = objects
         self._aliases = {
-            alias: given if isinstance(given, (list, tuple)) else [given]
+            alias: list(given) if isinstance(given, (list, tuple, set)) else [given]
             for alias, given in aliases.items()
         }
+        for alias, functions in self._aliases.items():
+            if not all(isinstance(f, (Function, Signed)) for f in functions):
+                raise TypeError(
+                    f"tf.saved_model.SaveOptions: function_aliases[{alias!r}] must be made by tf.function, a concrete "
+                    f"function, or a list of them, got {functions}."
+                )
         self.entries: list[dict[str, Any]] = []
         self.saved: list[SavedFunction] = []
         self.made: dict[int, Any] = {}

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
@@ -15,8 +16,9 @@ from meshflow.saved_model.calls import (
     as_dictionary,
     calls_of,
     functions_of,
+    specs_of,
 )
-from meshflow.saved_model.functions import Choice
+from meshflow.saved_model.functions import COMPOSITES, Choice
 from meshflow.saved_model.objects import SavedObjects
 from meshflow.saved_model.programs import Program
 from meshflow.saved_model.recording import ByRank, Plan
@@ -100,15 +102,18 @@ class StoredSignatures:
         if len(calls) != 1:
             raise _no_signature(name, function)
         call, args, kwargs = calls[0]
-        specs = nest.flatten((args, kwargs))
-        if not all(isinstance(s, TensorSpec) for s in specs):
+        leaves, specs = nest.flatten((args, kwargs)), specs_of(args, kwargs)
+        # Concrete functions have Python values in their places.
+        bound = len(leaves) - len(specs) if not isinstance(function, Signed) else 0
+        if bound or any(isinstance(leaf, COMPOSITES) for leaf in leaves):
             raise ValueError(
-                f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {specs}."
+                f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {leaves}."
             )
         names = argument_names(args, kwargs, function)
 
         def by_name(**tensors: Any) -> Any:
-            ordered = [tensors[n] for n in names]
+            given = iter([tensors[n] for n in names])
+            ordered = [next(given) if isinstance(v, TensorSpec) else v for v in leaves]
             positional, named = nest.pack_sequence_as((args, kwargs), ordered)
             return as_dictionary(call(*positional, **named))
 

@@ -38,6 +38,7 @@ from meshflow.saved_model.graph.ops.text import Table
 from meshflow.saved_model.graph.parts import VARIABLE_OPS, part_of_graph
 from meshflow.saved_model.graph.programs import GraphProgram, known, slots_of
 from meshflow.saved_model.graph.structured import taken
+from meshflow.saved_model.options import tags_of
 from meshflow.saved_model.restored import CallableRestored, Restored, put_child
 from meshflow.saved_model.structures import packed
 
@@ -89,12 +90,12 @@ def meta_graph(path: str, tags: Any = None) -> Any:
         raise DataLossError(f"{file} is damaged: {error}.") from None
     if not graphs:
         raise DataLossError(f"{file} is damaged: it holds no graph.")
-    wanted = {tags} if isinstance(tags, str) else set(tags or ("serve",))
+    wanted = tags_of(tags or "serve")
     fitting = [g for g in graphs if wanted <= set(g.meta_info_def.tags)]
     if not fitting and (tags or len(graphs) > 1):
         have = [sorted(g.meta_info_def.tags) for g in graphs]
         raise ValueError(
-            f"{file} has graphs with the tags {have}, none with all of {sorted(wanted)}."
+            f"{file} has graphs with the tags {have}, none with all of {list(wanted)}."
         )
     return (fitting or graphs)[0]
 
