@@ -163,5 +163,5 @@ def test_tags_and_options(tmp_path):
     load = tf.saved_model.LoadOptions(experimental_variable_policy="expand_distributed_variables")
     assert load.allow_partial_checkpoint is False
     assert tf.saved_model.load(tmp_path, options=load).signatures == {}
-    with pytest.raises(ValueError, match="experimental_variable_policy"):
+    with pytest.raises(ValueError, match="VariablePolicy"):
         tf.saved_model.LoadOptions(experimental_variable_policy="other")

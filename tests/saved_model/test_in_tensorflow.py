@@ -73,7 +73,7 @@ def test_arrays_lie_in_the_bundle_once(module, folder):
     assert bundle.read("parts/1/inner/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [1, 2]
     names = {p.name for p in (folder / "module").iterdir()}
     assert {n for n in names if not n.startswith("program_")} == {
-        *("saved_model.pb", "variables", "manifest.json")
+        *("saved_model.pb", "fingerprint.pb", "variables", "manifest.json")
     }
 
 

@@ -496,7 +496,7 @@ def test_functions_that_are_the_same_share_a_program_and_own_gradients_stay(tmp_
     made = []
     serialized = programs.serialized
     counted = lambda program: made.append(program) or serialized(program)
-    monkeypatch.setattr("meshflow.saved_model.saving.serialized", counted)
+    monkeypatch.setattr("meshflow.saved_model.stored_functions.serialized", counted)
 
     def with_gradient(factor):
         @tf.custom_gradient

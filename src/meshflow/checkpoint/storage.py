@@ -19,7 +19,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -83,7 +83,7 @@ def write_folder(
     arrays: dict[str, tuple[str, Any]],
     extra: dict[str, Any] | None = None,
     bundled: Bundled | None = None,
-    files: dict[str, bytes] | None = None,
+    files: Mapping[str, bytes | Callable[[str], bytes]] | None = None,
 ) -> None:
     """Writes arrays and a manifest to a folder, completely or not at all.
 
@@ -92,7 +92,7 @@ def write_folder(
       arrays: name in the manifest and value, by file name without `.npy`.
       extra: further entries of the manifest, plain JSON values.
       bundled: which arrays lie in TensorFlow's bundle instead, for those that one process holds.
-      files: further files by name.
+      files: further files by name: their content, or what gives it for the folder that has all before it.
 
     Raises:
       UnimplementedError: for a store and arrays that are split over several processes.
@@ -113,7 +113,7 @@ def write_folder(
                 if "/" in name:
                     gfile.makedirs(gfile.join(part, name.rpartition("/")[0]))
                 with writing(gfile.join(part, name)) as file:
-                    file.write(data)
+                    file.write(data if isinstance(data, bytes) else data(part))
             _write_manifest(part, entries, extra)
         return
     if is_remote(target):

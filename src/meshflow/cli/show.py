@@ -15,8 +15,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.saved_model import DEFAULT_SERVING_SIGNATURE_DEF_KEY, load
-from meshflow.saved_model.calls import functions_of
-from meshflow.saved_model.functions import Choice
+from meshflow.saved_model.calls import calls_of, functions_of, parameters_of
 
 __all__ = ["run", "show"]
 
@@ -59,11 +58,11 @@ def described(folder: str, tags: Any, only: str, ops: bool) -> Iterator[str]:
     if only:
         return
     for name, function in functions_of(loaded):
-        choice = function.python_function
-        if isinstance(choice, Choice):
-            yield f"function {'__call__' if name == '_call' else name}"
-            for alternative in choice.alternatives:
-                yield f"  {_call(choice.parameters, *alternative.arguments)}"
+        if name.startswith("_") and name != "__call__":
+            continue
+        yield f"function {name}"
+        for _, args, kwargs in calls_of(function):
+            yield f"  {_call(parameters_of(function), args, kwargs)}"
     if ops and meta is not None:
         functions = meta.graph_def.library.function
         nodes = [*meta.graph_def.node, *(n for f in functions for n in f.node_def)]

@@ -23,6 +23,7 @@ from meshflow.files.replacing import replacing
 from meshflow.onnx.exporting import exported
 from meshflow.onnx.lowering import onnx
 from meshflow.onnx.sessions import Session, providers_for, runtime
+from meshflow.saved_model.concretes import SignatureMap
 from meshflow.saved_model.loading import TENSORRT_FILE, TENSORRT_MODEL
 
 __all__ = ["ConversionParams", "Converter", "TrtConversionParams", "TrtPrecisionMode", "load"]
@@ -296,7 +297,7 @@ def replace_signature(folder: str, root: Any) -> None:
             "%s was converted for TensorRT, and is run as it was before: %s", folder, error
         )
         return
-    root.signatures = {**root.signatures, signature: session}
+    root.signatures = SignatureMap({**root.signatures, signature: session})
 
 
 def _read(folder: Path) -> tuple[str, Session]:

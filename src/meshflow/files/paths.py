@@ -22,13 +22,13 @@ def text(path: Any) -> str:
       path: a string, bytes, an object with `__fspath__`, or a string tensor.
 
     Raises:
-      TypeError: for anything else.
+      DtypeMismatchError: for anything else; a `TypeError`, too.
     """
     path = os.fspath(path) if hasattr(path, "__fspath__") else path
     path = path.numpy() if hasattr(path, "numpy") else path
     path = path.decode() if isinstance(path, bytes) else path
     if not isinstance(path, str):
-        raise TypeError(f"Expected a path: text, bytes or an os.PathLike object, got {path!r}.")
+        raise errors.DtypeMismatchError(f"Expected a path: text, bytes or an os.PathLike object, got {path!r}.")
     return path.removeprefix("file://")
 
 

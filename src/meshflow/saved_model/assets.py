@@ -28,7 +28,11 @@ class Asset:
     """A file that is saved with an object that has it as an attribute.
 
     Args:
-      path: the file; text, or a scalar string tensor.
+      path: the file; text, a path object, or a scalar string tensor.
+
+    Raises:
+      ValueError: for None.
+      TypeError: for what is no path.
 
     Attributes:
       asset_path: the file's path, a scalar string tensor; of a loaded object that in its folder.
@@ -47,6 +51,8 @@ class Asset:
     """
 
     def __init__(self, path: Any) -> None:
+        if path is None:
+            raise ValueError("tf.saved_model.Asset takes the path of a file, got None.")
         given = path.numpy() if isinstance(path, Tensor) else os.fspath(path)
         name = given.decode() if isinstance(given, bytes) else str(given)
         found = AssetFile(name.encode())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ from meshflow.core.functions.function import Function
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
@@ -32,28 +35,40 @@ __all__ = [
     "functions_of",
     "is_for_any_size",
     "is_symbolic",
+    "keywords_of",
     "parameters_of",
     "specs_of",
     "with_rank",
 ]
 
+_log = logging.getLogger("meshflow")
+_FUNCTIONS = Function, Signed
 # What signatures return, the last in place of tensors.
-_RETURNED = Tensor, Pending, Variable, bool, int, float, complex, np.ndarray, np.generic
+_RETURNED = Tensor, Pending, Variable, bool, int, float, complex, str, bytes, np.ndarray, np.generic
 
 
 def functions_of(item: Any) -> Iterator[tuple[str, Any]]:
-    """The functions made by `tf.function` that are an object's attributes or methods."""
+    """The functions made by `tf.function`, concrete ones included, that are an object's attributes, methods or elements."""
+    if isinstance(item, (Function, Signed)):
+        return
+    if isinstance(item, Mapping):
+        yield from ((str(k), v) for k, v in item.items() if isinstance(v, _FUNCTIONS))
+    elif isinstance(item, (list, tuple)):
+        yield from ((str(i), v) for i, v in enumerate(item) if isinstance(v, _FUNCTIONS))
     names: dict[str, None] = {}
     for kind in reversed(type(item).__mro__):
         names |= dict.fromkeys(k for k, v in vars(kind).items() if isinstance(v, Function))
     own = getattr(item, "__dict__", {})
-    names |= dict.fromkeys(k for k, v in own.items() if isinstance(v, Function))
+    names |= dict.fromkeys(k for k, v in own.items() if isinstance(v, _FUNCTIONS))
     for name in names:
-        yield name, getattr(item, name)
+        yield name, own[name] if name in own else getattr(item, name)
 
 
 def calls_of(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
     """Python functions with the arguments they are to be traced for: those of their signatures."""
+    if isinstance(function, Signed):
+        yield call_of(function)
+        return
     if not isinstance(function, Function):
         return
     if function.input_signature is not None:
@@ -73,10 +88,46 @@ def calls_of(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
     ]
     seen = []
     for signed in [*later, *known]:
-        call = call_of(signed)
+        call = _with_specs(function, call_of(signed))
         if call[1:] not in seen:
             seen.append(call[1:])
             yield call
+
+
+def _with_specs(function: Function, call: tuple[Callable[..., Any], Any, Any]) -> Any:
+    """A call that takes tensors where the function was traced for known strings or for certain variables."""
+    arguments = nest.map_structure(_as_spec, call[1:])
+    changed = [
+        a
+        for a, b in zip(nest.flatten(call[1:]), nest.flatten(arguments), strict=True)
+        if a is not b
+    ]
+    if not changed:
+        return call
+    python = _python_of(function)
+    if any(isinstance(leaf, Variable) for leaf in changed):
+        return _only_reads(python), *arguments
+    return python, *arguments
+
+
+def _as_spec(leaf: Any) -> Any:
+    known_text = isinstance(leaf, Tensor) and leaf.dtype is string
+    return TensorSpec(leaf.shape, leaf.dtype) if known_text or isinstance(leaf, Variable) else leaf
+
+
+def _only_reads(python: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of variables as one of tensors."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return python(*args, **kwargs)
+        except AttributeError as error:
+            raise Unsaved(
+                f"a tf.Variable as an argument that it does not only read ({error})"
+            ) from error
+
+    call.__name__ = python.__name__
+    return call
 
 
 def is_symbolic(signature: Any) -> bool:
@@ -148,44 +199,84 @@ def _python_of(function: Function) -> Callable[..., Any]:
     return call
 
 
-def parameters_of(python: Any) -> list[Any]:
-    """Names and defaults of the parameters that may be given by position."""
+def parameters_of(function: Any) -> list[Any]:
+    """[name] or [name, default] of the parameters that may be given by position."""
+    if isinstance(function, Signed):
+        return [[name] for name in function._parameters]
+    python = getattr(function, "python_function", function)
     if isinstance(python, Choice):
-        return [[name, *map(unpacked, default)] for name, *default in python.parameters]
+        return _unpacked(python.parameters)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = _parameters(python, by_position)
+    return found[1:] if found and found[0][0] == "self" else found
+
+
+def keywords_of(function: Any) -> list[Any]:
+    """The same of the parameters that are given by name and have a default."""
+    python = getattr(function, "python_function", function)
+    if isinstance(python, Choice):
+        return _unpacked(python.keywords)
+    found = (
+        []
+        if isinstance(function, Signed)
+        else _parameters(python, (inspect.Parameter.KEYWORD_ONLY,))
+    )
+    return [parameter for parameter in found if len(parameter) > 1]
+
+
+def _parameters(python: Any, kinds: tuple[Any, ...]) -> list[Any]:
     try:
         signature = inspect.signature(python)
     except (TypeError, ValueError):
         return []
-    found: list[Any] = []
-    for name, parameter in signature.parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            continue
-        if name == "self" and not found:
-            continue
-        try:
-            default = [] if parameter.default is parameter.empty else [parameter.default]
-            packed(default)
-        except Unsaved:
-            default = []
-        found.append([name, *default])
-    return found
+    chosen = [(n, p) for n, p in signature.parameters.items() if p.kind in kinds]
+    return [[name, *_default(parameter)] for name, parameter in chosen]
+
+
+def _default(parameter: inspect.Parameter) -> list[Any]:
+    default = [] if parameter.default is parameter.empty else [parameter.default]
+    try:
+        packed(default)
+    except Unsaved:
+        return []
+    return default
+
+
+def _unpacked(parameters: list[Any]) -> list[Any]:
+    return [[name, *map(unpacked, default)] for name, *default in parameters]
 
 
 def argument_names(args: Any, kwargs: Any, function: Any) -> list[str]:
     """Names of the tensors that a signature takes: each once, so the parts of an argument are numbered."""
-    parameters = parameters_of(getattr(function, "python_function", None) or (lambda: None))
+    parameters = [] if isinstance(function, tuple) else parameters_of(function)
     of_arguments = {i: p[0] for i, p in enumerate(parameters)}
     called = [(of_arguments.get(i, f"args_{i}"), arg) for i, arg in enumerate(args)]
     names: list[str] = []
+    changed: dict[str, str] = {}
     for known, argument in (*called, *kwargs.items()):
-        for spec in nest.flatten(argument):
-            name = base = spec.name or known
+        for spec in specs_of(argument, {}):
+            given = spec.name or known
+            name = base = _identifier(given)
+            if name != given:
+                changed[given] = name
             for number in itertools.count(1):
                 if name not in names:
                     break
                 name = f"{base}_{number}"
             names.append(name)
+    if changed:
+        _log.warning(
+            "tf.saved_model.save: input names %s have unsupported characters, and are %s in the signature.",
+            ", ".join(changed),
+            ", ".join(changed.values()),
+        )
     return names
+
+
+def _identifier(name: str) -> str:
+    """A name with underscores for what no parameter's name has."""
+    plain = re.sub(r"[^A-Za-z0-9]", "_", name)
+    return plain if plain[:1].isalpha() else f"arg_{plain}"
 
 
 def as_dictionary(result: Any) -> dict[str, Any]:

@@ -1,17 +1,16 @@
-"""Saved functions: the alternative that fits a call's arguments, and signatures."""
+"""Saved functions: programs of files, and the alternative that fits a call's arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import Signed
-from meshflow.core.functions.function import function
-from meshflow.core.functions.kept_calls import KeptCalls
+from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
+from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import as_stored
-from meshflow.core.tracing.trace import Slot, Traced
+from meshflow.core.tracing.trace import RowsSlot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
@@ -21,15 +20,20 @@ from meshflow.saved_model.programs import known_sizes, program_for
 from meshflow.saved_model.structures import unpacked
 
 __all__ = [
+    "COMPOSITES",
     "Alternative",
     "ByRank",
     "Choice",
+    "MismatchError",
     "Program",
-    "Signature",
     "StableProgram",
     "compiled",
     "restored_function",
 ]
+
+
+# Specs of what is several tensors.
+COMPOSITES = SparseTensorSpec, IndexedSlicesSpec
 
 
 class Program(Protocol):
@@ -134,36 +138,54 @@ class Alternative:
     def __init__(self, arguments: Any, structure: Any, program: Program) -> None:
         self.arguments, self.structure, self.program = arguments, structure, program
 
-    def tensors_of(self, args: Any, kwargs: Any) -> list[Tensor] | None:
-        """The tensors among the arguments of a call, or None when it does not fit."""
+    @property
+    def has_composites(self) -> bool:
+        """Whether it takes or gives sparse tensors, or `tf.IndexedSlices`."""
+        leaves = nest.flatten((self.arguments, self.structure))
+        return any(isinstance(leaf, (*COMPOSITES, RowsSlot)) for leaf in leaves)
+
+    def tensors_of(self, args: Any, kwargs: Any) -> list[Any] | None:
+        """The tensors among the arguments of a call, or None when it does not fit; specs stand for tensors."""
         try:
             parts = nest.flatten_up_to(self.arguments, (args, kwargs))
         except (TypeError, ValueError):
             return None
-        tensors = []
+        tensors: list[Any] = []
         for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
-            if not isinstance(spec, TensorSpec):
-                if isinstance(value, (Tensor, np.ndarray)) or value != spec:
+            if isinstance(spec, COMPOSITES):
+                if not spec.is_compatible_with(value) or isinstance(value, COMPOSITES):
                     return None
-                continue
-            if isinstance(value, Pending):
-                # Strings of a function that is saved again.
-                if not spec.is_compatible_with(value.spec):
+                tensors += spec._to_components(value)
+            elif isinstance(spec, TensorSpec):
+                tensor = _fitting(spec, value)
+                if tensor is None:
                     return None
-                tensors.append(cast(Tensor, value))
-                continue
-            try:
-                tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
-            except (TypeError, ValueError):
+                tensors.append(tensor)
+            elif isinstance(value, (Tensor, Pending, np.ndarray, TensorSpec)) or value != spec:
                 return None
-            if not spec.is_compatible_with(tensor):
-                return None
-            tensors.append(tensor)
         return tensors
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Runs it."""
         return self.program.call(tensors)
+
+
+def _fitting(spec: TensorSpec, value: Any) -> Any:
+    """A value as what a spec takes, or None."""
+    if isinstance(value, TensorSpec):
+        return (
+            value
+            if value.dtype is spec.dtype and spec.shape.is_compatible_with(value.shape)
+            else None
+        )
+    if isinstance(value, Pending):
+        # Strings of a function that is saved again.
+        return value if spec.is_compatible_with(value.spec) else None
+    try:
+        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+    except (TypeError, ValueError):
+        return None
+    return tensor if spec.is_compatible_with(tensor) else None
 
 
 class ByRank:
@@ -204,30 +226,72 @@ class ByRank:
         )
 
 
+class MismatchError(ValueError, TypeError):
+    """A loaded function was not saved for such arguments; TensorFlow raises ValueError, or TypeError by an input signature."""
+
+
 class Choice:
-    """Calls the alternative that fits."""
+    """Calls the alternative that fits.
+
+    Args:
+      name: the function's name.
+      parameters: [name] or [name, packed default] of those that may be given by position.
+      alternatives: what it does for each signature.
+      keywords: those that are given by name, likewise.
+    """
 
     is_stored_program = True
 
-    def __init__(self, name: str, parameters: list[Any], alternatives: list[Alternative]) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: list[Any],
+        alternatives: list[Alternative],
+        keywords: Sequence[Any] = (),
+    ) -> None:
         self.__name__ = name
-        self.parameters = parameters
+        self.parameters, self.keywords = parameters, list(keywords)
         self.alternatives = alternatives
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        alternative, tensors = self.fitting(args, kwargs)
+        return alternative.call(tensors)
+
+    def fitting(self, args: Any, kwargs: Any) -> tuple[Alternative, list[Any]]:
+        """The alternative for the arguments of a call, and the tensors that it takes.
+
+        Args:
+          args: positional arguments; specs stand for tensors.
+          kwargs: arguments by name.
+
+        Raises:
+          MismatchError: when there is none.
+        """
         for positional, named in self._forms(args, kwargs):
             for alternative in self.alternatives:
                 tensors = alternative.tensors_of(positional, named)
                 if tensors is not None:
-                    return alternative.call(tensors)
+                    return alternative, tensors
+        if not self.alternatives:
+            raise MismatchError(
+                f"Found zero restored functions for caller function: {self.__name__} was neither called nor given an "
+                "input_signature before it was saved."
+            )
         options = "\n".join(
             f"  Option {i}: {a.arguments[0]}, {a.arguments[1]}"
             for i, a in enumerate(self.alternatives, 1)
         )
-        raise ValueError(
+        raise MismatchError(
             f"Could not find matching concrete function to call loaded from the SavedModel: {self.__name__} got "
             f"{args}, {kwargs}. Expected one of {len(self.alternatives)} option(s):\n{options}"
         )
+
+    def only_arguments(self) -> Any:
+        """The arguments of all alternatives, of unknown shapes where these differ; None when more differs."""
+        if len(self.alternatives) == 1:
+            return self.alternatives[0].arguments
+        found = [nest.map_structure(_without_shape, a.arguments) for a in self.alternatives]
+        return found[0] if found and all(other == found[0] for other in found) else None
 
     def _forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call as it is, and with defaults and keywords in their places."""
@@ -242,9 +306,16 @@ class Choice:
                 full.append(unpacked(default[0]))
             else:
                 break
+        defaults = {name: unpacked(default) for name, default in self.keywords}
         # The trace need not have been told of all defaults.
         for end in range(len(full), given - 1, -1):
+            if defaults:
+                yield tuple(full[:end]), {**defaults, **left}
             yield tuple(full[:end]), left
+
+
+def _without_shape(leaf: Any) -> Any:
+    return TensorSpec(None, leaf.dtype, leaf.name) if isinstance(leaf, TensorSpec) else leaf
 
 
 class _Compiled:
@@ -271,69 +342,25 @@ def compiled(name: str, program: Program) -> Callable[..., Any]:
     return run if program.on_host else function(run, autograph=False)
 
 
-def restored_function(choice: Choice) -> Any:
-    """What loaded functions are: a `tf.function` of the alternatives."""
-    made: Any = function(choice, autograph=False)
-    made._op_by_op = any(a.program.on_host for a in choice.alternatives)
-    return made
+class RestoredFunction(Function):
+    """A `tf.function` of the alternatives that were saved."""
 
-
-class Signature(Signed):
-    """A signature of a saved object: takes tensors by name and returns a dictionary of them.
-
-    Attributes:
-      name: its name.
-      structured_input_signature: ((), specs by name).
-    """
-
-    def __init__(self, name: str, alternative: Alternative) -> None:
-        self.name = name
-        self._alternative = alternative
-        self.structured_input_signature = ((), alternative.arguments[1])
-        self._run = compiled(name, alternative.program)
-        self._kept = _kept_calls(alternative.program, self._run)
-
-    @property
-    def structured_outputs(self) -> dict[str, TensorSpec]:
-        """Specs of the results by name."""
-        specs = self._alternative.program.out_specs
-        structure = self._alternative.structure
-        found = {n: specs[s.index] if isinstance(s, Slot) else s for n, s in structure.items()}
-        return {
-            n: TensorSpec(s.shape, s.dtype, n) if isinstance(s, TensorSpec) else s
-            for n, s in found.items()
-        }
-
-    @property
-    def captured_inputs(self) -> list[Any]:
-        """Variables and constants that it uses."""
-        return list(self._alternative.program.captures)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Runs it.
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        """The function for one of the signatures that it was saved for.
 
         Raises:
-          TypeError: when a tensor is missing, unknown, or has another dtype or shape.
+          ValueError: when the arguments fit none of them, or are left out and there are several.
         """
-        specs = self.structured_input_signature[1]
-        if args and len(args) == len(specs) == 1:
-            kwargs, args = {next(iter(specs)): args[0]}, ()
-        if args or set(kwargs) != set(specs):
-            raise TypeError(
-                f"signature {self.name} takes the tensors {sorted(specs)} by name, got "
-                f"{len(args)} without a name and {sorted(kwargs)}."
-            )
-        tensors = self._alternative.tensors_of((), {name: kwargs[name] for name in specs})
-        if tensors is None:
-            raise TypeError(f"signature {self.name} takes {specs}, got {kwargs}.")
-        results = self._kept(tensors) if self._kept is not None else None
-        if results is None:
-            return self._run(*tensors)
-        return nest.pack_sequence_as(self._alternative.structure, results)
+        choice: Choice = self._python  # type: ignore[assignment]
+        if not args and not kwargs:
+            args, kwargs = choice.only_arguments() or (args, kwargs)
+        choice.fitting(args, kwargs)
+        return super().get_concrete_function(*args, **kwargs)
 
 
-def _kept_calls(program: Program, run: Any) -> KeptCalls | None:
-    """Calls of a program by what the cache keeps, unless it is none of those that are kept."""
-    if program.about is None or program.on_host:
-        return None
-    return KeptCalls(program.about, program.captures, lambda t: run.get_concrete_function(*t))
+def restored_function(choice: Choice) -> RestoredFunction:
+    """What loaded functions are: a `tf.function` of the alternatives."""
+    made = RestoredFunction(choice, autograph=False)
+    # No compiled program takes or gives sparse tensors.
+    made._op_by_op = any(a.program.on_host or a.has_composites for a in choice.alternatives)
+    return made

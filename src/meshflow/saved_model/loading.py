@@ -9,28 +9,35 @@ from contextlib import nullcontext
 from typing import Any
 
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
-from meshflow.core.runtime.errors import DataLossError, NotFoundError
+from meshflow.core.runtime.errors import DataLossError, FailedPreconditionError, NotFoundError
 from meshflow.core.runtime.import_paths import public_face
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+)
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.saved_model import tables
 from meshflow.saved_model.assets import Asset, file_of
+from meshflow.saved_model.concretes import RestoredConcrete, Signature, SignatureMap
 from meshflow.saved_model.functions import (
     Alternative,
     ByRank,
     Choice,
-    Signature,
     StableProgram,
     restored_function,
 )
+from meshflow.saved_model.options import LoadOptions, tags_of
 from meshflow.saved_model.plans import HostPart, PlanProgram, ProgramPart, unpacked_argument
 from meshflow.saved_model.programs import loaded
-from meshflow.saved_model.restored import Restored, own_name, put_child
+from meshflow.saved_model.restored import CallableRestored, Restored, put_child
 from meshflow.saved_model.structures import unpacked
 from meshflow.saved_model.text import TextProgram
+from meshflow.version import GIT_VERSION, VERSION
 
 __all__ = [
     "TENSORRT_FILE",
@@ -83,14 +90,15 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
 
     Args:
       export_dir: the folder.
-      tags: of the graph, in a folder of TensorFlow's; default the one for serving.
-      options: a `LoadOptions`; accepted.
+      tags: that the graph must have; default the one for serving.
+      options: a `LoadOptions`.
 
     Returns:
       An object with the saved one's variables, objects and functions as attributes, and `signatures`.
 
     Raises:
       OSError: when nothing was saved there.
+      ValueError: when no graph there has the tags.
       DataLossError: when a file is damaged, naming it.
       ImportError: for a folder of TensorFlow's without the package protobuf.
 
@@ -104,30 +112,33 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
       array([1., 2.], dtype=float32)
     """
     path = text(export_dir)
-    root = load_as_saved(path, tags)
+    root = load_as_saved(path, tags, options)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
         public_face().experimental.tensorrt.replace_signature(path, root)
     return root
 
 
-def load_as_saved(path: str, tags: Any = None) -> Any:
+def load_as_saved(path: str, tags: Any = None, options: LoadOptions | None = None) -> Any:
     """What `load` gives, also of a folder that was converted for TensorRT since.
 
     Args:
       path: the folder.
       tags: as for `load`.
+      options: a `LoadOptions`, or None.
 
     Raises:
       OSError: when nothing was saved there.
       DataLossError: when a file is damaged, naming it.
     """
+    with_aliases = options is not None and options.experimental_load_function_aliases
     if is_tensorflows(path):
         from meshflow.saved_model.graph import loading  # noqa: PLC0415 - it needs an optional package
 
-        return loading.load(path, tags)
+        return loading.load(path, tags, with_aliases)
     try:
         folder = Folder(path)
-    except NotFoundError:
+    except (NotFoundError, FailedPreconditionError):
+        # Perhaps it is a file.
         folder = None
     if folder is None or "saved_model" not in folder.manifest:
         raise OSError(
@@ -135,34 +146,42 @@ def load_as_saved(path: str, tags: Any = None) -> Any:
             "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
     try:
-        return _Reader(folder).root()
+        wanted, has = tags_of(tags), folder.manifest["saved_model"].get("tags", ["serve"])
+        if not wanted <= set(has):
+            raise ValueError(
+                f"{path} has a graph with the tags {has}, none with all of {list(wanted)}."
+            )
+        return _Reader(folder, with_aliases).root()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
 
 
 class _Reader:
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, with_aliases: bool) -> None:
+        self._folder, self._with_aliases = folder, with_aliases
         self._content = folder.manifest["saved_model"]
         self._constants: dict[str, Tensor] = {}
         self._programs: dict[bytes, Callable[[], Any]] = {}
         nodes = self._content["nodes"]
+        self._callable = {i for i, n in enumerate(nodes) if "__call__" in n["children"]}
+        self._callable |= {
+            f["owner"] for f in self._content["functions"] if f["name"] == "__call__"
+        }
         shards = {p for n in nodes if n["kind"] == "shards" for p in n["children"].values()}
         self._items: list[Any] = []
         for place, node in enumerate(nodes):
             # What was cut when it was saved is in the same shards again: programs take them one by one.
             with kept_whole() if place in shards else nullcontext():
-                self._items.append(self._make(node))
+                self._items.append(self._make(place, node))
         for place, node in enumerate(nodes):
             if node["kind"] == "shards":
                 held = [self._items[i] for i in node["children"].values()]
                 self._items[place] = ShardedVariable(held, node["name"])
 
-    def _make(self, node: dict[str, Any]) -> Any:
+    def _make(self, place: int, node: dict[str, Any]) -> Any:
         kind = node["kind"]
         if kind == "variable":
-            value = self._folder.read_file(node["file"])
-            return Variable(value, trainable=node["trainable"], name=node["name"])
+            return self._variable(node)
         if kind == "asset":
             return Asset(file_of(self._folder.path, node["file"]))
         if kind == "table":
@@ -173,7 +192,19 @@ class _Reader:
             return []
         if kind in ("function", "shards"):
             return None
-        return Restored(name=node.get("name") if str(node.get("name")).isidentifier() else None)
+        made = CallableRestored if place in self._callable else Restored
+        return made(name=node.get("name") if str(node.get("name")).isidentifier() else None)
+
+    def _variable(self, node: dict[str, Any]) -> Variable:
+        more: dict[str, Any] = {}
+        if "shape" in node:
+            more["shape"] = TensorShape(node["shape"])
+        if "synchronization" in node:
+            more["synchronization"] = VariableSynchronization[node["synchronization"]]
+        if "aggregation" in node:
+            more["aggregation"] = VariableAggregation[node["aggregation"]]
+        value = self._folder.read_file(node["file"])
+        return Variable(value, trainable=node["trainable"], name=node["name"], **more)
 
     def root(self) -> Any:
         for node, item in zip(self._content["nodes"], self._items, strict=True):
@@ -181,24 +212,32 @@ class _Reader:
                 child = self._items[place]
                 if child is not None and node["kind"] != "shards":
                     put_child(item, name, child)
+        aliases: dict[str, list[Any]] = {}
         for saved in self._content["functions"]:
-            owner, name = self._items[saved["owner"]], saved["name"]
-            restored = self._function(name, saved["parameters"], saved["alternatives"])
-            setattr(owner, "_call" if name == "__call__" else own_name(name), restored)
+            restored = self._function(saved)
+            put_child(self._items[saved["owner"]], saved["name"], restored)
+            for alias in saved.get("aliases", ()):
+                aliases.setdefault(alias, []).append(restored)
         signatures = {
             name: Signature(name, self._alternative(name, saved))
             for name, saved in self._content["signatures"].items()
         }
         root = self._items[0]
-        root.signatures = signatures
+        root.signatures = SignatureMap(signatures)
+        root.tensorflow_version, root.tensorflow_git_version = VERSION, GIT_VERSION
+        if self._with_aliases:
+            root.function_aliases = {a: f if len(f) > 1 else f[0] for a, f in aliases.items()}
         places = self._content["variables"]
         if places is not None:
             root._ordered = tuple(self._items[place] for place in places)
         return root
 
-    def _function(self, name: str, parameters: list[Any], alternatives: list[Any]) -> Any:
-        found = [self._alternative(name, a) for a in alternatives]
-        return restored_function(Choice(name, parameters, found))
+    def _function(self, saved: dict[str, Any]) -> Any:
+        name, parameters = saved["name"], saved["parameters"]
+        found = [self._alternative(name, a) for a in saved["alternatives"]]
+        if "concrete" in saved:
+            return RestoredConcrete(saved["concrete"], found[0], [p[0] for p in parameters])
+        return restored_function(Choice(name, parameters, found, saved.get("keywords", ())))
 
     def _alternative(self, name: str, saved: dict[str, Any]) -> Alternative:
         if "ranks" in saved:

@@ -321,6 +321,10 @@ def loaded(data: bytes) -> Any:
     return _checked(program)
 
 
+class NoGradientError(UnimplementedError, ValueError):
+    """A derivative of a saved function that is not saved with it; JAX, which asks whether there is one, expects `ValueError`."""
+
+
 class _Checked(jax.export.Exported):
     """A program of a file, whose calls are looked at before it is read as StableHLO."""
 
@@ -328,6 +332,19 @@ class _Checked(jax.export.Exported):
         content = super().mlir_module()
         refuse_foreign_calls(content)
         return content if serialized else super().mlir_module(serialized=False)
+
+    def vjp(self) -> jax.export.Exported:
+        """Its gradient, which has none itself.
+
+        Raises:
+          NoGradientError: for a program without.
+        """
+        if not self.has_vjp():
+            raise NoGradientError(
+                "A saved function has no such gradient: it is saved with its first derivatives, where it has any. Take "
+                "further ones of the function before it is saved."
+            )
+        return super().vjp()
 
 
 def _checked(program: Any) -> _Checked:

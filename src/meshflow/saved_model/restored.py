@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.function import Function
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["Restored", "own_name", "put_child"]
+__all__ = ["CallableRestored", "Restored", "own_name", "put_child"]
 
 
 class Restored(Module):
@@ -15,9 +18,13 @@ class Restored(Module):
 
     Attributes:
       signatures: functions by name, which take tensors by name and return a dictionary of tensors.
+      tensorflow_version: of the TensorFlow that saved it, or whose behaviour the Meshflow follows that did.
+      tensorflow_git_version: the same more exactly.
     """
 
-    signatures: dict[str, Any]
+    signatures: Mapping[str, Any]
+    tensorflow_version: str
+    tensorflow_git_version: str
     _ordered: tuple[Variable, ...] | None = None
 
     @property
@@ -30,19 +37,29 @@ class Restored(Module):
         """Those that are trained."""
         return tuple(v for v in self.variables if v.trainable)
 
+
+class CallableRestored(Restored):
+    """One that was saved with a `__call__`."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the saved object's `__call__`."""
-        own = self.__dict__.get("_call")
+        """Calls the saved object's `__call__`.
+
+        Raises:
+          TypeError: when that could not be loaded.
+        """
+        own = self.__dict__.get("__call__")
         if own is None:
-            raise TypeError(
-                "This saved object is not callable: it was saved without a function `__call__`."
-            )
+            raise TypeError("The `__call__` of this saved object could not be loaded.")
         return own(*args, **kwargs)
 
 
 def own_name(name: str) -> str:
-    """The name of an attribute, none of those that Python itself uses."""
-    if name.startswith("__"):
+    """The name of an attribute, none of those that Python itself uses.
+
+    Raises:
+      KeyError: for those, but `__call__`.
+    """
+    if name.startswith("__") and name != "__call__":
         raise KeyError(name)
     return name
 
@@ -52,12 +69,19 @@ def put_child(owner: Any, name: str, child: Any) -> None:
 
     Args:
       owner: a `Restored` object, a list, or a dictionary.
-      name: the part's name; places in lists come in their order.
+      name: the part's name; in a list its place, before which there is None for what was not saved.
       child: the part.
     """
     if isinstance(owner, dict):
         owner[name] = child
     elif isinstance(owner, list):
-        owner.append(child)
-    elif not hasattr(type(owner), own_name(name)):
+        place = int(name)
+        owner.extend([None] * (place + 1 - len(owner)))
+        owner[place] = child
+    elif isinstance(child, (Signed, Function)) or _is_free(owner, name):
         setattr(owner, name, child)
+
+
+def _is_free(owner: Any, name: str) -> bool:
+    """Whether an attribute of the name would hide none of the object's class; what is called is the instance's."""
+    return name == "__call__" or not hasattr(type(owner), own_name(name))

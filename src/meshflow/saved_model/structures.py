@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.tracing.trace import Slot
+from meshflow.core.tracing.trace import RowsSlot, Slot
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 
-__all__ = ["Unsaved", "packed", "unpacked"]
+__all__ = ["Unsaved", "named_tuple", "packed", "unpacked"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -45,18 +47,21 @@ def packed(value: Any) -> Any:
     if isinstance(value, TensorShape):
         return {"shape": None if value.rank is None else value.as_list()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"tuple": [packed(v) for v in value], "fields": list(value._fields)}
+        parts = [packed(v) for v in value]
+        return {"tuple": parts, "fields": list(value._fields), "name": type(value).__name__}
     if isinstance(value, tuple):
         return {"tuple": [packed(v) for v in value]}
     if isinstance(value, list):
         return {"list": [packed(v) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[packed(k), packed(v)] for k, v in value.items()]}
+    if isinstance(value, RowsSlot):
+        raise Unsaved("a tf.SparseTensor or tf.IndexedSlices as a result")
     raise Unsaved(f"{value!r} of type {type(value).__name__}")
 
 
 def unpacked(data: Any) -> Any:
-    """The structure that `packed` wrote; named tuples come back as tuples.
+    """The structure that `packed` wrote; named tuples have a class of their own name and fields.
 
     Args:
       data: its result.
@@ -71,8 +76,22 @@ def unpacked(data: Any) -> Any:
         return as_dtype(data["dtype"])
     if "shape" in data:
         return TensorShape(data["shape"])
+    if "fields" in data:
+        kind = named_tuple(data.get("name", "NamedTuple"), tuple(data["fields"]))
+        return kind(*(unpacked(v) for v in data["tuple"]))
     if "tuple" in data:
         return tuple(unpacked(v) for v in data["tuple"])
     if "list" in data:
         return [unpacked(v) for v in data["list"]]
     return {unpacked(k): unpacked(v) for k, v in data["dict"]}
+
+
+@functools.cache
+def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """A class of named tuples, the same for the same names.
+
+    Args:
+      name: of the class.
+      fields: names of its parts.
+    """
+    return collections.namedtuple(name, fields)

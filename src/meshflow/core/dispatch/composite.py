@@ -18,7 +18,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, NotAvailableError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape, as_shape
-from meshflow.core.values.specs import TypeSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -195,6 +195,20 @@ class IndexedSlicesSpec(TypeSpec):
         """The class of what it describes."""
         return IndexedSlices
 
+    def _component_specs(self) -> list[TensorSpec]:
+        values, indices, dense_shape = self._dtypes
+        rest = None if self._shape.rank is None else self._shape.as_list()[1:]
+        specs = [
+            TensorSpec(None if rest is None else [None, *rest], values),
+            TensorSpec(self._indices_shape if self._indices_shape.rank else [None], indices),
+        ]
+        return (
+            specs if dense_shape is None else [*specs, TensorSpec([self._shape.rank], dense_shape)]
+        )
+
+    def _to_components(self, value: IndexedSlices) -> list[Tensor | None]:
+        return [value.values, value.indices, value.dense_shape][: len(self._component_specs())]
+
     def is_compatible_with(self, value: Any) -> bool:
         """Whether rows, or the spec of some, have these dtypes and shapes that fit."""
         other = value._type_spec if isinstance(value, IndexedSlices) else value
@@ -298,6 +312,17 @@ class SparseTensorSpec(TypeSpec):
     def value_type(self) -> type:
         """The class of sparse tensors."""
         return SparseTensor
+
+    def _component_specs(self) -> list[TensorSpec]:
+        rank = self._shape.rank
+        return [
+            TensorSpec([None, rank], dtypes.int64),
+            TensorSpec([None], self._dtype),
+            TensorSpec([rank], dtypes.int64),
+        ]
+
+    def _to_components(self, value: SparseTensor) -> list[Tensor]:
+        return [value.indices, value.values, value.dense_shape]
 
     def is_compatible_with(self, value: Any) -> bool:
         """Whether a sparse tensor, or the spec of one, has this dtype and a shape that fits."""

@@ -30,7 +30,7 @@ class RestoredModel(Model):
         """Calls the saved model's function, or its signature where it has no other one."""
         # What Keras 3 exports has its inputs in order there; in signatures they have names only.
         own = self.restored.__dict__
-        function = own.get("_call", own.get("serve"))
+        function = own.get("__call__", own.get("serve"))
         if function is not None:
             takes = {name for name, *_ in function.python_function.parameters}
             more = {"training": bool(training)} if "training" in takes else {}

@@ -49,7 +49,7 @@ def load(path: str, custom_objects: Any, compile: bool) -> Any:
             why = str(error).split(". ")[0]
             _log.warning("%s: the model's graph is loaded, without its layers: %s", path, why)
     restored = saved_model.load(path)
-    if restored.__dict__.get("_call") is None and not restored.signatures:
+    if restored.__dict__.get("__call__") is None and not restored.signatures:
         raise ValueError(f"{path} holds no model: neither a function to call nor a signature.")
     model = RestoredModel(restored)
     if training:

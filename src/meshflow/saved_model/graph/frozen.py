@@ -279,7 +279,7 @@ class PrunedFunction:
         fed = [t.op._node.name for t in self.inputs]
         wanted = [(t.op._node.name, t.value_index) for t in self.outputs]
         specs = [TensorSpec(None, t.dtype) for t in self.outputs]
-        structure = slots_of(nest.map_structure(lambda t: TensorSpec(None, t.dtype), fetches))
+        structure = slots_of(nest.map_structure(lambda t: TensorSpec(None, t.dtype), fetches))[0]
         self._program = part_of_graph(
             name, graph.library, graph.nodes, fed, wanted, graph.variable, structure, specs
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,14 +17,19 @@ from meshflow.checkpoint.graph_message import GRAPH
 from meshflow.checkpoint.storage import GRAPH_FILE, VARIABLES
 from meshflow.checkpoint.wire import read_graph
 from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
-from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+)
 from meshflow.files import gfile
 from meshflow.saved_model.assets import Asset, file_of
-from meshflow.saved_model.functions import Alternative, Choice, Signature, restored_function
+from meshflow.saved_model.concretes import RestoredConcrete, Signature, SignatureMap
+from meshflow.saved_model.functions import Alternative, Choice, restored_function
 from meshflow.saved_model.graph.attributes import Node, reference, sizes
 from meshflow.saved_model.graph.frozen import ImportedGraph, WrappedFunction
 from meshflow.saved_model.graph.interpreter import Library, Run
@@ -32,7 +38,8 @@ from meshflow.saved_model.graph.ops.text import Table
 from meshflow.saved_model.graph.parts import VARIABLE_OPS, part_of_graph
 from meshflow.saved_model.graph.programs import GraphProgram, known, slots_of
 from meshflow.saved_model.graph.structured import taken
-from meshflow.saved_model.restored import Restored, own_name, put_child
+from meshflow.saved_model.options import tags_of
+from meshflow.saved_model.restored import CallableRestored, Restored, put_child
 from meshflow.saved_model.structures import packed
 
 __all__ = ["has_graph", "load", "meta_graph"]
@@ -50,6 +57,8 @@ _FILLING = frozenset(
     + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
 )
 _INIT = "__saved_model_init_op"
+# A function's name in the graph: its own between what all have.
+_COUNTED = re.compile(r"^__(?:inference|forward)_(.*?)(?:_\d+)?$")
 
 
 def has_graph(path: str) -> bool:
@@ -81,22 +90,23 @@ def meta_graph(path: str, tags: Any = None) -> Any:
         raise DataLossError(f"{file} is damaged: {error}.") from None
     if not graphs:
         raise DataLossError(f"{file} is damaged: it holds no graph.")
-    wanted = {tags} if isinstance(tags, str) else set(tags or ("serve",))
+    wanted = tags_of(tags or "serve")
     fitting = [g for g in graphs if wanted <= set(g.meta_info_def.tags)]
     if not fitting and (tags or len(graphs) > 1):
         have = [sorted(g.meta_info_def.tags) for g in graphs]
         raise ValueError(
-            f"{file} has graphs with the tags {have}, none with all of {sorted(wanted)}."
+            f"{file} has graphs with the tags {have}, none with all of {list(wanted)}."
         )
     return (fitting or graphs)[0]
 
 
-def load(path: str, tags: Any = None) -> Any:
+def load(path: str, tags: Any = None, with_aliases: bool = False) -> Any:
     """Loads a SavedModel that TensorFlow wrote.
 
     Args:
       path: its folder.
       tags: as for `meta_graph`.
+      with_aliases: whether the object gets functions by further names.
 
     Returns:
       An object with the saved one's variables, objects and functions as attributes, and `signatures`.
@@ -106,11 +116,15 @@ def load(path: str, tags: Any = None) -> Any:
       UnimplementedError: when its variables are of a kind that is not known.
     """
     meta = meta_graph(path, tags)
+    kind = _Reader if meta.object_graph_def.nodes else _SignatureReader
     try:
-        reader = (
-            _Reader(path, meta) if meta.object_graph_def.nodes else _SignatureReader(path, meta)
-        )
-        return reader.root()
+        reader = kind(path, meta)
+        root = reader.root()
+        root.tensorflow_version = meta.meta_info_def.tensorflow_version
+        root.tensorflow_git_version = meta.meta_info_def.tensorflow_git_version
+        if with_aliases:
+            root.function_aliases = reader.function_aliases()
+        return root
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
         if isinstance(error, (DataLossError, UnimplementedError, NotFoundError)):
             raise
@@ -137,16 +151,22 @@ class _SignatureReader:
             if node.op in VARIABLE_OPS and self._name_of(node) in (self._bundle or ()):
                 self._named_variable(node)
         root = Restored(name=None)
-        root.signatures = {
-            name: self._main_signature(name, definition)
-            for name, definition in self._meta.signature_def.items()
-            if name != _INIT and definition.outputs
-        }
+        root.signatures = SignatureMap(
+            {
+                name: self._main_signature(name, definition)
+                for name, definition in self._meta.signature_def.items()
+                if name != _INIT and definition.outputs
+            }
+        )
         root._ordered = tuple(self._variables.values())
         graph = ImportedGraph(self._named_variable)
         graph.take(self._meta.graph_def, "")
         root.graph, root.prune = graph, WrappedFunction(graph).prune
         return root
+
+    def function_aliases(self) -> dict[str, Any]:
+        """Functions by further names."""
+        return {}
 
     def _main_signature(self, name: str, definition: Any) -> Signature:
         """A signature as nodes of the main graph."""
@@ -162,10 +182,9 @@ class _SignatureReader:
             fed,
             wanted,
             self._named_variable,
-            slots_of(outs),
-            list(outs.values()),
+            *slots_of(outs),
         )
-        return Signature(name, Alternative(((), specs), slots_of(outs), program))
+        return Signature(name, Alternative(((), specs), slots_of(outs)[0], program))
 
     def _name_of(self, node: Node) -> str:
         return node.text("shared_name") or node.name
@@ -236,7 +255,10 @@ class _Reader(_SignatureReader):
         if kind in ("function", "bare_concrete_function", "captured_tensor"):
             return None
         maker = _CONTAINERS.get(proto.user_object.identifier)
-        return maker() if maker else Restored(name=None)
+        if maker is not None:
+            return maker()
+        is_callable = self._child(proto, "__call__") is not None
+        return (CallableRestored if is_callable else Restored)(name=None)
 
     def _variable(self, number: int, about: Any) -> Variable:
         key = self._keys.get(number, {}).get(VARIABLE)
@@ -248,7 +270,15 @@ class _Reader(_SignatureReader):
                 f"{self._path}: variable {about.name} is of {as_dtype(about.dtype).name}, its value of {value.dtype}."
             )
         name = about.name or f"variable_{number}"
-        return Variable(value, trainable=about.trainable, name=name)
+        shape = TensorShape(sizes(about.shape))
+        return Variable(
+            value,
+            trainable=about.trainable,
+            name=name,
+            synchronization=VariableSynchronization(about.synchronization),
+            aggregation=VariableAggregation(about.aggregation),
+            shape=None if shape.is_fully_defined() else shape,
+        )
 
     def _child(self, proto: Any, name: str) -> Any:
         for child in proto.children:
@@ -293,25 +323,35 @@ class _Reader(_SignatureReader):
             if item is None or isinstance(item, (Variable, Tensor, Table)):
                 continue
             for child in proto.children:
-                self._put(number, item, child.local_name, child.node_id)
+                self._put(item, child.local_name, child.node_id)
         root = self._items[0]
-        root.signatures = {}
         signatures = self._child(self._objects.nodes[0], "signatures")
+        found = {}
         for child in signatures.children if signatures is not None else ():
             proto = self._objects.nodes[child.node_id].bare_concrete_function
-            found = self._alternative(child.local_name, proto.concrete_function_name)
-            if found is not None:
-                root.signatures[child.local_name] = Signature(child.local_name, found)
+            alternative = self._alternative(child.local_name, proto.concrete_function_name)
+            if alternative is not None:
+                found[child.local_name] = Signature(child.local_name, alternative)
+        root.signatures = SignatureMap(found)
         return root
 
-    def _put(self, owner: int, item: Any, name: str, number: int) -> None:
+    def function_aliases(self) -> dict[str, Any]:
+        """Functions by further names."""
+        aliases, found = self._meta.meta_info_def.function_aliases, {}
+        for proto in self._objects.nodes:
+            for name in proto.function.concrete_functions:
+                if name in aliases and aliases[name] not in found:
+                    found[aliases[name]] = self._function(aliases[name], proto.function)
+        return found
+
+    def _put(self, item: Any, name: str, number: int) -> None:
         proto = self._objects.nodes[number]
-        if proto.WhichOneof("kind") == "function":
-            made = self._function(name, proto.function)
-            if made is not None and isinstance(item, Restored):
-                setattr(item, "_call" if name == "__call__" else own_name(name), made)
-            return
-        child = self._items[number]
+        kind, child = proto.WhichOneof("kind"), self._items[number]
+        if kind == "function":
+            child = self._function(name, proto.function)
+        elif kind == "bare_concrete_function":
+            about = proto.bare_concrete_function
+            child = self._concrete(name, about.concrete_function_name, about.function_spec)
         if child is not None and name != "signatures":
             put_child(item, name, child)
 
@@ -320,17 +360,18 @@ class _Reader(_SignatureReader):
     def _function(self, name: str, proto: Any) -> Any:
         found = [self._alternative(name, n) for n in proto.concrete_functions]
         alternatives = [a for a in found if a is not None]
-        if not alternatives:
+        if not alternatives and proto.concrete_functions:
             return None
-        fields = proto.function_spec.fullargspec.named_tuple_value.values
-        spec = {pair.key: taken(pair.value) for pair in fields}
-        names, defaults = list(spec.get("args") or ()), list(spec.get("defaults") or ())
-        parameters: list[Any] = [[n] for n in names]
-        for parameter, default in zip(reversed(parameters), reversed(defaults), strict=False):
-            parameter.append(packed(default))
-        if proto.function_spec.is_method or names[:1] == ["self"]:
-            parameters = parameters[1:]
-        return restored_function(Choice(name, parameters, alternatives))
+        parameters, keywords = _parameters(proto.function_spec)
+        return restored_function(Choice(name, parameters, alternatives, keywords))
+
+    def _concrete(self, name: str, concrete: str, spec: Any = None) -> RestoredConcrete | None:
+        found = self._alternative(name, concrete)
+        if found is None:
+            return None
+        plain = _COUNTED.sub(r"\1", concrete)
+        parameters = _parameters(spec)[0] if spec is not None else []
+        return RestoredConcrete(plain, found, [p[0] for p in parameters])
 
     def _alternative(self, name: str, concrete: str) -> Alternative | None:
         about = self._objects.concrete_functions[concrete]
@@ -348,8 +389,7 @@ class _Reader(_SignatureReader):
         def body(run: Run, values: list[Any]) -> list[Any]:
             return run.call(library[concrete], values)
 
-        slots = slots_of(result)
-        specs = [leaf for leaf in nest.flatten(result) if isinstance(leaf, TensorSpec)]
+        slots, specs = slots_of(result)
         host = library.needs_host(library[concrete].nodes.values())
         about = self._digest + concrete.encode()
         program = GraphProgram(name, library, body, captured, slots, specs, host, about)
@@ -358,3 +398,16 @@ class _Reader(_SignatureReader):
 
 def _spec(info: Any, name: str) -> TensorSpec:
     return TensorSpec(sizes(info.tensor_shape), as_dtype(info.dtype), name)
+
+
+def _parameters(spec: Any) -> tuple[list[Any], list[Any]]:
+    """[name] or [name, packed default] of the parameters that a `FunctionSpec` says may be given by position, and by name only."""
+    fields = {pair.key: taken(pair.value) for pair in spec.fullargspec.named_tuple_value.values}
+    names, defaults = list(fields.get("args") or ()), list(fields.get("defaults") or ())
+    parameters: list[Any] = [[n] for n in names]
+    for parameter, default in zip(reversed(parameters), reversed(defaults), strict=False):
+        parameter.append(packed(default))
+    if spec.is_method or names[:1] == ["self"]:
+        parameters = parameters[1:]
+    by_name = fields.get("kwonlydefaults") or {}
+    return parameters, [[name, packed(default)] for name, default in by_name.items()]

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
-from meshflow.core.tracing.trace import Slot, Traced
+from meshflow.core.tracing.trace import RowsSlot, Slot, Traced, fill
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.ops.casting import cast
 from meshflow.ops.random import stateful
+from meshflow.saved_model.functions import COMPOSITES
 from meshflow.saved_model.graph.attributes import HostNeeded
 from meshflow.saved_model.graph.interpreter import (
     Library,
@@ -32,16 +33,25 @@ __all__ = ["GraphProgram", "slots_of"]
 Body = Callable[[Run, list[Any]], list[Any]]
 
 
-def slots_of(structure: Any) -> Any:
-    """A nested result with numbered `Slot`s for its specs, in TensorFlow's order.
+def slots_of(structure: Any) -> tuple[Any, list[TensorSpec]]:
+    """A nested result with numbered `Slot`s for its specs, in TensorFlow's order, and the specs of its tensors.
 
     Args:
-      structure: with `TensorSpec`s for tensors.
+      structure: with `TensorSpec`s for tensors, and specs of sparse tensors and `tf.IndexedSlices`.
     """
-    flat = nest.flatten(structure)
-    places = iter(range(len(flat)))
-    slots = [Slot(next(places)) if isinstance(leaf, TensorSpec) else leaf for leaf in flat]
-    return nest.pack_sequence_as(structure, slots)
+    specs: list[TensorSpec] = []
+
+    def slot(leaf: Any) -> Any:
+        if isinstance(leaf, TensorSpec):
+            specs.append(leaf)
+            return Slot(len(specs) - 1)
+        if not isinstance(leaf, COMPOSITES):
+            return leaf
+        parts = [slot(part) for part in leaf._component_specs()]
+        return RowsSlot(lambda tensors: leaf.value_type(*tensors), parts)
+
+    slots = [slot(leaf) for leaf in nest.flatten(structure)]
+    return nest.pack_sequence_as(structure, slots), specs
 
 
 class GraphProgram:
@@ -158,9 +168,7 @@ class GraphProgram:
         for number in state.written:
             self.captures[number].assign(Tensor(state.values[number]))
         made = [Tensor(r if is_text(r) else jnp.asarray(r)) for r in results]
-        return nest.map_structure(
-            lambda leaf: made[leaf.index] if isinstance(leaf, Slot) else leaf, self._structure
-        )
+        return fill(self._structure, made)
 
 
 def _new_key() -> Tensor:

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.saved_model.graph.nodes import datatype, put_shape
-from meshflow.saved_model.structures import Unsaved
+from meshflow.saved_model.structures import Unsaved, named_tuple
 
 __all__ = ["argument_spec", "put", "sizes_of", "taken"]
+
+# Specs by the numbers of their classes: those that are known, made of shape and dtype, and names of some others.
+_COMPOSITES = {1: SparseTensorSpec, 2: IndexedSlicesSpec}
+_TYPES = {
+    3: "tf.RaggedTensor",
+    4: "tf.TensorArray",
+    5: "tf.data.Dataset",
+    6: "iterator of a dataset",
+    7: "tf.experimental.Optional",
+    9: "tf.Variable as an argument",
+}
 
 
 def sizes_of(shape: Any) -> list[int | None] | None:
@@ -74,13 +86,13 @@ def _put_container(proto: Any, value: Any) -> None:
         raise Unsaved(f"{value!r} of type {type(value).__name__}")
 
 
-def argument_spec(proto: Any, positional: list[Any], keywords: list[str]) -> None:
+def argument_spec(proto: Any, positional: list[Any], keywords: Mapping[str, list[Any]]) -> None:
     """Writes which parameters a function has.
 
     Args:
       proto: a `FunctionSpec`.
       positional: [name] or [name, default] of each parameter that may be given by position.
-      keywords: names of those that are given by keyword only.
+      keywords: those that are given by keyword only: [] or [default] by name.
     """
     fields = proto.fullargspec.named_tuple_value
     fields.name = "FullArgSpec"
@@ -90,8 +102,8 @@ def argument_spec(proto: Any, positional: list[Any], keywords: list[str]) -> Non
         ("varargs", None),
         ("varkw", None),
         ("defaults", defaults or None),
-        ("kwonlyargs", keywords),
-        ("kwonlydefaults", None),
+        ("kwonlyargs", list(keywords)),
+        ("kwonlydefaults", {k: d[0] for k, d in keywords.items() if d} or None),
         ("annotations", {}),
     ):
         put(fields.values.add(key=key).value, value)
@@ -99,10 +111,10 @@ def argument_spec(proto: Any, positional: list[Any], keywords: list[str]) -> Non
 
 
 def taken(proto: Any) -> Any:
-    """The structure that a `StructuredValue` holds; named tuples come as tuples.
+    """The structure that a `StructuredValue` holds; named tuples have a class of their own name and fields.
 
     Raises:
-      DataLossError: for types that are made by classes of TensorFlow, such as specs of ragged tensors.
+      DataLossError: for types that are made by classes of TensorFlow, such as specs of ragged tensors, naming them.
     """
     kind = proto.WhichOneof("kind")
     if kind in (None, "none_value"):
@@ -123,8 +135,13 @@ def taken(proto: Any) -> Any:
     if kind == "dict_value":
         return {k: taken(value.fields[k]) for k in value.fields}
     if kind == "named_tuple_value":
-        return tuple(taken(pair.value) for pair in value.values)
-    raise DataLossError(f"A signature has an argument of a kind that is not known: {kind}.")
+        kind = named_tuple(value.name, tuple(pair.key for pair in value.values))
+        return kind(*(taken(pair.value) for pair in value.values))
+    if kind == "type_spec_value" and value.type_spec_class in _COMPOSITES:
+        return _COMPOSITES[value.type_spec_class](*taken(value.type_state))
+    what = _TYPES.get(value.type_spec_class) if kind == "type_spec_value" else None
+    named = what or getattr(value, "type_spec_class_name", "") or kind
+    raise DataLossError(f"it takes or returns a {named}, which Meshflow does not have")
 
 
 def _sizes(proto: Any) -> list[int | None] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.saved_model.graph import functions, messages
 from meshflow.saved_model.graph.functions import Program, Written
@@ -22,10 +24,11 @@ from meshflow.saved_model.graph.nodes import (
     strings,
     types,
 )
-from meshflow.saved_model.graph.structured import argument_spec, put
+from meshflow.saved_model.graph.structured import argument_spec, put, sizes_of
 from meshflow.saved_model.graph.tables import add_table
 from meshflow.saved_model.programs import NO_GRADIENT
 from meshflow.saved_model.recording import ByRank, HostStep, Plan
+from meshflow.saved_model.stored_functions import SavedFunction
 from meshflow.saved_model.structures import Unsaved
 
 __all__ = ["GraphWriter"]
@@ -36,6 +39,7 @@ _VERSION, _PRODUCER = "2.21.0", 2286
 _PREDICT = "tensorflow/serving/predict"
 _INIT = "__saved_model_init_op"
 _KERAS, _KERAS_CALL = "keras_api", "call_and_return_conditional_losses"
+_Saved = Program | Plan | ByRank
 _KINDS = {"list": "trackable_list_wrapper", "dict": "trackable_dict_wrapper"}
 
 
@@ -47,7 +51,7 @@ class GraphWriter:
       objects: the objects themselves; None where there is none.
       keys: keys of the variables' arrays in the bundle, by the number of their object.
       gradients: whether functions can be trained further.
-      tags: of the graph, besides the one for serving.
+      tags: of the graph.
     """
 
     def __init__(
@@ -56,14 +60,14 @@ class GraphWriter:
         objects: Sequence[Any],
         keys: Mapping[int, str],
         gradients: bool = True,
-        tags: Sequence[str] = (),
+        tags: Sequence[str] = ("serve",),
     ) -> None:
         self._gradients = gradients
         self._keys = keys
         self.model = messages.SavedModel(saved_model_schema_version=1)
         self._meta = self.model.meta_graphs.add()
         about = self._meta.meta_info_def
-        about.tags.extend(sorted({"serve", *tags}))
+        about.tags.extend(tags)
         about.tensorflow_version = _VERSION
         about.stripped_default_attrs = True
         self._graph = self._meta.graph_def
@@ -71,8 +75,8 @@ class GraphWriter:
         self._objects = self._meta.object_graph_def
         self._count = 0
         self._places: dict[int, int] = {}
-        # Functions of the root by name: their parameters, with each program and what was written of it.
-        self._of_root: dict[str, tuple[list[Any], list[tuple[Program | Plan, Written]]]] = {}
+        # Functions of the root by name, with each program and what was written of it.
+        self._of_root: dict[str, tuple[SavedFunction, list[tuple[_Saved, Written]]]] = {}
         self._kinds = [node["kind"] for node in nodes]
         tables: list[tuple[int, Any]] = []
         for number, (node, item) in enumerate(zip(nodes, objects, strict=True)):
@@ -105,15 +109,19 @@ class GraphWriter:
         self._places[id(item)] = number
         about = proto.variable
         about.dtype = datatype(item.dtype)
-        put_shape(about.shape, tuple(item.shape))
+        put_shape(about.shape, sizes_of(item.shape))
         about.trainable = bool(node["trainable"])
+        if "synchronization" in node:
+            about.synchronization = item.synchronization.value
+        if "aggregation" in node:
+            about.aggregation = item.aggregation.value
         about.name = node["name"]
         add_node(
             self._graph.node,
             f"variable_{number}",
             "VarHandleOp",
             dtype=Type(about.dtype),
-            shape=shape(tuple(item.shape)),
+            shape=shape(sizes_of(item.shape)),
             shared_name=f"variable_{number}".encode(),
             container=b"",
             allowed_devices=strings([]),
@@ -154,7 +162,7 @@ class GraphWriter:
             self._objects.concrete_functions[function].CopyFrom(about)
             child = self._objects.nodes[self._new_object(number, key)].function
             child.concrete_functions.append(function)
-            argument_spec(child.function_spec, [], [])
+            argument_spec(child.function_spec, [], {})
 
     def _place(self, capture: Any) -> int:
         return self._places[id(capture)]
@@ -166,49 +174,64 @@ class GraphWriter:
 
     # ---- functions -------------------------------------------------------------------------
 
-    def add_function(
-        self, owner: int, name: str, parameters: list[Any], programs: Sequence[Program | Plan]
-    ) -> None:
-        """Adds a function that is an attribute or method of an object.
+    def add_function(self, function: SavedFunction) -> None:
+        """Adds a function that is an attribute, a method or an element of an object.
 
         Args:
-          owner: the object's number.
-          name: the function's name there.
-          parameters: names and defaults of its parameters.
-          programs: what it does for each signature.
+          function: the function.
         """
         written = []
-        for program in programs:
-            if not _writable(f"function {name}", program):
+        for program in function.programs:
+            if not _writable(f"function {function.name}", program):
                 continue
             try:
                 written.append((program, self._add_program(program, self._gradients)))
             except Unsaved as error:
-                _leave_out(f"function {name}", error)
-        if not written:
+                _leave_out(f"function {function.name}", error)
+        if function.programs and not written:
             return
-        self._put_function(owner, name, parameters, programs, [w for _, w in written])
-        if owner == 0:
-            self._of_root[name] = parameters, written
+        for alias in function.aliases:
+            for _, w in written:
+                self._meta.meta_info_def.function_aliases[w.name] = alias
+        if function.concrete:
+            self._put_concrete(function, *written[0])
+            return
+        self._put_function(function, [w for _, w in written])
+        if function.owner == 0:
+            self._of_root[function.name] = function, written
 
-    def _put_function(
-        self,
-        owner: int,
-        name: str,
-        parameters: list[Any],
-        programs: Sequence[Program | Plan],
-        written: Sequence[Written],
-    ) -> None:
-        proto = self._function_object(owner, name).function
+    def _put_function(self, function: SavedFunction, written: Sequence[Written]) -> None:
+        proto = self._function_object(function.owner, function.name).function
         proto.concrete_functions.extend(w.name for w in written)
-        keywords = sorted(
-            {k for p in programs for k in p.arguments[1]} - {p[0] for p in parameters}
+        named = {k for p in function.programs for k in p.arguments[1]}
+        keywords: dict[str, list[Any]] = {
+            k: [] for k in sorted(named - {p[0] for p in function.parameters})
+        }
+        keywords |= {name: [default] for name, default in function.keywords}
+        argument_spec(proto.function_spec, function.parameters, keywords)
+        if not written:
+            proto.SetInParent()
+
+    def _put_concrete(self, function: SavedFunction, program: _Saved, written: Written) -> None:
+        args, kwargs = program.arguments
+        places = [(p[0], a) for p, a in zip(function.parameters, args, strict=False)]
+        places += [(f"args_{i}", args[i]) for i in range(len(places), len(args))]
+        number = self._new_object(function.owner, function.name)
+        bare = self._objects.nodes[number].bare_concrete_function
+        bare.concrete_function_name = written.name
+        for name, argument in (*places, *sorted(kwargs.items())):
+            leaves = [s for s in nest.flatten(argument) if isinstance(s, TensorSpec)]
+            bare.argument_keywords.extend(s.name or name for s in leaves)
+        bare.allowed_positional_arguments = len(bare.argument_keywords)
+        argument_spec(
+            bare.function_spec, [[name] for name, _ in places], {key: [] for key in kwargs}
         )
-        argument_spec(proto.function_spec, parameters, keywords)
 
     def add_keras_call(self) -> None:
         """Adds the call of the root as tf.keras looks for it where it does not know a model's class: with its losses."""
-        parameters, written = self._of_root.get("__call__", ([], []))
+        if "__call__" not in self._of_root:
+            return
+        function, written = self._of_root["__call__"]
         made = []
         for program, inner in written:
             outer = functions.add_wrapper(
@@ -218,8 +241,8 @@ class GraphWriter:
             made.append(outer)
         if made:
             place = self._new_object(0, _KERAS)
-            programs = [program for program, _ in written]
-            self._put_function(place, _KERAS_CALL, parameters, programs, made)
+            own = dataclasses.replace(function, owner=place, name=_KERAS_CALL)
+            self._put_function(own, made)
 
     def _function_object(self, owner: int, name: str) -> Any:
         for child in self._objects.nodes[owner].children:
@@ -230,7 +253,7 @@ class GraphWriter:
     def _is_function(self, number: int) -> bool:
         return number < len(self._kinds) and self._kinds[number] == "function"
 
-    def _add_program(self, program: Program | Plan | ByRank, trainable: bool) -> Written:
+    def _add_program(self, program: _Saved, trainable: bool) -> Written:
         """Adds a program with its gradient if it has one, as a concrete function."""
         if isinstance(program, ByRank):
             return self._add_choice(program)
@@ -311,7 +334,7 @@ class GraphWriter:
 
     # ---- signatures ------------------------------------------------------------------------
 
-    def add_signature(self, name: str, program: Program | Plan | ByRank) -> None:
+    def add_signature(self, name: str, program: _Saved) -> None:
         """Adds a signature: tensors by name to tensors by name.
 
         Args:
@@ -327,14 +350,14 @@ class GraphWriter:
         self._describe(written, program.arguments, program.returned)
         self._add_signature(name, program, written)
 
-    def _add_signature(self, name: str, program: Program | Plan | ByRank, written: Written) -> None:
+    def _add_signature(self, name: str, program: _Saved, written: Written) -> None:
         names = sorted(program.arguments[1])
         number = self._new_object(self._signatures, name)
         bare = self._objects.nodes[number].bare_concrete_function
         bare.concrete_function_name = written.name
         bare.argument_keywords.extend(names)
         bare.allowed_positional_arguments = len(names)
-        argument_spec(bare.function_spec, [], names)
+        argument_spec(bare.function_spec, [], {name: [] for name in names})
         definition = self._meta.signature_def[name]
         definition.method_name = _PREDICT
         fed = []
@@ -404,7 +427,7 @@ class GraphWriter:
         return self.model.SerializeToString(deterministic=True)
 
 
-def _writable(name: str, program: Program | Plan | ByRank) -> bool:
+def _writable(name: str, program: _Saved) -> bool:
     """Whether TensorFlow can run a program; says so where it cannot."""
     why = program.why_not()
     if why is not None:

@@ -1,0 +1,146 @@
+"""Loaded functions of one signature: concrete functions, and signatures, which take tensors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.kept_calls import KeptCalls
+from meshflow.core.runtime.errors import DtypeMismatchError
+from meshflow.core.tracing.trace import Slot
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.saved_model.functions import Alternative, Program, compiled
+
+__all__ = ["RestoredConcrete", "Signature", "SignatureMap"]
+
+
+class RestoredConcrete(Signed):
+    """A concrete function that was saved as an attribute.
+
+    Args:
+      name: its name.
+      alternative: what it does.
+      parameters: names of its parameters that may be given by position.
+    """
+
+    def __init__(self, name: str, alternative: Alternative, parameters: Sequence[str] = ()) -> None:
+        self.name = name
+        self._alternative, self._parameters = alternative, parameters
+        self.structured_input_signature = alternative.arguments
+        self._run = compiled(name, alternative.program)
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result with specs for tensors."""
+        structure, specs = self._alternative.structure, self._alternative.program.out_specs
+        return nest.map_structure(lambda leaf: _described(leaf, specs), structure)
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """Variables and constants that it uses."""
+        return list(self._alternative.program.captures)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it.
+
+        Raises:
+          TypeError: when an argument is missing, unknown, or does not fit; for the last also an `InvalidArgumentError`.
+        """
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TensorSpec)
+        ]
+        given = iter(self._tensor_arguments(specs, args, kwargs))
+        leaves = [
+            next(given) if isinstance(leaf, TensorSpec) else leaf
+            for leaf in nest.flatten(self.structured_input_signature)
+        ]
+        full = nest.pack_sequence_as(self.structured_input_signature, leaves)
+        tensors = self._alternative.tensors_of(*full)
+        if tensors is None:
+            raise DtypeMismatchError(
+                f"{self.name} takes {self.structured_input_signature}, got {args}, {kwargs}."
+            )
+        return self._run(*tensors)
+
+
+class Signature(RestoredConcrete):
+    """A signature of a saved object: takes tensors by name and returns a dictionary of them.
+
+    Attributes:
+      name: its name.
+      structured_input_signature: ((), specs by name).
+    """
+
+    def __init__(self, name: str, alternative: Alternative) -> None:
+        super().__init__(name, alternative)
+        self.structured_input_signature = ((), alternative.arguments[1])
+        self._kept = _kept_calls(alternative.program, self._run)
+
+    @property
+    def structured_outputs(self) -> dict[str, TensorSpec]:
+        """Specs of the results by name."""
+        found = super().structured_outputs
+        return {
+            n: TensorSpec(s.shape, s.dtype, n) if isinstance(s, TensorSpec) else s
+            for n, s in found.items()
+        }
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Runs it.
+
+        Raises:
+          TypeError: when a tensor is missing, unknown, or has another dtype or shape; for the last also an
+            `InvalidArgumentError`.
+        """
+        specs = self.structured_input_signature[1]
+        if args and len(args) == len(specs) == 1:
+            kwargs, args = {next(iter(specs)): args[0]}, ()
+        if args or set(kwargs) != set(specs):
+            raise TypeError(
+                f"signature {self.name} takes the tensors {sorted(specs)} by name, got "
+                f"{len(args)} without a name and {sorted(kwargs)}."
+            )
+        tensors = self._alternative.tensors_of((), {name: kwargs[name] for name in specs})
+        if tensors is None:
+            raise DtypeMismatchError(f"signature {self.name} takes {specs}, got {kwargs}.")
+        results = self._kept(tensors) if self._kept is not None else None
+        if results is None:
+            return self._run(*tensors)
+        return nest.pack_sequence_as(self._alternative.structure, results)
+
+
+def _described(leaf: Any, specs: Sequence[TensorSpec]) -> Any:
+    return specs[leaf.index] if isinstance(leaf, Slot) else leaf
+
+
+def _kept_calls(program: Program, run: Any) -> KeptCalls | None:
+    """Calls of a program by what the cache keeps, unless it is none of those that are kept."""
+    if program.about is None or program.on_host:
+        return None
+    return KeptCalls(program.about, program.captures, lambda t: run.get_concrete_function(*t))
+
+
+class SignatureMap(Mapping[str, Any]):
+    """The signatures of a loaded object by name, which stay as they are.
+
+    Args:
+      signatures: functions by name.
+    """
+
+    def __init__(self, signatures: Mapping[str, Any]) -> None:
+        self._signatures = dict(signatures)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._signatures[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._signatures)
+
+    def __len__(self) -> int:
+        return len(self._signatures)
+
+    def __repr__(self) -> str:
+        return f"_SignatureMap({self._signatures})"

@@ -1,0 +1,153 @@
+"""Signatures of saved objects: functions of tensors by name, which serve a model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.saved_model.calls import (
+    argument_names,
+    as_dictionary,
+    calls_of,
+    functions_of,
+    specs_of,
+)
+from meshflow.saved_model.functions import COMPOSITES, Choice
+from meshflow.saved_model.objects import SavedObjects
+from meshflow.saved_model.programs import Program
+from meshflow.saved_model.recording import ByRank, Plan
+from meshflow.saved_model.restored import Restored
+from meshflow.saved_model.stored_functions import StoredFunctions
+from meshflow.saved_model.structures import Unsaved
+from meshflow.saved_model.text import TextCall
+
+__all__ = ["SERVING", "StoredSignatures"]
+
+SERVING = "serving_default"
+_log = logging.getLogger("meshflow")
+
+
+class StoredSignatures:
+    """The signatures of an object.
+
+    Args:
+      objects: the object, and what can be reached from it.
+      functions: its functions, which have been added.
+
+    Attributes:
+      entries: what the manifest says of each, by name.
+      programs: what they do, for TensorFlow.
+    """
+
+    def __init__(self, objects: SavedObjects, functions: StoredFunctions) -> None:
+        self._objects, self._functions = objects, functions
+        self.entries: dict[str, Any] = {}
+        self.programs: dict[str, Program | Plan | ByRank] = {}
+        # A function that has several names is traced once.
+        self._by_function: dict[int, dict[str, Any]] = {}
+
+    def add(self, given: Any) -> None:
+        """Saves the signatures, under their names."""
+        if given is None:
+            for name, function in self._default_signatures().items():
+                try:
+                    self._add_signature(name, function)
+                except (UnimplementedError, Unsaved) as error:
+                    _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
+            return
+        if not isinstance(given, Mapping):
+            given = {SERVING: given}
+        for name, function in given.items():
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"tf.saved_model.save: names of signatures must be strings, got {name!r}."
+                )
+            if not _is_for_one_signature(function):
+                raise _no_signature(name, function)
+            try:
+                self._add_signature(name, function)
+            except Unsaved as error:
+                raise ValueError(
+                    f"tf.saved_model.save: signature {name!r} takes or returns {error}."
+                ) from None
+
+    def _add_signature(self, name: str, function: Any) -> None:
+        entry = self._by_function.get(id(function)) or self._signature(name, function)
+        self._by_function[id(function)] = self.entries[name] = entry
+        self.programs[name] = self._functions.made[id(entry)]
+
+    def _default_signatures(self) -> dict[str, Any]:
+        if hasattr(self._objects.root, "_saved_signatures"):
+            return self._objects.root._saved_signatures()
+        if isinstance(self._objects.root, Restored):
+            return dict(self._objects.root.signatures)
+        functions = dict(functions_of(self._objects.root))
+        if "_default_save_signature" in functions:
+            return {SERVING: functions["_default_save_signature"]}
+        own = [f for f in functions.values() if len(list(calls_of(f))) == 1]
+        saved = [f for f in self._functions.entries if f["owner"] == 0 and f["alternatives"]]
+        if len(own) != 1 or len(saved) != 1:
+            return {}
+        arguments = [s for s in nest.flatten(next(calls_of(own[0]))[1:]) if s is not None]
+        return {SERVING: own[0]} if all(isinstance(s, TensorSpec) for s in arguments) else {}
+
+    def _signature(self, name: str, function: Any) -> dict[str, Any]:
+        calls = [function] if isinstance(function, tuple) else list(calls_of(function))
+        if len(calls) != 1:
+            raise _no_signature(name, function)
+        call, args, kwargs = calls[0]
+        leaves, specs = nest.flatten((args, kwargs)), specs_of(args, kwargs)
+        # Concrete functions have Python values in their places.
+        bound = len(leaves) - len(specs) if not isinstance(function, Signed) else 0
+        if bound or any(isinstance(leaf, COMPOSITES) for leaf in leaves):
+            raise ValueError(
+                f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {leaves}."
+            )
+        names = argument_names(args, kwargs, function)
+
+        def by_name(**tensors: Any) -> Any:
+            given = iter([tensors[n] for n in names])
+            ordered = [next(given) if isinstance(v, TensorSpec) else v for v in leaves]
+            positional, named = nest.pack_sequence_as((args, kwargs), ordered)
+            return as_dictionary(call(*positional, **named))
+
+        named_specs = {
+            n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
+        }
+        named_call: Any = by_name
+        if isinstance(call, TextCall):
+            named_call = _with_names(call, names, (args, kwargs))
+        return self._functions.whole(name, named_call, (), named_specs)
+
+
+def _no_signature(name: str, function: Any) -> ValueError:
+    return ValueError(
+        f"tf.saved_model.save: Expected a TensorFlow function for which to generate signature {name!r}, got "
+        f"{function!r}. Give a tf.function with an input_signature, or a concrete function: "
+        "function.get_concrete_function(tf.TensorSpec(...))."
+    )
+
+
+def _is_for_one_signature(function: Any) -> bool:
+    """Whether a function says itself which tensors it takes; what it happened to be called with does not count."""
+    if not isinstance(function, Function):
+        return True
+    return function.input_signature is not None or isinstance(function.python_function, Choice)
+
+
+def _with_names(call: TextCall, names: list[str], structure: Any) -> TextCall:
+    """A function of strings that takes its tensors by name, and gives them so."""
+    order = sorted(names)
+
+    def rest(results: Any, **tensors: Any) -> Any:
+        positional, named = nest.pack_sequence_as(structure, [tensors[n] for n in names])
+        return as_dictionary(call.rest(results, *positional, **named))
+
+    steps = [(order.index(names[at]), steps) for at, steps in call.steps]
+    return TextCall(steps, call.specs, rest, rest)
