@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.autograph.status import switched
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec
@@ -69,10 +70,11 @@ def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any,
         return {}
 
     def call(inputs: Any, training: bool = False) -> Any:
-        return model(inputs, training=training)
+        with switched(True):
+            return model(inputs, training=training)
 
     def serve(inputs: Any) -> Any:
-        return model(inputs, training=False)
+        return call(inputs)
 
     saved = _divided(model, call)
     found: dict[str, Any] = {
@@ -88,7 +90,8 @@ def saved_signatures(model: Any) -> dict[str, Any]:
         return {}
 
     def predict(inputs: Any) -> dict[str, Any]:
-        outputs = model(inputs, training=False)
+        with switched(True):
+            outputs = model(inputs, training=False)
         if isinstance(outputs, dict):
             return outputs
         flat = nest.flatten(outputs)
