@@ -50,6 +50,11 @@ def test_images_of_any_size(convolutional, through, tmp_path):
         run = through(convolutional, tmp_path)
     except ImportError as error:
         pytest.skip(f"needs an extra: {error}")
+    if through is _saved:
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"32\*size1.*got \[1, 30, 32, 2\]"
+        ):
+            run(np.zeros((1, 30, 32, 2), np.float32))
     for shape in ((2, 32, 64, 2), (1, 96, 32, 2)):
         x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
         np.testing.assert_allclose(run(x), convolutional(x).numpy(), atol=1e-5)

@@ -16,7 +16,7 @@ import jax.export
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnimplementedError
 from meshflow.core.tracing.trace import Slot, Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -365,6 +365,18 @@ def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any])
       program: a `jax.export.Exported`.
       arguments: arrays or specs of the arguments.
       captures: arrays or specs of the captures.
+
+    Raises:
+      InvalidArgumentError: for sizes that the function was not saved for.
     """
     specs = [jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in (*arguments, *captures)]
-    return jax.make_jaxpr(lambda *arrays: program.call(*arrays))(*specs)
+    try:
+        return jax.make_jaxpr(lambda *arrays: program.call(*arrays))(*specs)
+    except ValueError as error:
+        if not str(error).startswith("Input shapes do not match"):
+            raise
+        wanted = [f"[{', '.join(map(str, a.shape))}]" for a in program.in_avals[: len(arguments)]]
+        raise InvalidValueError(
+            f"The saved function takes tensors of the sizes {', '.join(wanted)}, of which those of one name are equal; "
+            f"got {', '.join(str(list(x.shape)) for x in arguments)}."
+        ) from None
