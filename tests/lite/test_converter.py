@@ -493,6 +493,9 @@ def test_settings_that_contradict_each_other_are_refused(digits):
     converter.representative_dataset = lambda: iter(())
     with pytest.raises(ValueError, match="gave no samples"):
         converter.convert()
+    converter.representative_dataset = lambda: iter([[np.full((2, 8, 8, 1), np.inf)]])
+    with pytest.raises(ValueError, match="infinite, so that it has no range"):
+        converter.convert()
     converter.representative_dataset = lambda: iter([[digits[1][0]]])
     with pytest.raises(ValueError, match="have a batch dimension"):
         converter.convert()

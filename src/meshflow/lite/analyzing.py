@@ -46,6 +46,6 @@ class Analyzer:
             "lite",
             "tf.lite needs LiteRT, the package ai-edge-litert",
         )
-        given = os.fspath(model_path) if model_path else model_content
-        print(f"=== {given if model_path else 'TFLite ModelAnalyzer'} ===\n")
-        print(analyzer.ModelAnalyzer(given, bool(model_path), gpu_compatibility))
+        path = os.fspath(model_path) if model_path else None
+        print(f"=== {path or 'TFLite ModelAnalyzer'} ===\n")
+        print(analyzer.ModelAnalyzer(path or model_content, path is not None, gpu_compatibility))

@@ -79,6 +79,10 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
             if tensor.dtype == np.float32 and tensor.data is None and tensor not in idle:
                 values = interpreter.get_tensor(place, number)
                 low, high = found.get(tensor, (0.0, 0.0))
+                if np.isinf(values).any():
+                    raise ValueError(
+                        f"representative_dataset: a sample makes {tensor.name} infinite, so that it has no range."
+                    )
                 if values.size:
                     found[tensor] = min(low, float(values.min())), max(high, float(values.max()))
         count += 1
@@ -107,8 +111,7 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
         )
     _, number, inputs, _ = graph.signatures[0] if name is None else names[name]
     if isinstance(sample, Mapping):
-        missing = set(inputs) ^ set(sample)
-        if missing:
+        if not set(inputs) <= set(sample):
             raise ValueError(
                 f"representative_dataset: a sample has the inputs {sorted(sample)}, expected {inputs}."
             )
@@ -123,7 +126,9 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
     arrays = [np.asarray(a, t.dtype) for a, t in zip(sample, tensors, strict=True)]
     for key, array, tensor in zip(inputs, arrays, tensors, strict=True):
         fits = array.ndim == len(tensor.shape) and all(
-            n == d or not isinstance(d, int) for n, d in zip(array.shape, tensor.shape, strict=True)
+            # Any number of rows.
+            i == 0 or n == d or not isinstance(d, int)
+            for i, (n, d) in enumerate(zip(array.shape, tensor.shape, strict=True))
         )
         if not fits:
             raise ValueError(

@@ -126,6 +126,8 @@ class QuantizationDebugger:
         self._samples = debug_dataset
         self._options = debug_options or QuantizationDebugOptions()
         self.converter = converter
+        self.layer_statistics: dict[str, dict[str, float]] | None = None
+        self.model_statistics: dict[str, float] | None = None
         self.float_model: bytes | None = None
         self.quant_model: bytes | None = None
         self._calibrated: Calibrated | None = None
@@ -272,8 +274,7 @@ class QuantizationDebugger:
     # ---- what is in them ---------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self.layer_statistics: dict[str, dict[str, float]] | None = None
-        self.model_statistics: dict[str, float] | None = None
+        self.layer_statistics, self.model_statistics = None, None
         operators = self._quantized._get_ops_details()
         self._details = {d["index"]: d for d in self._quantized.get_tensor_details()}
         self._makers = {i: o["op_name"] for o in operators for i in o["outputs"]}
@@ -300,8 +301,10 @@ class QuantizationDebugger:
             if direct:
                 place, other = operator["inputs"]
                 scale, zero = _scale(self._details[place])
-                values = [self._quantized.get_tensor(i) for i in (other, place)]
-                found[name] |= {key: metric(*values, scale, zero) for key, metric in direct.items()}
+                floats, integers = (self._quantized.get_tensor(i) for i in (other, place))
+                found[name] |= {
+                    key: metric(floats, integers, scale, zero) for key, metric in direct.items()
+                }
         return found
 
 

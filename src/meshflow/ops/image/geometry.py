@@ -170,7 +170,8 @@ def resize(
         raise ValueError(f"'size' must be a 1-D int32 Tensor, got {size}.")
     sizes = tuple(map(as_size, sizes))
     if any_symbolic((*sizes, *images.shape[-3:-1])) and not preserve_aspect_ratio:
-        return _resize(images, *sizes, method, antialias)
+        height, width = sizes
+        return _resize(images, height, width, method, antialias)
     if any(s < 0 for s in sizes):
         raise ValueError(f"Dimension {min(sizes)} must be >= 0, got a 'size' of {list(sizes)}.")
     height, width = sizes
