@@ -196,7 +196,7 @@ def test_functions_are_checked_while_they_are_written(capsys):
     assert told.startswith("COMPATIBILITY ERROR:") and "'sort'" in told
     assert len(module.ordered.get_compatibility_log()) == 1
     double = authoring.compatible(tf.function(lambda x: 2 * x), raise_exception=True)
-    with pytest.raises(RuntimeError, match="isn't checked"):
+    with pytest.raises(RuntimeError, match="isn't verified"):
         double.get_compatibility_log()
     assert double(tf.constant([1.0])).numpy() == 2 and double.get_compatibility_log() == []
     sort = authoring.compatible(raise_exception=True)(tf.function(tf.sort))
@@ -205,6 +205,8 @@ def test_functions_are_checked_while_they_are_written(capsys):
     assert len(sort.get_compatibility_log()) == 1
     with pytest.raises(TypeError, match="takes a tf"):
         authoring.compatible(abs)
+    with pytest.raises(TypeError, match=r"got \['raises'\]"):
+        authoring.compatible(converter_allow_custom_ops=True, raises=True)
 
 
 @pytest.fixture(scope="module")
@@ -491,11 +493,38 @@ def test_settings_that_contradict_each_other_are_refused(digits):
     converter.representative_dataset = lambda: iter(())
     with pytest.raises(ValueError, match="gave no samples"):
         converter.convert()
+    converter.representative_dataset = lambda: iter([[np.full((2, 8, 8, 1), np.inf)]])
+    with pytest.raises(ValueError, match="infinite, so that it has no range"):
+        converter.convert()
     converter.representative_dataset = lambda: iter([[digits[1][0]]])
     with pytest.raises(ValueError, match="have a batch dimension"):
         converter.convert()
 
 
-def test_analyzer_shows_operators(capfd, digits):
-    tf.lite.experimental.Analyzer.analyze(model_content=_converter(digits).convert())
-    assert "FULLY_CONNECTED" in capfd.readouterr().out
+def test_analyzer_shows_operators(capfd, digits, tmp_path):
+    analyze = tf.lite.experimental.Analyzer.analyze
+    content = _converter(digits).convert()
+    analyze(model_content=content)
+    shown = capfd.readouterr().out
+    assert shown.startswith("=== TFLite ModelAnalyzer ===") and "FULLY_CONNECTED" in shown
+    path = tmp_path / "m.tflite"
+    path.write_bytes(content)
+    analyze(path)
+    assert capfd.readouterr().out.startswith(f"=== {path} ===")
+    with pytest.raises(ValueError, match="neither `model_path` nor `model_content`"):
+        analyze()
+    with pytest.raises(tf.errors.UnimplementedError, match="MLIR"):
+        analyze(path, experimental_use_mlir=True)
+
+
+def test_interpreters_may_be_subclassed(digits):
+    class Named(tf.lite.Interpreter):
+        def __init__(self, name, **options):
+            super().__init__(**options)
+            self.name = name
+
+    content = _converter(digits).convert()
+    made = Named("digits", model_content=content)
+    assert made.name == "digits" and made.get_input_details()[0]["shape"].tolist() == [1, 8, 8, 1]
+    assert isinstance(made, tf.lite.Interpreter) and issubclass(Named, tf.lite.Interpreter)
+    assert not isinstance(tf.lite.Interpreter(model_content=content), Named)

@@ -95,6 +95,47 @@ def test_loops_and_branches(onnxruntime):
         np.testing.assert_allclose(found, [x ** (i + 1), chosen])
 
 
+def test_what_moves_and_searches(tmp_path, onnxruntime):
+    rows = [[1], [1], [7]]
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 4], name="x"), tf.TensorSpec([4], tf.int32, "i")]
+    )
+    def run(x, i):
+        return {
+            "scattered": tf.tensor_scatter_nd_update(x, [[0, 1]], [9.0]),
+            "added": tf.tensor_scatter_nd_add(
+                tf.zeros([8, 4]), rows, tf.stack([tf.reduce_sum(x, 0)] * 3)
+            ),
+            "segments": tf.math.unsorted_segment_max(tf.transpose(x), i, 3),
+            "products": tf.math.cumprod(x, 1, reverse=True),
+            "places": tf.searchsorted([[-1.0, 0.0, 1.0]], tf.reshape(x, [1, -1])),
+            "mapped": tf.map_fn(lambda row: row * tf.reduce_sum(row), x),
+        }
+
+    path = tmp_path / "m.onnx"
+    meshflow.onnx.export(run, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    # A segment that there is none of is left out.
+    i = np.int32([2, -1, 2, 0])
+    expected = run(x, i)
+    names = sorted(expected)
+    for name, found in zip(names, session.run(names, {"x": x, "i": i}), strict=True):
+        np.testing.assert_allclose(found, expected[name], atol=1e-6, err_msg=name)
+
+
+def test_outputs_come_in_the_order_and_dtype_of_the_model(tmp_path, onnxruntime):
+    x = tf.keras.Input((3,), dtype="float16")
+    outputs = [L.Dense(n, name=name, dtype="float16")(x) for n, name in ((5, "last"), (4, "first"))]
+    path = tmp_path / "m.onnx"
+    tf.keras.Model(x, outputs).export(path, format="onnx")
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert [o.name for o in session.get_outputs()] == ["last", "first"]
+    found = session.run(None, {session.get_inputs()[0].name: np.ones((2, 3), np.float16)})
+    assert [(a.shape, a.dtype) for a in found] == [((2, 5), np.float16), ((2, 4), np.float16)]
+
+
 def test_functions_are_exported(tmp_path, onnxruntime):
     weight = tf.Variable([[1.0], [2.0]])
 

@@ -17,6 +17,7 @@ def model():
     layers = [
         tf.keras.Input((8, 8, 1)),
         L.Conv2D(4, 3, activation="relu"),
+        L.Conv2D(4, 1, name="mixing"),
         L.Flatten(),
         L.Dense(3, activation="softmax"),
     ]
@@ -56,6 +57,8 @@ def test_litert(model, tmp_path, monkeypatch):
     sizes = {o.kind.split()[0]: o.bytes for o in profile.operators}
     assert (sizes["Convolution"], sizes["Softmax"]) == (2 * 6 * 6 * 4 * 4, 2 * 3 * 4)
     assert any("conv2d" in o.name for o in profile.operators if "Convolution" in o.kind)
+    # A convolution of single pixels, which LiteRT runs as a product.
+    assert any("mixing" in o.name for o in profile.operators if "Fully Connected" in o.kind)
     # Whole calls are timed without what records operators, which takes more than they do.
     spied = []
     monkeypatch.setattr(

@@ -200,6 +200,8 @@ def test_malformed_requests_are_errors_of_the_request(saved, monkeypatch):
             (typed([1.0], [True]), "no integers"),
             (typed([float("nan")], [True]), "no integers"),
             (typed([1], [1]), "not of type bool"),
+            (typed([1, 2], [True]), "those of one name are equal"),
+            (plain([[1, 2], [3]]), "rows differ"),
             ({"signature_name": "named", "inputs": ["\ud800"]}, "input 'inputs'"),
             ({"signature_name": "named", "inputs": [["a"], "b"]}, "rows differ"),
             ({"signature_name": "named", "inputs": [["a"], ["b", "c"]]}, "rows differ"),
@@ -234,7 +236,7 @@ def test_malformed_requests_are_errors_of_the_request(saved, monkeypatch):
         assert status == 200 and "other" not in text
         assert 'request_count{model_name="m",status="OK"} 2' in text
         assert 'request_count{model_name="m",status="DEADLINE_EXCEEDED"} 1' in text
-        assert 'request_seconds_count{model_name="m"} 23' in text
+        assert 'request_seconds_count{model_name="m"} 25' in text
 
     talk(conversation, "m", saved, Settings(most_bytes=4096))
 

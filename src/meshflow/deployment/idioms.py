@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax.export import is_symbolic_dim
 
+from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.deployment.equations import Equation, Program, Value, without_unused
 from meshflow.deployment.gathering import as_slice
 
@@ -367,23 +369,32 @@ def _reduced(makers: Makers, equation: Equation) -> Equation | None:
             return None
     else:
         return None
+    source = equation.inputs[0]
+    if not any(is_symbolic_dim(n) or n for pair in pads for n in pair):
+        source, pads = _unpadded(makers, kind, source)
     about = {"kind": kind, "size": size, "strides": strides, "dilations": dilations}
-    return Equation("pool", [equation.inputs[0]], [], {**about, "pads": tuple(pads)})
+    return Equation("pool", [source], [], {**about, "pads": tuple(pads)})
 
 
 def _pooled(makers: Makers, kind: str, source: Value, size: Any, strides: Any) -> Equation:
     """A pooling, with the padding of its operand as its own."""
-    pads: Any = ((0, 0),) * len(size)
-    pad = makers.by(source, "pad")
-    if pad is not None:
-        config = [tuple(map(int, p)) for p in pad.params["padding_config"]]
-        value = _scalar(pad.inputs[1])
-        neutral = 0.0 if kind == "sum" else -math.inf
-        if value == neutral and all(p[2] == 0 and min(p[:2]) >= 0 for p in config):
-            source, pads = pad.inputs[0], tuple(p[:2] for p in config)
+    source, pads = _unpadded(makers, kind, source)
     ones = (1,) * len(size)
     about = {"kind": kind, "size": tuple(size), "strides": tuple(strides), "dilations": ones}
     return Equation("pool", [source], [], {**about, "pads": pads})
+
+
+def _unpadded(makers: Makers, kind: str, source: Value) -> tuple[Value, Any]:
+    """What is pooled, and the padding that an operand of a pooling has, if it does not change the result."""
+    pad = makers.by(source, "pad")
+    if pad is not None:
+        config = [tuple(map(as_size, p)) for p in pad.params["padding_config"]]
+        value = _scalar(pad.inputs[1])
+        neutral = 0.0 if kind == "sum" else -math.inf
+        wider = all(is_symbolic_dim(n) or n >= 0 for p in config for n in p[:2])
+        if value == neutral and wider and not any(p[2] for p in config):
+            return pad.inputs[0], tuple(p[:2] for p in config)
+    return source, ((0, 0),) * len(source.shape)
 
 
 def _average(makers: Makers, equation: Equation) -> Equation | None:
@@ -391,7 +402,18 @@ def _average(makers: Makers, equation: Equation) -> Equation | None:
     if equation.name not in ("div", "mul"):
         return None
     total = makers.by(equation.inputs[0], "pool")
-    if total is None or total.params["kind"] != "sum" or equation.inputs[1].constant is None:
+    if total is None or total.params["kind"] != "sum":
+        return None
+    ones = makers.by(equation.inputs[1], "pool")
+    if equation.name == "div" and ones is not None:
+        # Of sizes that vary the elements are counted by summing ones.
+        counted = ones.params == total.params and _near(ones.inputs[0], 1.0)
+        return (
+            Equation("pool", total.inputs, [], {**total.params, "kind": "average"})
+            if counted
+            else None
+        )
+    if equation.inputs[1].constant is None:
         return None
     divisor = equation.inputs[1].constant
     if equation.name == "mul":

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from jax import lax
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.deployment.equations import Equation, Program, Value
 
-__all__ = ["Lowering", "Refused", "is_number", "joined"]
+__all__ = ["Lowering", "Refused", "holder", "is_number", "joined", "same_pads"]
 
 
 class Refused(Exception):
@@ -20,6 +22,32 @@ class Refused(Exception):
 def is_number(size: Any) -> bool:
     """Whether a size is known."""
     return isinstance(size, (int, np.integer))
+
+
+def holder(tensors: Iterable[Any], name: str) -> tuple[Any, int, int]:
+    """The tensor that has a symbol's size, or a multiple of it, its dimension, and which multiple.
+
+    Raises:
+      Refused: when none has.
+    """
+    for tensor in tensors:
+        for place, size in enumerate(tensor.shape):
+            times, _, symbol = str(size).rpartition("*")
+            if symbol == name and (not times or times.isdigit()):
+                return tensor, place, int(times or 1)
+    raise Refused(f"the size {name} is not that of an input")
+
+
+def same_pads(shape: Sequence[Any], windows: Sequence[int], strides: Sequence[int]) -> Any:
+    """What 'SAME' puts before and after each dimension, also of sizes that vary.
+
+    Args:
+      shape: sizes.
+      windows: how far each window reaches.
+      strides: steps.
+    """
+    found = lax.padtype_to_pads(shape, windows, strides, "SAME")
+    return [tuple(int(n) if is_number(n) else n for n in pair) for pair in found]
 
 
 def joined(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
@@ -46,6 +74,7 @@ class Lowering:
 
     def __init__(self) -> None:
         self._tensors: dict[Value, Any] = {}
+        self._computed: dict[Any, Any] = {}
         self._constants: dict[Any, tuple[np.ndarray, Any]] = {}
         self._scope = ""
 
@@ -86,7 +115,7 @@ class Lowering:
         raise NotImplementedError
 
     def arithmetic(self, name: str, one: Any, other: Any) -> Any:
-        """'add', 'sub', 'mul', 'floordiv' or 'mod' of two tensors."""
+        """'add', 'sub', 'mul', 'floordiv', 'mod', 'max' or 'min' of two tensors."""
         raise NotImplementedError
 
     def variable_size(self, name: str) -> Any:
@@ -163,50 +192,24 @@ class Lowering:
         """A size as a scalar."""
         if is_number(size):
             return self.constant(np.asarray(size, self.size_dtype))
-        names = size._get_vars()
-        found = size._evaluate({name: _Number(self, self.variable_size(name)) for name in names})
-        return found.tensor if isinstance(found, _Number) else self.size(int(found))
+        if size not in self._computed:
+            terms = [self._term(term, count) for term, count in size._sorted_terms]
+            self._computed[size] = functools.reduce(
+                functools.partial(self.arithmetic, "add"), terms
+            )
+        return self._computed[size]
 
+    def _term(self, term: Any, count: int) -> Any:
+        """A product of symbols and what is computed of them; the empty one is 1."""
+        factors = [self._factor(f) for f, power in term._factors for _ in range(power)]
+        if count != 1 or not factors:
+            factors.append(self.size(count))
+        return functools.reduce(functools.partial(self.arithmetic, "mul"), factors)
 
-class _Number:
-    """A size that is computed, for arithmetic of symbols."""
-
-    def __init__(self, lowering: Lowering, tensor: Any) -> None:
-        self._lowering, self.tensor = lowering, tensor
-
-    def _with(self, name: str, other: Any, swapped: bool = False) -> _Number:
-        other = other.tensor if isinstance(other, _Number) else self._lowering.size(int(other))
-        pair = (other, self.tensor) if swapped else (self.tensor, other)
-        return _Number(self._lowering, self._lowering.arithmetic(name, *pair))
-
-    def __add__(self, other: Any) -> _Number:
-        return self._with("add", other)
-
-    def __sub__(self, other: Any) -> _Number:
-        return self._with("sub", other)
-
-    def __rsub__(self, other: Any) -> _Number:
-        return self._with("sub", other, True)
-
-    def __mul__(self, other: Any) -> _Number:
-        return self._with("mul", other)
-
-    def __floordiv__(self, other: Any) -> _Number:
-        return self._with("floordiv", other)
-
-    def __rfloordiv__(self, other: Any) -> _Number:
-        return self._with("floordiv", other, True)
-
-    def __mod__(self, other: Any) -> _Number:
-        return self._with("mod", other)
-
-    def __pow__(self, power: int) -> _Number:
-        found = self
-        for _ in range(power - 1):
-            found = found * self
-        return found
-
-    __radd__, __rmul__ = __add__, __mul__
+    def _factor(self, factor: Any) -> Any:
+        if factor.var is not None:
+            return self.variable_size(factor.var)
+        return self.arithmetic(factor.operation, *map(self.size, factor.operands))
 
 
 # ---- primitives that are one method of every runtime's --------------------------------------

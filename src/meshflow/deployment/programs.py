@@ -43,6 +43,7 @@ class Deployable:
       program: what it computes.
       inputs, outputs: names, in the order of the program's.
       specs: of the inputs, None for sizes that vary.
+      order: of a model's outputs, which are sorted by name, the places in the order in which it gives them.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Deployable:
     inputs: list[str]
     outputs: list[str]
     specs: list[TensorSpec]
+    order: Sequence[int] = ()
 
 
 def of_model(model: Any, name: str = "serving_default") -> Deployable:
@@ -70,7 +72,11 @@ def of_model(model: Any, name: str = "serving_default") -> Deployable:
     function, args, kwargs = next(iter(found.values()))
     _refuse_text(model, _specs(args, kwargs))
     traced = traced_for_export(function, args, kwargs)
-    return _deployable(name, traced, _specs(args, kwargs))
+    made = _deployable(name, traced, _specs(args, kwargs))
+    given = list(model.output_names or ())
+    if sorted(given) == sorted(made.outputs):
+        made.order = [made.outputs.index(n) for n in given]
+    return made
 
 
 def _refuse_text(model: Any, specs: list[TensorSpec]) -> None:

@@ -21,9 +21,16 @@ class CompatibilityError(Exception):
 class _Compatible:
     """A `tf.function` that is converted whenever it is called for other tensors than before."""
 
-    def __init__(self, target: Any, converter_target_spec: TargetSpec | None, raise_exception: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        target: Any,
+        converter_target_spec: TargetSpec | None = None,
+        converter_allow_custom_ops: bool | None = None,
+        raise_exception: bool = False,
+    ) -> None:
         functools.update_wrapper(self, target)
         self._target, self._spec, self._raises = target, converter_target_spec, raise_exception
+        self._custom = bool(converter_allow_custom_ops)
         # What was converted, and what was said of it: also by the function of an object, for all objects.
         self._seen: list[Any] = []
         self._log: list[str] = []
@@ -32,7 +39,8 @@ class _Compatible:
         """The function of an object."""
         if instance is None:
             return self
-        bound = _Compatible(self._target.__get__(instance, owner), self._spec, self._raises)
+        target = self._target.__get__(instance, owner)
+        bound = _Compatible(target, self._spec, self._custom, self._raises)
         bound._seen, bound._log = self._seen, self._log
         return bound
 
@@ -58,7 +66,7 @@ class _Compatible:
           RuntimeError: before the first call.
         """
         if not self._seen:
-            raise RuntimeError("target compatibility isn't checked: call the function first.")
+            raise RuntimeError("target compatibility isn't verified yet: call the function first.")
         return self._log
 
     def _check(self, concrete: Any) -> None:
@@ -68,6 +76,7 @@ class _Compatible:
         converter = TFLiteConverter.from_concrete_functions([concrete], self._target)
         if self._spec is not None:
             converter.target_spec = self._spec
+        converter.allow_custom_ops = self._custom
         try:
             converter.convert()
         except UnimplementedError as error:
@@ -101,6 +110,7 @@ def compatible(
       target: a `tf.function`; without it, a decorator is returned.
       converter_target_spec: a `tf.lite.TargetSpec`.
       **kwargs: `raise_exception`: whether to raise a `CompatibilityError`, too; default False.
+        `converter_allow_custom_ops`: accepted: there are none.
 
     Example:
       >>> import meshflow as tf
@@ -113,13 +123,15 @@ def compatible(
       >>> ordered.get_compatibility_log()  # doctest: +SKIP
       ['COMPATIBILITY ERROR: ...']
     """
-    raises = bool(kwargs.pop("raise_exception", False))
-    if kwargs:
-        raise TypeError(f"compatible() takes raise_exception besides, got {sorted(kwargs)}.")
+    unknown = sorted(set(kwargs) - {"raise_exception", "converter_allow_custom_ops"})
+    if unknown:
+        raise TypeError(
+            f"compatible() takes raise_exception and converter_allow_custom_ops besides, got {unknown}."
+        )
 
     def wrapped(function: Callable[..., Any]) -> _Compatible:
         if not isinstance(function, Function):
             raise TypeError(f"compatible() takes a tf.function, got {function!r}.")
-        return _Compatible(function, converter_target_spec, raises)
+        return _Compatible(function, converter_target_spec, **kwargs)
 
     return wrapped if target is None else wrapped(target)

@@ -1,16 +1,54 @@
-"""The ranges of a model's activations, from samples of its input."""
+"""The ranges of a model's activations, from samples of its input, and the model of integers that they allow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from meshflow.lite.graph import Graph, Subgraph, Tensor, written
+from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor, copied, written
+from meshflow.lite.integers import BYTES, Integers, quantize, with_integer_ends
 from meshflow.lite.interpreter import interpreter_module
+from meshflow.lite.quantizing import int8_weights
 
-__all__ = ["ranges"]
+__all__ = ["Calibrated", "ranges"]
+
+
+@dataclasses.dataclass
+class Calibrated:
+    """A model of floats, and what it takes to make it one of integers.
+
+    Attributes:
+      graph: the model.
+      ranges: of its tensors.
+      kind: of which integers it is to be.
+    """
+
+    graph: Graph
+    ranges: dict[Tensor, tuple[float, float]]
+    kind: Integers = BYTES
+
+    def copied(self) -> Calibrated:
+        """The same with a graph of its own."""
+        graph, tensors = copied(self.graph)
+        return Calibrated(graph, {tensors[t]: r for t, r in self.ranges.items()}, self.kind)
+
+    def quantize(self, inputs: Any, outputs: Any, denied: Collection[Operator] = ()) -> list[str]:
+        """Makes the graph compute in integers.
+
+        Args:
+          inputs, outputs: dtypes of what goes in and comes out: float32 or integers.
+          denied: operators that stay as they are.
+
+        Returns:
+          The codes of operators on floats that are left.
+        """
+        left = quantize(self.graph, self.ranges, self.kind, denied)
+        int8_weights(self.graph, denied)
+        with_integer_ends(self.graph, self.ranges, inputs, outputs, self.kind)
+        return left
 
 
 def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, tuple[float, float]]:
@@ -41,6 +79,10 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
             if tensor.dtype == np.float32 and tensor.data is None and tensor not in idle:
                 values = interpreter.get_tensor(place, number)
                 low, high = found.get(tensor, (0.0, 0.0))
+                if np.isinf(values).any():
+                    raise ValueError(
+                        f"representative_dataset: a sample makes {tensor.name} infinite, so that it has no range."
+                    )
                 if values.size:
                     found[tensor] = min(low, float(values.min())), max(high, float(values.max()))
         count += 1
@@ -69,8 +111,7 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
         )
     _, number, inputs, _ = graph.signatures[0] if name is None else names[name]
     if isinstance(sample, Mapping):
-        missing = set(inputs) ^ set(sample)
-        if missing:
+        if not set(inputs) <= set(sample):
             raise ValueError(
                 f"representative_dataset: a sample has the inputs {sorted(sample)}, expected {inputs}."
             )
@@ -85,7 +126,9 @@ def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
     arrays = [np.asarray(a, t.dtype) for a, t in zip(sample, tensors, strict=True)]
     for key, array, tensor in zip(inputs, arrays, tensors, strict=True):
         fits = array.ndim == len(tensor.shape) and all(
-            n == d or not isinstance(d, int) for n, d in zip(array.shape, tensor.shape, strict=True)
+            # Any number of rows.
+            i == 0 or n == d or not isinstance(d, int)
+            for i, (n, d) in enumerate(zip(array.shape, tensor.shape, strict=True))
         )
         if not fits:
             raise ValueError(

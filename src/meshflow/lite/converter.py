@@ -16,9 +16,9 @@ from meshflow.deployment.programs import (
     of_model,
     of_saved_model,
 )
-from meshflow.lite.calibration import ranges
+from meshflow.lite.calibration import Calibrated, ranges
 from meshflow.lite.graph import written
-from meshflow.lite.integers import BYTES, WORDS, Integers, quantize, with_integer_ends
+from meshflow.lite.integers import BYTES, WORDS, Integers
 from meshflow.lite.models import model_of
 from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
 from meshflow.lite.quantizing import float16_weights, int8_weights
@@ -164,8 +164,7 @@ class TFLiteConverter:
         samples, integers, strict, kind = self._settings()
         graph = model_of(self._signatures())
         if samples is not None:
-            found = ranges(graph, samples)
-            left = quantize(graph, found, kind)
+            left = Calibrated(graph, ranges(graph, samples), kind).quantize(*integers)
             if strict and left:
                 # TensorFlow's converter leaves them, too, whatever its documentation says.
                 warnings.warn(
@@ -173,12 +172,29 @@ class TFLiteConverter:
                     "target_spec.supported_ops asks for alone: they stay float32.",
                     stacklevel=2,
                 )
-            int8_weights(graph)
-            with_integer_ends(graph, found, *integers, kind)
         elif self.optimizations:
             types = [as_dtype(t).name for t in self.target_spec.supported_types]
             (float16_weights if "float16" in types else int8_weights)(graph)
         return written(graph)
+
+    def calibrated(self) -> Calibrated:
+        """The model of floats, with the ranges that the samples of `representative_dataset` show.
+
+        Raises:
+          UnimplementedError, ValueError, ImportError: as `convert`; ValueError also when the settings do not ask for
+            integers.
+        """
+        if not self.optimizations:
+            raise ValueError("converter object must set optimizations to lite.Optimize.DEFAULT.")
+        if not self.representative_dataset:
+            raise ValueError("converter object must set representative_dataset.")
+        samples, _, _, kind = self._settings()
+        if samples is None:
+            raise ValueError(
+                "converter object must not ask for float16 weights (target_spec.supported_types)."
+            )
+        graph = model_of(self._signatures())
+        return Calibrated(graph, ranges(graph, samples), kind)
 
     def _settings(self) -> tuple[Callable[[], Any] | None, tuple[Any, Any], bool, Integers]:
         """(samples or None, dtypes of inputs and outputs, whether all must be integers, which)."""

@@ -15,7 +15,7 @@ __all__: list[str] = []
 _BINARY = {
     "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",
     "eq": "EQUAL", "ne": "NOT_EQUAL", "lt": "LESS", "le": "LESS_EQUAL", "gt": "GREATER",
-    "ge": "GREATER_EQUAL", "min": "MINIMUM",
+    "ge": "GREATER_EQUAL", "min": "MINIMUM", "lt_to": "LESS", "le_to": "LESS_EQUAL",
 }  # fmt: skip
 _UNARY = {
     "abs": "ABS", "neg": "NEG", "exp": "EXP", "log": "LOG", "sqrt": "SQRT", "rsqrt": "RSQRT",

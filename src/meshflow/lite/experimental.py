@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.environment import extras
 from meshflow.lite import authoring
+from meshflow.lite.analyzing import Analyzer
+from meshflow.lite.debugging import QuantizationDebugger, QuantizationDebugOptions
 from meshflow.lite.interpreter import interpreter_module
 from meshflow.profiler.deployed import DeployedProfile, profile_model
 
-__all__ = ["Analyzer", "authoring", "load_delegate", "profile"]
-
-
-class Analyzer:
-    """Shows what a converted model is made of."""
-
-    @staticmethod
-    def analyze(
-        model_path: Any = None, model_content: bytes | None = None, gpu_compatibility: bool = False
-    ) -> None:
-        """Prints the operators and tensors of a model.
-
-        Args:
-          model_path: a .tflite file.
-          model_content: its content, in place of the file.
-          gpu_compatibility: whether to say which operators GPUs' delegate has.
-
-        Raises:
-          ValueError: when neither or both are given.
-          ImportError: without the extra `lite`.
-        """
-        if (model_path is None) == (model_content is None):
-            raise ValueError("Analyzer.analyze needs either model_path or model_content.")
-        analyzer = extras.load(
-            "ai_edge_litert._pywrap_analyzer_wrapper",
-            "lite",
-            "tf.lite needs LiteRT, the package ai-edge-litert",
-        )
-        given = model_content if model_path is None else os.fspath(model_path)
-        print(analyzer.ModelAnalyzer(given, model_path is not None, gpu_compatibility))
+__all__ = [
+    "Analyzer",
+    "QuantizationDebugOptions",
+    "QuantizationDebugger",
+    "authoring",
+    "load_delegate",
+    "profile",
+]
 
 
 def profile(

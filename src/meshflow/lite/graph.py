@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.environment import extras
 
-__all__ = ["Graph", "Operator", "Quantization", "Subgraph", "Tensor", "schema", "written"]
+__all__ = ["Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copied", "schema", "written"]
 
 # Buffers from this size on lie outside the flatbuffer, whose offsets end at 2 GB.
 _LARGEST = 1 << 31
@@ -69,9 +69,9 @@ class Operator:
     """An operator of a subgraph.
 
     Attributes:
-      code: the builtin operator's name.
+      code: the builtin operator's name, or a custom operator's.
       inputs, outputs: tensors; None for an operand that is left out.
-      options: fields of its options, with 'kind' their table's name.
+      options: fields of its options, with 'kind' their table's name; a custom operator's have none.
       version: of the operator.
       scope: which layer it comes from.
     """
@@ -144,6 +144,28 @@ class Graph:
             yield from subgraph.operators
 
 
+def copied(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
+    """A model of tensors and operators of its own, which may be rewritten, and its tensors by those of the other.
+
+    Args:
+      graph: the model; both share the elements of constants.
+    """
+    tensors = {t: dataclasses.replace(t) for g in graph.subgraphs for t in g.tensors()}
+    found = Graph([], list(graph.signatures))
+    for subgraph in graph.subgraphs:
+        made = Subgraph(subgraph.name)
+        made.inputs = [tensors[t] for t in subgraph.inputs]
+        made.outputs = [tensors[t] for t in subgraph.outputs]
+        for o in subgraph.operators:
+            inputs = [None if t is None else tensors[t] for t in o.inputs]
+            outputs = [tensors[t] for t in o.outputs]
+            made.operators.append(
+                dataclasses.replace(o, inputs=inputs, outputs=outputs, options=dict(o.options))
+            )
+        found.subgraphs.append(made)
+    return found, tensors
+
+
 def written(graph: Graph) -> bytes:
     """The file's content.
 
@@ -188,7 +210,9 @@ class _Writer:
 
     def _code(self, name: str, version: int) -> Any:
         code = self._s.OperatorCodeT()
-        code.builtinCode = getattr(self._s.BuiltinOperator, name)
+        code.builtinCode = getattr(self._s.BuiltinOperator, name, self._s.BuiltinOperator.CUSTOM)
+        if code.builtinCode == self._s.BuiltinOperator.CUSTOM:
+            code.customCode = name
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
         code.version = version
         return code
@@ -264,6 +288,11 @@ class _Writer:
                 setattr(options, name, value)
             found.builtinOptions = options
             found.builtinOptionsType = getattr(self._s.BuiltinOptions, kind)
+        elif fields:
+            flexbuffers = extras.load(
+                "flatbuffers.flexbuffers", "lite", "tf.lite needs the package flatbuffers"
+            )
+            found.customOptions = np.frombuffer(flexbuffers.Dumps(fields), np.uint8)
         return found
 
 

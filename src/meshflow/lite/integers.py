@@ -6,7 +6,7 @@ What has no operator for integers stays float32, with conversions around it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,10 @@ _READING = {"ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS",
 
 
 def quantize(
-    graph: Graph, ranges: dict[Tensor, tuple[float, float]], kind: Integers = BYTES
+    graph: Graph,
+    ranges: dict[Tensor, tuple[float, float]],
+    kind: Integers = BYTES,
+    denied: Collection[Operator] = (),
 ) -> list[str]:
     """Makes the subgraphs of signatures compute in integers.
 
@@ -106,19 +109,26 @@ def quantize(
       graph: a float model; its inputs and outputs stay float32.
       ranges: of its tensors.
       kind: of which integers.
+      denied: operators that stay as they are.
 
     Returns:
       The codes of operators on floats that are left.
     """
     numbers = sorted({s[1] for s in graph.signatures})
-    return sorted({c for n in numbers for c in _Quantizer(graph.subgraphs[n], ranges, kind).run()})
+    return sorted(
+        {c for n in numbers for c in _Quantizer(graph.subgraphs[n], ranges, kind, denied).run()}
+    )
 
 
 class _Quantizer:
     def __init__(
-        self, subgraph: Subgraph, ranges: dict[Tensor, tuple[float, float]], kind: Integers
+        self,
+        subgraph: Subgraph,
+        ranges: dict[Tensor, tuple[float, float]],
+        kind: Integers,
+        denied: Collection[Operator],
     ) -> None:
-        self._graph, self._ranges, self._kind = subgraph, ranges, kind
+        self._graph, self._ranges, self._kind, self._denied = subgraph, ranges, kind, denied
         self._group: dict[Tensor, Tensor] = {}
         self._how: dict[Tensor, Quantization] = {}
         self._integers: dict[Tensor, Tensor] = {}
@@ -171,6 +181,8 @@ class _Quantizer:
             operands, results = self._operands(operator), _results(operator)
             known = all(t.data is not None or t in self._ranges for t in [*operands, *results])
             if not known or not operands or operator.code in self._kind.without:
+                continue
+            if operator in self._denied:
                 continue
             if len(results) < len(operator.outputs) and operator.code not in _READING:
                 continue

@@ -22,10 +22,24 @@ def interpreter_module() -> Any:
 
 
 class _LiteRT(type):
-    """The type of a class whose objects are LiteRT's."""
+    """The type of a class whose objects, and whose subclasses, are LiteRT's."""
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> Any:
+        if any(type(base) is _LiteRT for base in bases):
+            own = interpreter_module().Interpreter
+            given = tuple(own if type(base) is _LiteRT else base for base in bases)
+            return type(own)(name, given, namespace, **options)
+        return super().__new__(mcs, name, bases, namespace, **options)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return any(kind.__module__ == "ai_edge_litert.interpreter" for kind in type(instance).__mro__)  # fmt: skip
+        return cls.__subclasscheck__(type(instance))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        if subclass is cls:
+            return True
+        return any(kind.__module__ == "ai_edge_litert.interpreter" for kind in subclass.__mro__)
 
 
 class Interpreter(metaclass=_LiteRT):

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshflow.deployment import lowering
-from meshflow.deployment.lowering import Refused, is_number, joined
+from meshflow.deployment.lowering import Refused, holder, is_number, joined, same_pads
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
-__all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers"]
+__all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
 
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32"}
 
@@ -107,14 +107,11 @@ class Lowering(lowering.Lowering):
     def variable_size(self, name: str) -> Tensor:
         """The size that a symbol stands for, from an input that has it."""
         if name not in self._sizes:
-            for tensor in self.subgraph.inputs:
-                for place, size in enumerate(tensor.shape):
-                    if str(size) == name:
-                        rank = [len(tensor.shape)]
-                        shape = self.emit("SHAPE", [tensor], rank, np.int32, "ShapeOptions", outType=2)  # fmt: skip
-                        self._sizes[name] = self.part(shape, place)
-                        return self._sizes[name]
-            raise Refused(f"the size {name} is not that of an input")
+            tensor, place, times = holder(self.subgraph.inputs, name)
+            rank = [len(tensor.shape)]
+            shape = self.emit("SHAPE", [tensor], rank, np.int32, "ShapeOptions", outType=2)
+            found = self.part(shape, place)
+            self._sizes[name] = found if times == 1 else self.binary("FLOOR_DIV", found, self.size(times))  # fmt: skip
         return self._sizes[name]
 
     def part(self, line: Tensor, place: int) -> Tensor:
@@ -229,7 +226,7 @@ class Lowering(lowering.Lowering):
 
 
 lowers = Lowering.lowers
-_ARITHMETIC = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD"}  # fmt: skip
+_ARITHMETIC = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD", "max": "MAXIMUM", "min": "MINIMUM"}  # fmt: skip
 _TESTS = {"EqualOptions", "NotEqualOptions", "LessOptions", "LessEqualOptions", "GreaterOptions", "GreaterEqualOptions"}  # fmt: skip
 _BINARY: dict[str, tuple[str, dict[str, Any]]] = {
     "ADD": ("AddOptions", {}), "SUB": ("SubOptions", {}), "MUL": ("MulOptions", {}), "DIV": ("DivOptions", {}),

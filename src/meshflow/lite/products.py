@@ -10,32 +10,24 @@ import numpy as np
 
 from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
-from meshflow.lite.lowering import Lowering, Refused, is_number, lowers
+from meshflow.lite.lowering import Lowering, Refused, is_number, lowers, same_pads
 
 __all__: list[str] = []
 
 _SAME, _VALID = 0, 1
 
 
-def _same_pads(size: Any, kernel: int, stride: int) -> tuple[int, int] | None:
-    """What LiteRT pads with 'SAME'; None where it depends on the size of the batch."""
-    if not is_number(size):
-        return ((kernel - 1) // 2, kernel // 2) if stride == 1 else None
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-    return total // 2, total - total // 2
-
-
 def _padding(
     l: Lowering, x: Tensor, pads: Any, kernel: Any, strides: Any, dilations: Any, filler: Any = 0.0
 ) -> tuple[Tensor, int]:
     """A tensor [batch, *spatial, channels], padded if LiteRT does not do so itself, and how LiteRT is to pad it."""
-    if not any(map(any, pads)):
+    pads = [tuple(p) for p in pads]
+    if pads == [(0, 0)] * len(pads):
         return x, _VALID
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    same = [_same_pads(n, k, s) for n, k, s in zip(x.shape[1:-1], extents, strides, strict=True)]
-    if [tuple(p) for p in pads] == same:
+    if pads == same_pads(x.shape[1:-1], extents, strides):
         return x, _SAME
-    if any(min(p) < 0 for p in pads):
+    if any(is_number(n) and n < 0 for p in pads for n in p):
         raise Refused("it cuts its operand")
     return l.pad(x, [(0, 0), *pads, (0, 0)], filler), _VALID
 
@@ -56,7 +48,7 @@ def _convolution(l: Lowering, e: Equation) -> Tensor:
     kernel = l.transpose(kernel, (*d.rhs_spec[2:], d.rhs_spec[1], d.rhs_spec[0]))
     about = {
         "strides": list(p["window_strides"]),
-        "pads": [tuple(map(int, q)) for q in p["padding"]],
+        "pads": [tuple(int(n) if is_number(n) else n for n in q) for q in p["padding"]],
         "dilations": list(p["rhs_dilation"]),
         "between": list(p["lhs_dilation"]),
         "groups": p["feature_group_count"],
@@ -116,9 +108,9 @@ def _transposed(l: Lowering, x: Tensor, kernel: Tensor, shape: list[Any], **abou
     weights = l.constant(np.flip(kernel.data, (0, 1)).transpose(3, 0, 1, 2))
     steps, pads = about["between"], about["pads"]
     sizes = [k for k in kernel.shape[:2]]
-    same = [_same_pads(n, k, s) for n, k, s in zip(shape[1:3], sizes, steps, strict=True)]
+    same = same_pads(shape[1:3], sizes, steps)
     fits = [(k - 1 - p[0], k - 1 - p[1]) for k, p in zip(sizes, pads, strict=True)]
-    whole = [-(-n // s) == m if is_number(n) else False for n, s, m in zip(shape[1:3], steps, x.shape[1:3], strict=True)]  # fmt: skip
+    whole = [-(-n // s) == m for n, s, m in zip(shape[1:3], steps, x.shape[1:3], strict=True)]
     options = {"strideH": steps[0], "strideW": steps[1]}
     if all(whole) and fits == same:
         inputs = [l.shape_tensor(shape), weights, x]
@@ -194,7 +186,7 @@ def _swapped(l: Lowering, e: Equation, one: Tensor, other: Tensor, left: Any, ri
 def _pool(l: Lowering, e: Equation) -> Tensor:
     p, x = e.params, l.full(e.inputs[0])
     kind, rank = p["kind"], len(x.shape)
-    moving = [i for i in range(rank) if p["size"][i] != 1 or p["strides"][i] != 1 or any(p["pads"][i])]  # fmt: skip
+    moving = [i for i in range(rank) if p["size"][i] != 1 or p["strides"][i] != 1 or tuple(p["pads"][i]) != (0, 0)]  # fmt: skip
     if not moving:
         return x
     if len(moving) > 2 or max(p["dilations"]) > 1 or x.dtype != np.float32:

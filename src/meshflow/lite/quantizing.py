@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from meshflow.lite.fusing import CHANNELS
@@ -32,10 +34,17 @@ def by_channel(data: np.ndarray, dimension: int | None) -> tuple[np.ndarray, Qua
     return integers, Quantization(flat, np.zeros(flat.size, np.int64), dimension or 0)
 
 
-def int8_weights(graph: Graph) -> None:
-    """Makes the weights of convolutions and products, and tables, int8; LiteRT quantizes what they meet as it runs."""
+def int8_weights(graph: Graph, denied: Collection[Operator] = ()) -> None:
+    """Makes the weights of convolutions and products, and tables, int8; LiteRT quantizes what they meet as it runs.
+
+    Args:
+      graph: the model.
+      denied: operators that stay as they are.
+    """
     for subgraph in graph.subgraphs:
         for operator in list(subgraph.operators):
+            if operator in denied:
+                continue
             if operator.code in CHANNELS:
                 weights = operator.inputs[1]
                 if _large(weights):

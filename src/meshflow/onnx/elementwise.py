@@ -15,6 +15,8 @@ _BINARY = {
 }  # fmt: skip
 _TESTS = {
     "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "ne": "Equal",
+    # In searches.
+    "lt_to": "Less", "le_to": "LessOrEqual",
 }  # fmt: skip
 _UNARY = {
     "abs": "Abs", "neg": "Neg", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos",

@@ -78,17 +78,20 @@ def exported(signature: Deployable, opset: int = OPSET) -> bytes:
     names = Names(opset)
     given = []
     for name, value in zip(signature.inputs, signature.program.inputs, strict=True):
-        given.append(Tensor(name, value.shape, np.dtype(_named(value.dtype))))
+        given.append(Tensor(name, value.shape, _at_the_ends(value.dtype)))
     names.inputs = given
     lowering = Lowering(names)
     inputs = [lowering.cast(t, t.dtype) for t in given]
     results = []
-    for name, tensor in zip(
-        signature.outputs, lowering.run(signature.program, inputs), strict=True
+    found = lowering.run(signature.program, inputs)
+    for name, value, tensor in zip(
+        signature.outputs, signature.program.outputs, found, strict=True
     ):
-        output = Tensor(name if name not in signature.inputs else f"{name}_output", tensor.shape, tensor.dtype)  # fmt: skip
-        lowering.add("Identity", [tensor], [output])
+        dtype = np.dtype(np.float16) if value.dtype == np.float16 else tensor.dtype
+        output = Tensor(name if name not in signature.inputs else f"{name}_output", tensor.shape, dtype)  # fmt: skip
+        lowering.add("Cast", [tensor], [output], to=helper.np_dtype_to_tensor_dtype(dtype))
         results.append(output)
+    results = [results[i] for i in signature.order or range(len(results))]
     nodes = _needed(lowering.nodes, {t.name for t in results})
     read = _read(nodes)
     known = [t for t in names.constants if t.name in read]
@@ -131,5 +134,6 @@ def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
     return kept[::-1]
 
 
-def _named(dtype: Any) -> str:
-    return {"bfloat16": "float32", "float16": "float32"}.get(np.dtype(dtype).name, np.dtype(dtype).name)  # fmt: skip
+def _at_the_ends(dtype: Any) -> np.dtype:
+    """The dtype of an input: NumPy has no bfloat16."""
+    return np.dtype(np.float32) if np.dtype(dtype).name == "bfloat16" else np.dtype(dtype)

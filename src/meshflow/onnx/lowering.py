@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshflow.deployment import lowering
-from meshflow.deployment.lowering import Refused, is_number, joined
+from meshflow.deployment.lowering import Refused, holder, is_number, joined, same_pads
 from meshflow.environment import extras
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "kept_dtype",
     "lowers",
     "onnx",
+    "same_pads",
 ]
 
 # The version of the operators that is written unless another is asked for.
@@ -180,21 +181,21 @@ class Lowering(lowering.Lowering):
     # ---- sizes -----------------------------------------------------------------------------
 
     def arithmetic(self, name: str, one: Tensor, other: Tensor) -> Tensor:
-        """Arithmetic of sizes, none of which is negative."""
-        codes = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "Div", "mod": "Mod"}
-        return self.binary(codes[name], one, other)
+        """Arithmetic of sizes."""
+        if name == "floordiv":
+            # ONNX's division rounds towards zero, its remainder has the divisor's sign.
+            whole = self.binary("Sub", one, self.binary("Mod", one, other))
+            return self.binary("Div", whole, other)
+        return self.binary(name.capitalize(), one, other)
 
     def variable_size(self, name: str) -> Tensor:
         """A symbol's size, from an input of the model that has it."""
         if name not in self._sizes:
-            for tensor in self.names.inputs:
-                for place, size in enumerate(tensor.shape):
-                    if str(size) == name:
-                        shape = self.emit("Shape", [tensor], [len(tensor.shape)], np.int64)
-                        at = self.constant(np.asarray(place, np.int64))
-                        self._sizes[name] = self.emit("Gather", [shape, at], [], np.int64, axis=0)
-                        return self._sizes[name]
-            raise Refused(f"the size {name} is not that of an input")
+            tensor, place, times = holder(self.names.inputs, name)
+            shape = self.emit("Shape", [tensor], [len(tensor.shape)], np.int64)
+            at = self.constant(np.asarray(place, np.int64))
+            found = self.emit("Gather", [shape, at], [], np.int64, axis=0)
+            self._sizes[name] = found if times == 1 else self.binary("Div", found, self.size(times))
         return self._sizes[name]
 
     def shape_tensor(self, shape: Sequence[Any]) -> Tensor:

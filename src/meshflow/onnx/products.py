@@ -8,13 +8,23 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import Equation
-from meshflow.onnx.lowering import Lowering, Refused, Tensor, lowers
+from meshflow.onnx.lowering import Lowering, Refused, Tensor, is_number, lowers, same_pads
 
 __all__: list[str] = []
 
 
 def _pads(pairs: Any) -> list[int]:
     return [int(low) for low, _ in pairs] + [int(high) for _, high in pairs]
+
+
+def _padding(pads: Any, shape: Any, window: Any, strides: Any, dilations: Any) -> dict[str, Any]:
+    """How an operator is to pad the spatial dimensions."""
+    if all(is_number(n) for pair in pads for n in pair):
+        return {"pads": _pads(pads)}
+    extents = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    if pads == same_pads(shape, extents, strides):
+        return {"auto_pad": "SAME_UPPER"}
+    raise Refused("of paddings that vary with sizes ONNX has 'SAME' only")
 
 
 @lowers("conv_general_dilated")
@@ -27,14 +37,15 @@ def _convolution(l: Lowering, e: Equation) -> Tensor:
     shape = [e.outputs[0].shape[i] for i in d.out_spec]
     steps = [int(s) for s in p["window_strides"]]
     about: dict[str, Any] = {"dilations": [int(s) for s in p["rhs_dilation"]], "group": int(p["feature_group_count"])}  # fmt: skip
-    pads: list[Any] = [tuple(map(int, q)) for q in p["padding"]]
+    pads: list[Any] = [tuple(int(n) if is_number(n) else n for n in q) for q in p["padding"]]
     if max(p["lhs_dilation"]) > 1:
         y = _transposed(l, x, kernel, shape, p, pads)
     else:
-        if min(_pads(pads)) < 0:
+        if any(is_number(n) and n < 0 for pair in pads for n in pair):
             x = l.pad(x, [(0, 0), (0, 0), *pads], 0.0)
             pads = [(0, 0)] * len(pads)
-        y = l.emit("Conv", [x, kernel], shape, x.dtype, strides=steps, pads=_pads(pads), **about)
+        about |= _padding(pads, x.shape[2:], kernel.shape[2:], steps, about["dilations"])
+        y = l.emit("Conv", [x, kernel], shape, x.dtype, strides=steps, **about)
     return l.transpose(y, np.argsort(d.out_spec).tolist())
 
 
@@ -85,7 +96,7 @@ def _product(l: Lowering, e: Equation) -> Tensor:
 def _pool(l: Lowering, e: Equation) -> Tensor:
     p, x = e.params, l.full(e.inputs[0])
     kind, rank = p["kind"], len(x.shape)
-    moving = [i for i in range(rank) if p["size"][i] != 1 or p["strides"][i] != 1 or any(p["pads"][i])]  # fmt: skip
+    moving = [i for i in range(rank) if p["size"][i] != 1 or p["strides"][i] != 1 or tuple(p["pads"][i]) != (0, 0)]  # fmt: skip
     if not moving:
         return x
     if len(moving) > 3 or x.dtype.kind != "f":
@@ -98,12 +109,11 @@ def _pool(l: Lowering, e: Equation) -> Tensor:
     y = l.reshape(l.transpose(x, order), flat)
     shape = [*flat[:2], *(e.outputs[0].shape[i] for i in moving)]
     window = [int(p["size"][i]) for i in moving]
-    about: dict[str, Any] = {
-        "kernel_shape": window,
-        "strides": [int(p["strides"][i]) for i in moving],
-        "pads": _pads([p["pads"][i] for i in moving]),
-    }
+    steps = [int(p["strides"][i]) for i in moving]
     dilations = [int(p["dilations"][i]) for i in moving]
+    pads = [tuple(p["pads"][i]) for i in moving]
+    about = {"kernel_shape": window, "strides": steps}
+    about |= _padding(pads, flat[2:], window, steps, dilations)
     if kind == "max":
         found = l.emit("MaxPool", [y], shape, x.dtype, dilations=dilations, **about)
     else:

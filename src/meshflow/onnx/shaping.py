@@ -83,6 +83,28 @@ def _cumsum(l: Lowering, e: Equation) -> Tensor:
     return l.emit("CumSum", [value, axis], value.shape, value.dtype, reverse=int(e.params["reverse"]))  # fmt: skip
 
 
+_RUNNING = {
+    "cumprod": ("ReduceProd", 1), "cummax": ("ReduceMax", -np.inf), "cummin": ("ReduceMin", np.inf),
+}  # fmt: skip
+
+
+@lowers(*_RUNNING)
+def _running(l: Lowering, e: Equation) -> Tensor:
+    """A line for each element, of those up to it."""
+    value, axis = l.full(e.inputs[0]), int(e.params["axis"])
+    size, (code, neutral) = value.shape[axis], _RUNNING[e.name]
+    if not is_number(size) or value.dtype.kind != "f":
+        raise Refused("it is made for floats, along a dimension of known size")
+    before = np.tri(size, dtype=bool)
+    before = before.T if e.params["reverse"] else before
+    rest = [1] * (len(value.shape) - axis - 1)
+    apart = l.reshape(value, [*value.shape[:axis], 1, *value.shape[axis:]])
+    shape = [*value.shape[:axis], size, *value.shape[axis:]]
+    mask = l.constant(before.reshape(size, size, *rest))
+    lines = l.emit("Where", [mask, apart, l.number(value, neutral)], shape, value.dtype)
+    return l.reduce(code, lines, [axis + 1], value.shape, False)
+
+
 @lowers("top_k")
 def _top_k(l: Lowering, e: Equation) -> list[Tensor]:
     value = l.full(e.inputs[0])
@@ -182,3 +204,39 @@ def _dynamic_update_slice(l: Lowering, e: Equation) -> Tensor:
     before = l.emit("Slice", [value, l.integers([0]), first, line], value.shape, value.dtype)
     after = l.emit("Slice", [value, end, far, line], value.shape, value.dtype)
     return l.emit("Concat", [before, update, after], value.shape, value.dtype, axis=axis)
+
+
+# ---- scattering ----------------------------------------------------------------------------
+
+# How ONNX joins what falls on one place, and since which version.
+_SCATTERS = {
+    "scatter": ("none", 11), "scatter-add": ("add", 16), "scatter-mul": ("mul", 16), "scatter-max": ("max", 18),
+    "scatter-min": ("min", 18),
+}  # fmt: skip
+
+
+@lowers(*_SCATTERS)
+def _scatter(l: Lowering, e: Equation) -> Tensor:
+    value, indices, updates = map(l.full, e.inputs)
+    reduction, since = _SCATTERS[e.name]
+    if l.names.opset < since:
+        raise Refused(f"ONNX has it since opset_version={since}, and the file has {l.names.opset}")
+    d, lead, count = e.params["dimension_numbers"], len(indices.shape) - 1, indices.shape[-1]
+    axes = tuple(range(count)) if is_number(count) else ()
+    rows = tuple(d.scatter_dims_to_operand_dims) == tuple(d.inserted_window_dims) == axes
+    behind = tuple(d.update_window_dims) == tuple(range(lead, len(updates.shape)))
+    if not axes or not rows or not behind or d.operand_batching_dims:
+        raise Refused("it scatters other things than whole rows")
+    # What falls outside is not written: a row of its own takes it.
+    places = l.cast(indices, np.int64)
+    sizes = l.shape_tensor(value.shape[:count])
+    low = l.emit("Less", [places, l.number(places, 0)], places.shape, np.bool_)
+    high = l.emit("GreaterOrEqual", [places, sizes], places.shape, np.bool_)
+    outside = l.emit("Or", [low, high], places.shape, np.bool_)
+    flags = l.reduce("ReduceMax", l.cast(outside, np.int32), [lead], [*places.shape[:-1], 1], True)
+    spare = l.emit("Concat", [l.shape_tensor(value.shape[:1]), l.integers([0] * (count - 1))], [count], np.int64, axis=0)  # fmt: skip
+    places = l.emit("Where", [l.cast(flags, np.bool_), spare, places], places.shape, np.int64)
+    more = l.pad(value, [(0, 1), *((0, 0),) * (len(value.shape) - 1)], 0)
+    found = l.emit("ScatterND", [more, places, updates], more.shape, value.dtype, reduction=reduction)  # fmt: skip
+    ends = l.shape_tensor(value.shape[:1])
+    return l.emit("Slice", [found, l.integers([0]), ends, l.integers([0])], value.shape, value.dtype)  # fmt: skip

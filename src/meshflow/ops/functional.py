@@ -46,10 +46,15 @@ def _elements(op: str, elems: Any) -> tuple[Any, int]:
         )
     if any(not t.ndim for t in flat):
         raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
-    counts = sorted({len(t) for t in flat})
+    counts = list(dict.fromkeys(map(_length, flat)))
     if len(counts) > 1:
         raise ValueError(f"tf.{op}: elems must have the same size in dimension 0, got {counts}.")
     return tensors, counts[0]
+
+
+def _length(tensor: Tensor) -> Any:
+    """The size of the first dimension, a symbol in programs for any size."""
+    return tensor._value.shape[0]
 
 
 def _take(elems: Any, i: int) -> Any:
@@ -378,8 +383,8 @@ def vectorized_map(
     flat = nest.flatten(tensors)
     if not flat or any(not t.ndim for t in flat):
         _elements("vectorized_map", elems)  # raises
-    count = max(len(t) for t in flat)
-    if any(len(t) not in (1, count) for t in flat):
+    count = next((n for n in map(_length, flat) if n != 1), 1)
+    if any(_length(t) not in (1, count) for t in flat):
         _elements("vectorized_map", elems)  # raises
     function = convert_if_enabled(fn)
     try:
@@ -419,7 +424,7 @@ _repeat = Op(
 
 
 def _repeated(tensor: Tensor, count: int) -> Tensor:
-    if len(tensor) == count:
+    if _length(tensor) == count:
         return tensor
     result: Tensor = apply(_repeat, (tensor,), (count,))
     return result

@@ -148,6 +148,8 @@ _CALLED = {
     **{"ADD": "Add", "MUL": "Multiply", "SUB": "Subtract", "MAX_POOL_2D": "Max Pool"},
     **{"AVERAGE_POOL_2D": "Average Pool", "LOGISTIC": "Sigmoid", "TANH": "Tanh"},
 }
+# Kinds that are counted together at last: a convolution with a kernel of one pixel is run as a product.
+_GROUPS = (*((word,) for word in dict.fromkeys(_CALLED.values())), ("Conv", "Fully Connected"))
 
 
 def _with_results(operators: list[Operator], results: list[_Result]) -> list[Operator]:
@@ -156,9 +158,11 @@ def _with_results(operators: list[Operator], results: list[_Result]) -> list[Ope
     Of a kind of which there are not as many as in the file, because some are fused or added, nothing is known.
     """
     found = list(operators)
-    for word in dict.fromkeys(_CALLED.values()):
-        made = [result for result in results if _CALLED.get(result.code) == word]
-        places = [n for n, o in enumerate(operators) if re.search(rf"\b{word}", o.kind)]
+    for words in _GROUPS:
+        made = [result for result in results if _CALLED.get(result.code) in words]
+        places = [
+            n for n, o in enumerate(operators) if re.search(rf"\b({'|'.join(words)})", o.kind)
+        ]
         if len(made) == len(places):
             for place, result in zip(places, made, strict=True):
                 own = found[place]

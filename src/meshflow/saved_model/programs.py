@@ -16,7 +16,7 @@ import jax.export
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnimplementedError
 from meshflow.core.tracing.trace import Slot, Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -45,6 +45,8 @@ NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
 # Gives a new size, that is perhaps 0, of the function that is being traced.
+# What sizes are multiples of, when halves of them meet: networks halve images up to five times.
+_HALVED = 32
 _new_size: contextvars.ContextVar[Callable[[], Any]] = contextvars.ContextVar("new_size")
 # Native code that JAX writes calls of into programs: linear algebra, random bits, and what XLA takes away itself.
 _KNOWN_CALLS = re.compile(
@@ -156,16 +158,16 @@ def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> T
     Raises:
       UnimplementedError: when the function needs to know a size while it is traced.
     """
-    try:
-        return _traced(function, args, kwargs, shared=False)
-    except InvalidArgumentError:
-        # Perhaps they meet: ids and a mask of as many columns.
-        return _traced(function, args, kwargs, shared=True)
+    # Perhaps they meet: ids and a mask of as many columns, or an image and what it is made smaller and larger again to.
+    for attempt in ("d{count}", "size{place}"):
+        with contextlib.suppress(InvalidArgumentError):
+            return _traced(function, args, kwargs, attempt)
+    return _traced(function, args, kwargs, f"{_HALVED}*size{{place}}")
 
 
-def _traced(function: Callable[..., Any], args: Any, kwargs: Any, shared: bool) -> Traced:
-    """Traced with symbols for unknown sizes; `shared`: one for all of the same dimension."""
-    names = (f"d{i}" for i in itertools.count())
+def _traced(function: Callable[..., Any], args: Any, kwargs: Any, symbol: str) -> Traced:
+    """Traced with symbols for unknown sizes, named by how many there are or by the dimension."""
+    counts = itertools.count()
     scope = jax.export.SymbolicScope()
     # All first dimensions are the batch's: tensors that meet must have equal sizes.
     batch = jax.export.symbolic_shape("batch", scope=scope)[0]
@@ -187,9 +189,9 @@ def _traced(function: Callable[..., Any], args: Any, kwargs: Any, shared: bool) 
             if size is not None
             else batch
             if place == 0
-            else jax.export.symbolic_shape(f"size{place}" if shared else next(names), scope=scope)[
-                0
-            ]
+            else jax.export.symbolic_shape(
+                symbol.format(count=next(counts), place=place), scope=scope
+            )[0]
             for place, size in enumerate(leaf.shape)
         ]
         return TensorSpec(sizes, leaf.dtype, leaf.name)
@@ -380,6 +382,18 @@ def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any])
       program: a `jax.export.Exported`.
       arguments: arrays or specs of the arguments.
       captures: arrays or specs of the captures.
+
+    Raises:
+      InvalidArgumentError: for sizes that the function was not saved for.
     """
     specs = [jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in (*arguments, *captures)]
-    return jax.make_jaxpr(lambda *arrays: program.call(*arrays))(*specs)
+    try:
+        return jax.make_jaxpr(lambda *arrays: program.call(*arrays))(*specs)
+    except ValueError as error:
+        if not str(error).startswith("Input shapes do not match"):
+            raise
+        wanted = [f"[{', '.join(map(str, a.shape))}]" for a in program.in_avals[: len(arguments)]]
+        raise InvalidValueError(
+            f"The saved function takes tensors of the sizes {', '.join(wanted)}, of which those of one name are equal; "
+            f"got {', '.join(str(list(x.shape)) for x in arguments)}."
+        ) from None

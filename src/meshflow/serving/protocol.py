@@ -185,10 +185,15 @@ def _texts(value: Any) -> np.ndarray:
 
 def _numbers(value: Any, spec: TensorSpec) -> np.ndarray:
     """Nested lists of numbers, or of truth values, as an array of a spec's dtype."""
-    plain = np.asarray(value)
+    try:
+        plain = np.asarray(value)
+    except ValueError:
+        raise ValueError("rows differ in length, or there are too many dimensions") from None
     wanted = np.dtype(spec.dtype.dtype)
     if not plain.size:
         return plain.astype(wanted)
+    if plain.dtype.kind == "O" and all(type(v) is int for v in plain.flat):
+        raise ValueError("there are integers of more than 64 bits")
     if plain.dtype.kind not in "biuf":
         raise ValueError("the values are no numbers of a regular shape")
     if (plain.dtype.kind == "b") != (wanted.kind == "b"):

@@ -7,7 +7,8 @@ import json
 import re
 import time
 import zlib
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -19,6 +20,7 @@ from meshflow.serving.errors import HTTP_STATUS, told
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import columns, described, parsed, response, shortest
+from meshflow.serving.versions import Signature
 
 __all__ = ["METHODS", "Rest"]
 
@@ -27,6 +29,7 @@ _METRICS = "/monitoring/prometheus/metrics"
 _MODEL = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _CALL = re.compile(_MODEL + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
 _ABOUT = re.compile(_MODEL + r"(?P<metadata>/metadata)?", re.IGNORECASE)
+T = TypeVar("T")
 # Seconds without a byte of a request's body.
 _SILENCE = 30.0
 
@@ -77,6 +80,11 @@ class Rest:
         body, name = parsed(await _body(request, self._models.settings.most_bytes))
         version = self._models.find(call["name"], *_chosen(call))
         signature, method = version.signature(name), call["method"].lower()
+        return await _while_connected(request, self._result(signature, method, body))
+
+    async def _result(
+        self, signature: Signature, method: str, body: Mapping[str, Any]
+    ) -> dict[str, Any]:
         if method == "predict":
             arrays, rows = columns(body, signature.inputs)
             return response(await signature.answer(arrays), rows)
@@ -150,6 +158,25 @@ async def _body(request: Request, most: int) -> bytes:
         size += len(part)
         if size > most:
             raise _too_large(most)
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of what is done for a request whose body was read, unless its client goes away before.
+
+    Raises:
+      ClientDisconnect: when it does; the work is cancelled.
+    """
+    working = asyncio.ensure_future(work)
+    # After the body nothing comes but that.
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return await working
+    finally:
+        gone.cancel()
+        working.cancel()
 
 
 def _too_large(most: int) -> HTTPException:

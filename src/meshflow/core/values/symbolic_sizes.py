@@ -16,7 +16,7 @@ from jax.export import is_symbolic_dim
 
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["any_symbolic", "computed", "part_of", "sizes_tensor", "symbols_of"]
+__all__ = ["any_symbolic", "as_size", "computed", "part_of", "sizes_tensor", "symbols_of"]
 
 
 def any_symbolic(sizes: Any) -> bool:
@@ -26,6 +26,11 @@ def any_symbolic(sizes: Any) -> bool:
       sizes: integers, None, or symbols of `jax.export`.
     """
     return any(map(is_symbolic_dim, sizes))
+
+
+def as_size(size: Any) -> Any:
+    """A size as an integer, unless it is a symbol."""
+    return size if is_symbolic_dim(size) else int(size)
 
 
 def sizes_tensor(sizes: Any, dtype: Any) -> Tensor:

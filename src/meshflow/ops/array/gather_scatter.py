@@ -359,6 +359,7 @@ def true_places(condition: TensorLike) -> Tensor:
     return convert_to_tensor(np.argwhere(known).astype(np.int64))
 
 
+@also_symbolic
 def boolean_mask(
     tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str = "boolean_mask"
 ) -> Tensor:

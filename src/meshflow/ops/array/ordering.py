@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, int32
@@ -90,6 +92,9 @@ def argsort(
     )
 
 
+_FEW = 256
+
+
 @op(same=("sorted_sequence", "values"), kinds="if", differentiable=False, name="searchsorted")
 def _searchsorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any
@@ -97,7 +102,10 @@ def _searchsorted(
     shape = values.shape
     rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
     queries = values.reshape(rows.shape[0], -1)
-    found = jax.vmap(lambda row, query: jnp.searchsorted(row, query, side=side))(rows, queries)
+    # Other runtimes compare more easily than they search.
+    few = context.exporting and rows.shape[-1] <= _FEW
+    search = functools.partial(jnp.searchsorted, side=side, method="compare_all" if few else "scan")
+    found = jax.vmap(search)(rows, queries)
     return found.reshape(shape).astype(out_type.dtype)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.symbolic_sizes import any_symbolic, as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import pad, slice
 from meshflow.ops.deferred_host_values import Pending, Unrecordable, waits
@@ -61,6 +62,10 @@ def _check_rank(image: Any, name: str) -> None:
         )
 
 
+# Weights of more elements are not computed for a shape.
+_LARGE = 1 << 20
+
+
 @op(same=(), name="resize")
 def _resize(images: TensorLike, height: int, width: int, method: str, antialias: bool) -> Tensor:
     shape = (*images.shape[:-3], height, width, images.shape[-1])
@@ -72,11 +77,29 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
     if wide.shape == shape:
         return wide.astype(jnp.float32)
     rows, columns = (
-        jnp.asarray(weights(new, old, method, antialias), wide.dtype)
+        _weights(new, old, method, antialias).astype(wide.dtype)
         for new, old in zip((height, width), images.shape[-3:-1], strict=True)
     )
     large = jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
     return large.astype(jnp.float32)
+
+
+def _weights(new: Any, old: Any, method: str, antialias: bool) -> Any:
+    """`weights`, also of sizes that the program leaves open."""
+    if not any_symbolic((new, old)):
+        if context.probe is not None and new * old > _LARGE:
+            # Only shapes are wanted, of sizes that are made up.
+            return jnp.zeros((new, old))
+        return jnp.asarray(weights(new, old, method, antialias))
+    if method != "bilinear" or antialias:
+        raise UnimplementedError(
+            f"tf.image.resize: method={method!r}, antialias={antialias} needs known sizes in a program for any size; "
+            "method='bilinear' and 'nearest' without antialias do not."
+        )
+    centres = (jnp.arange(new, dtype=jnp.float32) + 0.5) * jnp.float32(old / new)
+    pixels = jnp.arange(old, dtype=jnp.float32) + 0.5
+    found = jnp.maximum(1 - jnp.abs(pixels[None, :] - centres[:, None]), 0)
+    return found / found.sum(1, keepdims=True)
 
 
 def _nearest(new: int, old: int) -> Any:
@@ -145,9 +168,13 @@ def resize(
         )
     if any(isinstance(s, (str, bytes, float)) for s in sizes):
         raise ValueError(f"'size' must be a 1-D int32 Tensor, got {size}.")
+    sizes = tuple(map(as_size, sizes))
+    if any_symbolic((*sizes, *images.shape[-3:-1])) and not preserve_aspect_ratio:
+        height, width = sizes
+        return _resize(images, height, width, method, antialias)
     if any(s < 0 for s in sizes):
         raise ValueError(f"Dimension {min(sizes)} must be >= 0, got a 'size' of {list(sizes)}.")
-    height, width = (int(s) for s in sizes)
+    height, width = sizes
     if 0 in sizes:
         raise InvalidValueError(
             f"tf.image.resize: output dimensions must be positive, got a 'size' of {list(sizes)}."

@@ -15,6 +15,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["atrous_conv2d", "conv1d", "conv2d", "conv3d", "convolution"]
@@ -129,6 +130,8 @@ def check_window_fits(
     dilations = dilations or (1,) * len(spatial)
     for n, k, d, (low, high) in zip(spatial, window, dilations, pairs, strict=True):
         extent = (k - 1) * d + 1
+        if any_symbolic((n, low, high)):
+            continue
         if n and n + low + high < extent:
             raise InvalidValueError(
                 f"Negative dimension size caused by subtracting {extent} from {n + low + high}: a window of size "

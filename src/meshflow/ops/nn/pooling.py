@@ -12,6 +12,7 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
     channels_first,
@@ -50,7 +51,7 @@ def _windows(
         given: Any = jax.lax.padtype_to_pads(shape, extents, strides, padding)
     else:
         given = full(padding, (0, 0))
-    pads = tuple((int(low), int(high)) for low, high in given)
+    pads = tuple((as_size(low), as_size(high)) for low, high in given)
     return Windows(size, strides, pads, dilations)
 
 

@@ -10,6 +10,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import channels_first, numbers, padding_pairs, spatial_sizes
 
@@ -123,7 +124,7 @@ def conv_transpose(
     return _conv_transpose(
         input,
         filters,
-        tuple(int(s) for s in spatial),
+        tuple(map(as_size, spatial)),
         spatial_sizes(strides, rank, first, "strides"),
         padding_pairs(padding, rank, first),
         spatial_sizes(dilations, rank, first, "dilations"),

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.environment.jax_internals import batching, jex_core, mlir
 from meshflow.kernels import pooling
 from meshflow.kernels.composite_primitives import in_front
@@ -54,6 +55,11 @@ class Windows(NamedTuple):
             max((n + low + high - (k - 1) * d - 1) // s + 1, 0)
             for n, k, s, (low, high), d in zip(shape, *self, strict=True)
         )
+
+    def vary(self, shape: tuple[int, ...]) -> bool:
+        """Whether windows slide along a dimension whose size the program is to leave open."""
+        sizes = zip(shape, self.size, self.strides, self.pads, strict=True)
+        return any(any_symbolic((n, *pair)) for n, k, s, pair in sizes if (k, s) != (1, 1))
 
     def tile(self, shape: tuple[int, ...]) -> bool:
         """Whether the windows cover an array without gaps, overlaps or padding."""
@@ -102,7 +108,7 @@ def _library(x: Any, windows: Windows, start: Any, combine: Any) -> Any:
 
 def sum_windows(x: Any, windows: Windows) -> Any:
     """The sum of each window; padding counts as 0."""
-    if windows.count > UNROLLED or 0 in windows.grid(x.shape):
+    if windows.vary(x.shape) or windows.count > UNROLLED or 0 in windows.grid(x.shape):
         return _library(x, windows, 0, lax.add)
     return functools.reduce(lax.add, _elements(x, windows, 0))
 
@@ -112,6 +118,10 @@ def max_windows(x: Any, windows: Windows) -> Any:
 
     The gradient is exact and itself differentiable in reverse mode.
     """
+    if windows.vary(x.shape):
+        # Padded before, as the gradient of XLA's maxima takes no padding that varies.
+        whole = windows._replace(pads=((0, 0),) * x.ndim)
+        return _library(padded(x, windows, lowest(x.dtype)), whole, lowest(x.dtype), lax.max)
     if 0 in windows.grid(x.shape) or (windows.count > UNROLLED and not windows.tile(x.shape)):
         return _library(x, windows, lowest(x.dtype), lax.max)
     return _max(x, windows)

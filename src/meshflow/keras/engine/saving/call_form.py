@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from meshflow.core.autograph.status import switched
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 
@@ -42,7 +43,9 @@ class CallForm:
 
         def run(given: tuple[Any, ...], trained: Any) -> Any:
             first, *others = given
-            return model(first, **dict(zip(names[1:], others, strict=True)), training=trained)
+            # Python control flow of the user's model may depend on tensors.
+            with switched(True):
+                return model(first, **dict(zip(names[1:], others, strict=True)), training=trained)
 
         parameters = [_parameter(name, defaults) for name in names]
         predict.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Calls by gRPC that nobody waits for any more."""
+"""Calls by gRPC and HTTP that nobody waits for any more."""
 
 import asyncio
 
@@ -9,10 +9,12 @@ import meshflow as tf
 
 grpc = pytest.importorskip("grpc", reason="needs the extra serving")
 pytest.importorskip("google.protobuf", reason="needs the extra serving")
+requests = pytest.importorskip("starlette.requests", reason="needs the extra serving")
 
 from meshflow.io.tensors import tensor_proto
 from meshflow.serving import messages
 from meshflow.serving.metrics import Metrics
+from meshflow.serving.rest import Rest
 from meshflow.serving.rpc import RpcServer
 from meshflow.serving.versions import Settings
 
@@ -82,3 +84,24 @@ def test_a_call_that_nobody_waits_for_is_given_up_and_counted(status):
     held, metrics = asyncio.run(asyncio.wait_for(talk(), 60))
     assert held.ended == (["cancelled"] if held.begun.is_set() else [])
     assert 'status="OK"' not in metrics.text({})
+
+
+def test_a_request_whose_client_goes_away_is_given_up_and_counted():
+    async def talk():
+        held, metrics = _Held(), Metrics()
+        body = b'{"instances": [[1, 2]]}'
+        messages = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+
+        async def receive():
+            if len(messages) == 1:
+                await held.begun.wait()
+            return messages.pop(0)
+
+        path = "/v1/models/held:predict"
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "server": ("here", 80)}  # fmt: skip
+        answer = await Rest(held, metrics).answer(requests.Request(scope, receive))
+        await _counted(metrics, 'request_count{model_name="held",status="CANCELLED"} 1')
+        return held, answer
+
+    held, answer = asyncio.run(asyncio.wait_for(talk(), 60))
+    assert held.ended == ["cancelled"] and answer.status_code == 499
