@@ -403,14 +403,15 @@ def test_concrete_functions_are_signatures():
     )
     interpreter = tf.lite.Interpreter(model_content=converter.convert())
     signatures = interpreter.get_signature_list()
-    assert sorted(signatures["serving_default"]["outputs"]) == ["sum", "y"]
-    found = interpreter.get_signature_runner("serving_default")(x=np.float32([[1, 2], [3, 4]]))
+    assert list(signatures) == ["scaled", "powers"]
+    assert sorted(signatures["scaled"]["outputs"]) == ["sum", "y"]
+    found = interpreter.get_signature_runner("scaled")(x=np.float32([[1, 2], [3, 4]]))
     np.testing.assert_array_equal(found["y"], [[2, 6], [6, 12]])
     np.testing.assert_array_equal(found["sum"], [3, 7])
-    (name,) = set(signatures) - {"serving_default"}
-    np.testing.assert_array_equal(
-        _of(interpreter.get_signature_runner(name), np.float32([2, 3])), [16, 81]
-    )
+    powered = _of(interpreter.get_signature_runner("powers"), np.float32([2, 3]))
+    np.testing.assert_array_equal(powered, [16, 81])
+    with pytest.raises(ValueError, match="call get_concrete_function"):
+        tf.lite.TFLiteConverter.from_concrete_functions([scaled])
 
 
 def test_branches_become_subgraphs():

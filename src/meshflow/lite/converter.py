@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.deployment.programs import (
     Deployable,
     of_concrete_function,
     of_jax_function,
     of_model,
-    of_saved_model,
+    of_saved_signatures,
 )
 from meshflow.lite.calibration import ranges
 from meshflow.lite.graph import written
@@ -29,7 +31,11 @@ __all__ = ["TFLiteConverter"]
 class TFLiteConverter:
     """Converts a model, made by one of the class methods, for LiteRT (TensorFlow Lite).
 
-    The batch size, and other sizes that a signature leaves open, stay open: interpreters resize.
+    Variables that a function writes are LiteRT's: they keep their values from call to call, of all signatures. The batch size, and other sizes that a signature leaves open, stay open: interpreters resize.
+
+    Args:
+      funcs: concrete functions, as `from_concrete_functions` takes them.
+      trackable_obj: accepted: functions hold their variables.
 
     Attributes:
       optimizations: `[tf.lite.Optimize.DEFAULT]` for weights of 8 bits; with a `representative_dataset`
@@ -41,6 +47,7 @@ class TFLiteConverter:
         whose activations have 16 bits (`EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8`): tf.float32 or
         tf.int16.
       allow_custom_ops: accepted: there are none.
+      experimental_enable_resource_variables: whether functions may write variables; default True.
 
     Example:
       >>> import meshflow as tf
@@ -49,17 +56,24 @@ class TFLiteConverter:
       >>> run = tf.lite.Interpreter(model_content=content).get_signature_runner()  # doctest: +SKIP
     """
 
-    def __init__(self, signatures: Callable[[], Sequence[Deployable]]) -> None:
-        self._signatures = signatures
+    def __init__(self, funcs: Sequence[Any], trackable_obj: Any = None) -> None:
+        self._signatures: Callable[[], Sequence[Deployable]] = lambda: _of_functions(funcs)
         self.optimizations: Sequence[Any] = []
         self.representative_dataset: Any = None
         self.target_spec = TargetSpec()
         self.inference_input_type: Any = float32
         self.inference_output_type: Any = float32
         self.allow_custom_ops = False
+        self.experimental_enable_resource_variables = True
         self.experimental_new_converter = True
         self.experimental_new_quantizer = True
         self.exclude_conversion_metadata = False
+
+    @classmethod
+    def _of(cls, signatures: Callable[[], Sequence[Deployable]]) -> TFLiteConverter:
+        converter = cls(())
+        converter._signatures = signatures
+        return converter
 
     @classmethod
     def from_keras_model(cls, model: Any) -> TFLiteConverter:
@@ -68,30 +82,31 @@ class TFLiteConverter:
         Args:
           model: a model that was built or called.
         """
-        return cls(lambda: [of_model(model)])
+        return cls._of(lambda: [of_model(model)])
 
     @classmethod
     def from_concrete_functions(cls, funcs: Sequence[Any], trackable_obj: Any = None) -> TFLiteConverter:  # fmt: skip
         """A converter of concrete functions, each a signature.
 
         Args:
-          funcs: a list of what `tf.function(...).get_concrete_function(...)` gives; the first is the signature
-            'serving_default', others have their names.
+          funcs: a list of what `tf.function(...).get_concrete_function(...)` gives: one is the signature
+            'serving_default', several have the names of their functions.
           trackable_obj: accepted: functions hold their variables.
 
         Raises:
-          ValueError: for no function.
+          ValueError: for no function, and for what is no concrete function.
         """
         if not isinstance(funcs, (list, tuple)) or not funcs:
             raise ValueError(
                 f"No ConcreteFunction is specified: expected a list of them, got {funcs!r}."
             )
-
-        def signatures() -> list[Deployable]:
-            names = [None, *(f.name for f in funcs[1:])]
-            return [of_concrete_function(f, n) for f, n in zip(funcs, names, strict=True)]
-
-        return cls(signatures)
+        for function in funcs:
+            if not isinstance(function, Signed):
+                raise ValueError(
+                    f"This function takes in a list of ConcreteFunction, got {function!r}. To get the ConcreteFunction "
+                    "from a Function, call get_concrete_function."
+                )
+        return cls(funcs, trackable_obj)
 
     @classmethod
     def from_saved_model(
@@ -104,7 +119,7 @@ class TFLiteConverter:
 
         Args:
           saved_model_dir: the folder, of `Model.save` or `tf.saved_model.save`, here or in TensorFlow.
-          signature_keys: names of signatures; default ['serving_default'].
+          signature_keys: names of signatures; default all.
           tags: accepted.
 
         Raises:
@@ -112,9 +127,8 @@ class TFLiteConverter:
           ValueError: for a signature that is not there.
         """
         del tags
-        keys = list(signature_keys or ["serving_default"])
-        found = [of_saved_model(saved_model_dir, key) for key in keys]
-        return cls(lambda: found)
+        found = of_saved_signatures(saved_model_dir, signature_keys)
+        return cls._of(lambda: found)
 
     @classmethod
     def experimental_from_jax(
@@ -151,7 +165,7 @@ class TFLiteConverter:
             )
         names = ["serving_default", *(f.__name__ for f in serving_funcs[1:])]
         parts = list(zip(serving_funcs, inputs, names, strict=True))
-        return cls(lambda: [of_jax_function(*part) for part in parts])
+        return cls._of(lambda: [of_jax_function(*part) for part in parts])
 
     def convert(self) -> bytes:
         """The content of a .tflite file.
@@ -162,7 +176,10 @@ class TFLiteConverter:
           ImportError: without the extra `lite`.
         """
         samples, integers, strict, kind = self._settings()
-        graph = model_of(self._signatures())
+        signatures = self._signatures()
+        if not self.experimental_enable_resource_variables:
+            _refuse_writes(signatures)
+        graph = model_of(signatures)
         if samples is not None:
             found = ranges(graph, samples)
             left = quantize(graph, found, kind)
@@ -213,3 +230,23 @@ class TFLiteConverter:
                 raise ValueError(f"The {name} must be in {list(allowed)}{why}, got {kind.name}.")
         first, second = (np.dtype(k.name) for k in ends)
         return samples, (first, second), strict, WORDS if wide else BYTES
+
+
+def _of_functions(functions: Sequence[Any]) -> list[Deployable]:
+    """Signatures: a single one is the default, several have the names of their functions."""
+    if len(functions) == 1:
+        return [of_concrete_function(functions[0])]
+    names: list[str] = []
+    for function in functions:
+        names.append(function.name if function.name not in names else f"{function.name}_{len(names)}")  # fmt: skip
+    return [of_concrete_function(f, n) for f, n in zip(functions, names, strict=True)]
+
+
+def _refuse_writes(signatures: Sequence[Deployable]) -> None:
+    for signature in signatures:
+        if signature.traced.writes:
+            names = ", ".join(sorted(v.name for v in signature.traced.writes))
+            raise UnimplementedError(
+                f"tf.lite: {signature.name} writes the variables {names}. Please consider enabling the "
+                "`experimental_enable_resource_variables` flag of the converter."
+            )

@@ -16,11 +16,12 @@ from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
 __all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers"]
 
-_COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32"}
+# Operators take bytes for numbers that were quantized.
+_COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32", "int8": "int32"}
 
 
 def kept_dtype(dtype: Any) -> np.dtype:
-    """The dtype that LiteRT computes in: of floats, only float32 has operators."""
+    """The dtype that LiteRT computes in: of floats, only float32 has operators, and int8 are not those of numbers."""
     dtype = np.dtype(dtype)
     return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
 
@@ -153,6 +154,15 @@ class Lowering(lowering.Lowering):
         shape = [tensor.shape[i] for i in order]
         places = self.constant(np.asarray(order, np.int32))
         return self.emit("TRANSPOSE", [tensor, places], shape, tensor.dtype, "TransposeOptions")
+
+    def reverse(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
+        """A tensor with its elements in reverse order along some dimensions."""
+        if tensor.data is not None:
+            return self.constant(np.flip(tensor.data, tuple(axes)))
+        for axis in axes:
+            places = self.constant(np.asarray([axis], np.int32))
+            tensor = self.emit("REVERSE_V2", [tensor, places], tensor.shape, tensor.dtype, "ReverseV2Options")  # fmt: skip
+        return tensor
 
     def broadcast(self, tensor: Tensor, shape: Sequence[Any]) -> Tensor:
         """A tensor repeated where it has size 1."""
