@@ -95,7 +95,7 @@ def _arg(l: Lowering, e: Equation) -> Tensor:
 def _cumsum(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
     inputs = [value, l.constant(np.int32(e.params["axis"]))]
-    return l.emit("CUMSUM", inputs, value.shape, value.dtype, "CumsumOptions", exclusive=False, reverse=bool(e.params["reverse"]))  # fmt: skip
+    return l.emit("CUMSUM", inputs, value.shape, value.dtype, "CumsumOptions", exclusive=bool(e.params.get("exclusive")), reverse=bool(e.params["reverse"]))  # fmt: skip
 
 
 @lowers("top_k")

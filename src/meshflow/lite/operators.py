@@ -1,0 +1,76 @@
+"""What LiteRT has an operator of its own for, and XLA has not: the equations that `idioms` finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.deployment.equations import Equation
+from meshflow.lite.graph import Tensor
+from meshflow.lite.lowering import Lowering, lowers
+
+__all__: list[str] = []
+
+
+@lowers("one_hot")
+def _one_hot(l: Lowering, e: Equation) -> Tensor:
+    p, index, result = e.params, l.full(e.inputs[0]), e.outputs[0]
+    shape = [n for i, n in enumerate(index.shape) if i != p["axis"]]
+    numbers = l.cast(l.reshape(index, shape), np.int32)
+    ends = [l.constant(np.asarray(p[k], np.dtype(result.dtype))) for k in ("on", "off")]
+    inputs = [numbers, l.constant(np.int32(p["depth"])), *ends]
+    return l.emit("ONE_HOT", inputs, result.shape, ends[0].dtype, "OneHotOptions", axis=p["axis"])
+
+
+@lowers("resize")
+def _resize(l: Lowering, e: Equation) -> Tensor:
+    image, shape = l.full(e.inputs[0]), e.outputs[0].shape
+    sizes = l.constant(np.asarray(shape[1:3], np.int32))
+    code, kind = {
+        "bilinear": ("RESIZE_BILINEAR", "ResizeBilinearOptions"),
+        "nearest": ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),
+    }[e.params["method"]]
+    return l.emit(code, [image, sizes], shape, image.dtype, kind, version=3, alignCorners=False, halfPixelCenters=True)  # fmt: skip
+
+
+@lowers("space_to_depth", "depth_to_space")
+def _blocks(l: Lowering, e: Equation) -> Tensor:
+    image, down = l.full(e.inputs[0]), e.name == "space_to_depth"
+    kind = "SpaceToDepthOptions" if down else "DepthToSpaceOptions"
+    return l.emit(e.name.upper(), [image], e.outputs[0].shape, image.dtype, kind, blockSize=e.params["size"])  # fmt: skip
+
+
+@lowers("space_to_batch", "batch_to_space")
+def _batches(l: Lowering, e: Equation) -> Tensor:
+    image = l.full(e.inputs[0])
+    sizes = l.constant(np.asarray(e.params["sizes"], np.int32))
+    edges = l.constant(np.zeros((2, 2), np.int32))
+    return l.emit(f"{e.name.upper()}_ND", [image, sizes, edges], e.outputs[0].shape, image.dtype)
+
+
+@lowers("mirror_pad")
+def _mirror_pad(l: Lowering, e: Equation) -> Tensor:
+    value = l.full(e.inputs[0])
+    pads = l.constant(np.asarray(e.params["pads"], np.int32))
+    # Without the edge itself (REFLECT) or with it (SYMMETRIC).
+    mode = 0 if e.params["mode"] else 1
+    return l.emit("MIRROR_PAD", [value, pads], e.outputs[0].shape, value.dtype, "MirrorPadOptions", mode=mode)  # fmt: skip
+
+
+@lowers("floor_mod", "floor_div")
+def _divisions(l: Lowering, e: Equation) -> Tensor:
+    return l.binary(e.name.upper(), *map(l.least, e.inputs))
+
+
+@lowers("l2_normalization")
+def _l2_normalization(l: Lowering, e: Equation) -> Tensor:
+    value = l.full(e.inputs[0])
+    return l.emit("L2_NORMALIZATION", [value], value.shape, value.dtype, "L2NormOptions")
+
+
+@lowers("tile")
+def _tile(l: Lowering, e: Equation) -> Tensor:
+    value = l.full(e.inputs[0])
+    times: Any = l.shape_tensor(e.params["reps"])
+    return l.emit("TILE", [value, times], e.outputs[0].shape, value.dtype, "TileOptions")
