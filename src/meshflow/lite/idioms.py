@@ -5,13 +5,14 @@ Finders as in `deployment.idioms`, for what only LiteRT is asked for.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-from meshflow.deployment.equations import Equation, Program, Value
+from meshflow.deployment.equations import Equation, Program, Value, without_unused
 from meshflow.deployment.gathering import Rows, read
 from meshflow.deployment.idioms import Makers, number_of, with_constant, with_idioms
 from meshflow.deployment.lowering import Refused
@@ -23,13 +24,16 @@ __all__ = ["with_operators"]
 _MOVES = ("reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "broadcast", "concatenate")  # fmt: skip
 
 
-def with_operators(program: Program) -> Program:
+def with_operators(program: Program, states: Collection[Value] = ()) -> Program:
     """The program with one equation for what LiteRT has one operator for.
 
     Args:
       program: with the idioms that all runtimes have.
+      states: those of its inputs that random numbers are drawn from.
     """
-    return with_idioms(program, _FINDERS)
+    if states:
+        program = with_idioms(program, (functools.partial(_uniform, states), _positive, _normal))
+    return _unpacked(with_idioms(program, _FINDERS))
 
 
 def _same(value: Value) -> Equation:
@@ -131,6 +135,140 @@ def _one_hot(makers: Makers, equation: Equation) -> Equation | None:
     if not np.array_equal(classes.reshape(-1), np.arange(depth)):
         return None
     return Equation("one_hot", [index], [], {"axis": axis, "depth": depth, "on": on, "off": off})
+
+
+# ---- parts and orders ----------------------------------------------------------------------
+
+
+def _unpacked(program: Program) -> Program:
+    """The program with one equation for all the slices that a tensor is taken apart into."""
+    makers = Makers(program)
+    found: dict[tuple[Value, int], dict[int, Equation]] = {}
+    for equation in program.equations:
+        part = (
+            makers.by(equation.inputs[0], "slice")
+            if equation.name in ("squeeze", "reshape")
+            else None
+        )
+        axis = None if part is None else _axis_of_one(part, equation.outputs[0].shape)
+        if part is not None and axis is not None:
+            start = int(part.params["start_indices"][axis])
+            found.setdefault((part.inputs[0].least, axis), {})[start] = equation
+    first: dict[Equation, Equation] = {}
+    gone: set[Equation] = set()
+    for (source, axis), parts in found.items():
+        if len(parts) > 1 and len(parts) == source.shape[axis]:
+            results = [parts[i].outputs[0] for i in range(len(parts))]
+            begin = min(parts.values(), key=program.equations.index)
+            first[begin] = Equation("unpack", [source], results, {"axis": axis}, begin.scope)
+            gone.update(parts.values())
+    kept = [first.get(e, e) for e in program.equations if e in first or e not in gone]
+    return without_unused(Program(program.inputs, program.outputs, kept)) if first else program
+
+
+def _axis_of_one(part: Equation, shape: Any) -> int | None:
+    """The dimension of which a slice has one index, if it has all of the others and loses this one."""
+    whole = part.inputs[0].shape
+    cut = [i for i, n in enumerate(part.outputs[0].shape) if n != whole[i]]
+    if len(cut) != 1 or part.outputs[0].shape[cut[0]] != 1:
+        return None
+    return cut[0] if (*whole[: cut[0]], *whole[cut[0] + 1 :]) == tuple(shape) else None
+
+
+def _descending(makers: Makers, equation: Equation) -> Equation | None:
+    """The reverse of an ascending order; of places, that of what was turned around."""
+    order = makers.by(equation.inputs[0], "sort") if equation.name == "rev" else None
+    if order is None or tuple(equation.params["dimensions"]) != (order.params["dimension"],):
+        return None
+    axis = order.params["dimension"]
+    if len(order.inputs) == 1:
+        return Equation("sort_down", order.inputs, [], {"axis": axis, "part": 0})
+    turn = makers.by(order.inputs[0], "rev")
+    if (
+        turn is None
+        or order.params["num_keys"] != 1
+        or not _counts(makers, order.inputs[1], axis, True)
+    ):
+        return None
+    part = order.outputs.index(equation.inputs[0].least)
+    return Equation("sort_down", turn.inputs, [], {"axis": axis, "part": part})
+
+
+def _ascending(makers: Makers, equation: Equation) -> Equation | None:
+    """Numbers, and perhaps their places, in ascending order."""
+    if equation.name != "sort" or equation.params["num_keys"] != 1:
+        return None
+    axis = equation.params["dimension"]
+    if len(equation.inputs) > 2 or not all(_counts(makers, v, axis) for v in equation.inputs[1:]):
+        return None
+    return Equation("sort_up", equation.inputs[:1], [], {"axis": axis})
+
+
+def _counts(makers: Makers, value: Value, axis: int, down: bool = False) -> bool:
+    """Whether a value counts the places along a dimension."""
+    turn = makers.by(value, "rev") if down else None
+    known = (turn.inputs[0] if turn else value).constant
+    size = value.shape[axis]
+    if known is None or not isinstance(size, int) or known.shape[axis] != size:
+        return False
+    numbers = np.arange(size)[::-1] if down and turn is None else np.arange(size)
+    return bool(
+        (known == numbers.reshape([-1 if i == axis else 1 for i in range(known.ndim)])).all()
+    )
+
+
+# ---- random numbers ------------------------------------------------------------------------
+
+
+def _uniform(states: Collection[Value], makers: Makers, equation: Equation) -> Equation | None:
+    """Numbers in [0, 1) made of random bits, drawn from a state that calls advance."""
+    if equation.name != "sub" or number_of(equation.inputs[1]) != 1:
+        return None
+    value = equation.inputs[0]
+    for name in ("bitcast_convert_type", "or", "shift_right_logical", "random_bits"):
+        made = makers.by(value, name)
+        if made is None:
+            return None
+        value = made.inputs[0]
+    key = makers.by(value, *_KEYS)
+    while key is not None:
+        value = key.inputs[0]
+        key = makers.by(value, *_KEYS)
+    return Equation("random_uniform", [], [], {}) if value in states else None
+
+
+_KEYS = ("random_wrap", "random_unwrap", "random_fold_in", "random_split", "slice", "squeeze", "reshape")  # fmt: skip
+
+
+def _positive(makers: Makers, equation: Equation) -> Equation | None:
+    """Such numbers where they are at least 0, which all are."""
+    parts = with_constant(equation) if equation.name == "max" else None
+    drawn = makers.by(parts[0], "random_uniform") if parts else None
+    if parts is None or drawn is None or number_of(parts[1]) != 0:
+        return None
+    return _same(parts[0])
+
+
+def _normal(makers: Makers, equation: Equation) -> Equation | None:
+    """Normal numbers by the inverse of their distribution."""
+    parts = with_constant(equation) if equation.name == "mul" else None
+    inverse = makers.by(parts[0], "erf_inv") if parts else None
+    if parts is None or inverse is None or not _is_near(parts[1], math.sqrt(2)):
+        return None
+    value = inverse.inputs[0]
+    for name, number in (("max", -1.0), ("add", -1.0), ("mul", 2.0)):
+        made = makers.by(value, name)
+        operands = with_constant(made) if made else None
+        if operands is None or not _is_near(operands[1], number):
+            return None
+        value = operands[0]
+    drawn = makers.by(value, "random_uniform")
+    return Equation("random_standard_normal", [], [], {}) if drawn else None
+
+
+def _is_near(value: Value, number: float) -> bool:
+    found = number_of(value)
+    return found is not None and math.isclose(found, number, rel_tol=1e-5)
 
 
 # ---- images --------------------------------------------------------------------------------
@@ -288,11 +426,9 @@ def _floor_div(makers: Makers, equation: Equation) -> Equation | None:
         choice = makers.by(equation.inputs[0], "select_n")
         if choice is None or equation.outputs[0].dtype.kind != "f":
             return None
-    elif equation.outputs[0].dtype.kind == "i":
-        choice = equation
     else:
-        return None
-    if not _is_choice(choice):
+        choice = equation
+    if not _is_choice(choice) or choice.outputs[0].dtype.kind not in "if":
         return None
     which, quotient, chosen = choice.inputs
     division, less = makers.by(quotient, "div"), makers.by(chosen, "sub")
@@ -372,6 +508,18 @@ def _l2_normalized(makers: Makers, equation: Equation) -> Equation | None:
     return None
 
 
+def _inverse_root(makers: Makers, equation: Equation) -> Equation | None:
+    """One divided by a root."""
+    root = makers.by(equation.inputs[1], "sqrt") if equation.name == "div" else None
+    if (
+        root is None
+        or number_of(equation.inputs[0]) != 1
+        or equation.outputs[0].shape != root.outputs[0].shape
+    ):
+        return None
+    return Equation("rsqrt", root.inputs, [], {})
+
+
 def _exclusive(makers: Makers, equation: Equation) -> Equation | None:
     """Sums of what is before each element."""
     if equation.name != "concatenate" or len(equation.inputs) != 2:
@@ -413,5 +561,6 @@ def _turned_sums(makers: Makers, equation: Equation) -> Equation | None:
 
 
 _FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
-    _wrapped, _greatest, _one_hot, _resized, _nearest, _blocks, _mirrored, _floor_mod, _floor_div, _l2_normalized, _exclusive, _turned_sums,
+    _wrapped, _greatest, _one_hot, _resized, _nearest, _blocks, _mirrored, _floor_mod, _floor_div, _l2_normalized, _inverse_root, _exclusive,
+    _turned_sums, _descending, _ascending,
 )  # fmt: skip

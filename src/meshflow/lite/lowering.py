@@ -100,6 +100,9 @@ class Lowering(lowering.Lowering):
         """A shape as a tensor of int32."""
         if all(map(is_number, shape)):
             return self.constant(np.asarray(shape, np.int32))
+        for tensor in self.subgraph.inputs:
+            if tensor.shape == tuple(shape):
+                return self.emit("SHAPE", [tensor], [len(shape)], np.int32, "ShapeOptions", outType=2)  # fmt: skip
         parts = [self.size(d) for d in shape]
         return self.emit(
             "PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0
@@ -152,6 +155,9 @@ class Lowering(lowering.Lowering):
         if tensor.data is not None:
             return self.constant(tensor.data.transpose(order))
         shape = [tensor.shape[i] for i in order]
+        wide = [i for i in order if tensor.shape[i] != 1]
+        if wide == sorted(wide) and sum(not is_number(d) for d in shape) <= 1:
+            return self.reshape(tensor, shape)
         places = self.constant(np.asarray(order, np.int32))
         return self.emit("TRANSPOSE", [tensor, places], shape, tensor.dtype, "TransposeOptions")
 
@@ -170,6 +176,9 @@ class Lowering(lowering.Lowering):
             return tensor
         if tensor.data is not None and all(map(is_number, shape)):
             return self.constant(np.broadcast_to(tensor.data, tuple(shape)))
+        if tensor.data is not None and tensor.data.size == 1:
+            scalar = self.constant(tensor.data.reshape(()))
+            return self.emit("FILL", [self.shape_tensor(shape), scalar], shape, tensor.dtype, "FillOptions")  # fmt: skip
         inputs = [tensor, self.shape_tensor(shape)]
         return self.emit("BROADCAST_TO", inputs, shape, tensor.dtype, version=2)
 

@@ -10,10 +10,9 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.deployment.programs import Deployable
 
 # They fill the table of primitives.
-from meshflow.lite import elementwise, loops, operators, products, shaping  # noqa: F401
+from meshflow.lite import elementwise, loops, operators, products, scattering, shaping  # noqa: F401
 from meshflow.lite.fusing import fuse
 from meshflow.lite.graph import Graph, Subgraph, Tensor
-from meshflow.lite.idioms import with_operators
 from meshflow.lite.lowering import Lowering
 from meshflow.lite.variables import Variables
 
@@ -43,8 +42,7 @@ def model_of(signatures: Sequence[Deployable]) -> Graph:
 
 
 def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable, variables: Variables) -> None:
-    program, read, written = signature.with_variables(variables.all)
-    program = with_operators(program)
+    program, read, written = variables.program(signature)
     for name, value in zip(signature.inputs, program.inputs, strict=False):
         if value.dtype.name in ("float64", "bfloat16", "complex128"):
             raise UnimplementedError(

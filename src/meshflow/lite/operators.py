@@ -74,3 +74,43 @@ def _tile(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
     times: Any = l.shape_tensor(e.params["reps"])
     return l.emit("TILE", [value, times], e.outputs[0].shape, value.dtype, "TileOptions")
+
+
+@lowers("unpack")
+def _unpack(l: Lowering, e: Equation) -> list[Tensor]:
+    value = l.full(e.inputs[0])
+    results = [l.new(v.shape, v.dtype, "unpack") for v in e.outputs]
+    l.add("UNPACK", [value], results, "UnpackOptions", num=len(results), axis=e.params["axis"])
+    return results
+
+
+@lowers("random_uniform", "random_standard_normal")
+def _random(l: Lowering, e: Equation) -> Tensor:
+    shape = e.outputs[0].shape
+    return l.emit(e.name.upper(), [l.shape_tensor(shape)], shape, np.float32, "RandomOptions")
+
+
+@lowers("sort_up", "sort_down")
+def _sorted(l: Lowering, e: Equation) -> list[Tensor]:
+    """All elements as the greatest ones, of their opposites where the least come first."""
+    value, axis, up = l.full(e.inputs[0]), e.params["axis"], e.name == "sort_up"
+    size, rank = value.shape[axis], len(value.shape)
+    order = [i for i in range(rank) if i != axis] + [axis]
+    turned = l.transpose(value, order)
+    if up:
+        turned = _opposite(l, turned)
+    results = [l.new(turned.shape, d, "sort") for d in (turned.dtype, np.int32)]
+    l.add("TOPK_V2", [turned, l.size(size)], results, "TopKV2Options")
+    numbers, places = results
+    back = np.argsort(order).tolist()
+    found = [l.transpose(t, back) for t in (_opposite(l, numbers) if up else numbers, places)]
+    if not up:
+        found = [found[e.params["part"]]]
+    return [l.cast(t, v.dtype) for t, v in zip(found, e.outputs, strict=False)]
+
+
+def _opposite(l: Lowering, value: Tensor) -> Tensor:
+    if value.dtype.kind == "f":
+        return l.unary("NEG", value)
+    # The least integer has no negative.
+    return l.binary("SUB", l.constant(np.asarray(-1, value.dtype)), value)
