@@ -585,7 +585,7 @@ def test_what_cannot_be_converted_names_the_primitive_and_the_layer():
 def test_settings_that_contradict_each_other_are_refused(digits):
     converter = _converter(digits)
     converter.inference_input_type = tf.int8
-    with pytest.raises(ValueError, match=r"inference_input_type must be in \['float32'"):
+    with pytest.raises(ValueError, match=r"inference_output_type must be tf.float32\."):
         converter.convert()
     converter = _converter(digits)
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
@@ -599,8 +599,54 @@ def test_settings_that_contradict_each_other_are_refused(digits):
     converter.representative_dataset = lambda: iter([[digits[1][0]]])
     with pytest.raises(ValueError, match="have a batch dimension"):
         converter.convert()
+    _words(converter, digits)
+    converter.inference_input_type = tf.int8
+    with pytest.raises(ValueError, match=r"must be in \['tf.float32', 'tf.int16'\]\."):
+        converter.convert()
 
 
 def test_analyzer_shows_operators(capfd, digits):
     tf.lite.experimental.Analyzer.analyze(model_content=_converter(digits).convert())
     assert "FULLY_CONNECTED" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["bytes", "words"])
+def test_what_moves_or_resizes_integers_stays_in_integers(wide):
+    def moved(x):
+        y = tf.nn.relu(x) - 1.0
+        y = tf.image.resize(tf.space_to_batch(y, [2, 2], [[0, 0], [0, 0]]), [6, 6])
+        y = tf.pad(
+            tf.image.resize(y, [9, 9], "nearest"), [[0, 0], [0, 0], [1, 2], [0, 0]], "REFLECT"
+        )
+        y = tf.unstack(tf.tile(y[:, ::-1], [1, 1, 1, 2]), axis=1)[2] + 1.0
+        if wide:
+            return y
+        y = tf.nn.depth_to_space(tf.reshape(y, [4, 6, 2, 8]), 2)
+        y = tf.math.squared_difference(tf.clip_by_value(y, -1.0, 1.0), 2.0)
+        return tf.nn.l2_normalize(tf.nn.space_to_depth(y, 2), -1) + 1.0
+
+    function = tf.function(moved, input_signature=[tf.TensorSpec([1, 4, 4, 4], name="x")])
+    x = np.random.default_rng(0).normal(size=(20, 1, 4, 4, 4)).astype(np.float32)
+    kinds = tf.lite.OpsSet
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    converter.optimizations, converter.representative_dataset = DEFAULT, lambda: ([v] for v in x)
+    ops = kinds.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+    converter.target_spec.supported_ops = [ops if wide else kinds.TFLITE_BUILTINS_INT8]
+    content = converter.convert()  # a warning, which is an error here, would name what is left
+    assert _codes(content).count("QUANTIZE") == _codes(content).count("DEQUANTIZE") == 1
+    run = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    found = [_of(run, v) for v in x[:5]]
+    expected = [moved(tf.constant(v)).numpy() for v in x[:5]]
+    np.testing.assert_allclose(found, expected, atol=0.012 if wide else 0.06)
+
+
+def test_a_bias_far_larger_than_the_weights_fits_its_integers():
+    kernel, bias = np.float32([[1e-6, -1e-6], [1e-6, 2e-6]]), np.float32([2.0, 3.0])
+    function = tf.function(
+        lambda x: tf.matmul(x, kernel) + bias, input_signature=[tf.TensorSpec([1, 2], name="x")]
+    )
+    x = np.float32([[-1e-3, 1e-3]])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    converter.optimizations, converter.representative_dataset = DEFAULT, lambda: iter([{"x": x}])
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    np.testing.assert_allclose(_of(run, x), bias[None], atol=0.01)

@@ -208,7 +208,7 @@ def of_saved_signatures(folder: Any, names: Sequence[str] | None = None) -> list
 
     Raises:
       OSError: when nothing was saved in the folder.
-      ValueError: for a signature that is not there.
+      ValueError: for a signature that is not there, and when there are none.
     """
     if names is None or not list(names):
         # The file of a model has what it predicts.
@@ -222,6 +222,8 @@ def of_saved_signatures(folder: Any, names: Sequence[str] | None = None) -> list
         model = public_face().keras.models.load_model(folder, compile=False)
         if model._saved_signatures():
             return [of_model(model)]
+    if not names:
+        raise ValueError(f"Only support at least one signature key. {folder} has none.")
     signatures = load_as_saved(folder).signatures
     for name in names:
         if name not in signatures:

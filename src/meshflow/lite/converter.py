@@ -222,12 +222,12 @@ class TFLiteConverter:
             )
         samples = data if self.optimizations and "float16" not in types else None
         ends = [as_dtype(t) for t in (self.inference_input_type, self.inference_output_type)]
-        for name, kind in zip(("inference_input_type", "inference_output_type"), ends, strict=True):
-            integers = ("int16",) if wide else ("int8", "uint8")
-            allowed = ("float32",) if samples is None else ("float32", *integers)
-            if kind.name not in allowed:
-                why = "" if samples is not None else " without full integer quantization"
-                raise ValueError(f"The {name} must be in {list(allowed)}{why}, got {kind.name}.")
+        integers = [] if samples is None else ["tf.int16"] if wide else ["tf.int8", "tf.uint8"]
+        if any(f"tf.{kind.name}" not in ["tf.float32", *integers] for kind in ends):
+            allowed = f"in {['tf.float32', *integers]}" if integers else "tf.float32"
+            raise ValueError(
+                f"The inference_input_type and inference_output_type must be {allowed}."
+            )
         first, second = (np.dtype(k.name) for k in ends)
         return samples, (first, second), strict, WORDS if wide else BYTES
 

@@ -14,19 +14,24 @@ _LEAST = 1024
 _VERSIONS = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 12}
 
 
-def by_channel(data: np.ndarray, dimension: int | None) -> tuple[np.ndarray, Quantization]:
+def by_channel(
+    data: np.ndarray, dimension: int | None, least: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, Quantization]:
     """Numbers as int8, symmetric around 0.
 
     Args:
       data: the numbers.
       dimension: that of which each index gets a scale of its own; None for one scale.
+      least: what the scales are at least, one for each index or one for all.
 
     Returns:
       (integers, how they stand for the numbers).
     """
     axes = tuple(i for i in range(data.ndim) if i != dimension)
     largest = np.abs(data).max(axes, keepdims=True)
-    scales = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
+    scales = np.where(largest > 0, largest / 127, 1.0)
+    shape = [-1 if i == dimension else 1 for i in range(data.ndim)]
+    scales = np.maximum(scales, np.asarray(least).reshape(shape)).astype(np.float32)
     integers = np.clip(np.round(data / scales), -127, 127).astype(np.int8)
     flat = scales.reshape(-1)
     return integers, Quantization(flat, np.zeros(flat.size, np.int64), dimension or 0)

@@ -252,6 +252,10 @@ def __getattr__(name: str) -> Any:
         from meshflow.legacy.compat import saved_models  # noqa: PLC0415 - it needs an optional package
 
         return saved_models
+    if name == "lite":
+        from meshflow.legacy.compat import lite  # noqa: PLC0415 - it stands beside this package
+
+        return lite
     if name in _EVENTS:
         return getattr(_protos, name)
     if name in ("io", "python_io"):
