@@ -24,6 +24,7 @@ from meshflow.lite.integers import BYTES, WORDS, Integers, quantize, with_intege
 from meshflow.lite.models import model_of
 from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
 from meshflow.lite.quantizing import float16_weights, int8_weights
+from meshflow.lite.trained import take_ranges
 
 __all__ = ["TFLiteConverter"]
 
@@ -40,7 +41,8 @@ class TFLiteConverter:
     Attributes:
       optimizations: `[tf.lite.Optimize.DEFAULT]` for weights of 8 bits; with a `representative_dataset`
         activations of 8 bits, too; with `target_spec.supported_types = [tf.float16]` weights of 16 bits.
-      representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`.
+      representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`. Models that round
+        their activations themselves (`tf.quantization.fake_quant_with_min_max_vars`) need none.
       target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is
         warned of when anything is left to be computed with floats.
       inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8; of models
@@ -175,13 +177,21 @@ class TFLiteConverter:
           ValueError: for settings that contradict each other.
           ImportError: without the extra `lite`.
         """
-        samples, integers, strict, kind = self._settings()
+        samples, strict, kind = self._settings()
         signatures = self._signatures()
         if not self.experimental_enable_resource_variables:
             _refuse_writes(signatures)
         graph = model_of(signatures)
-        if samples is not None:
-            found = ranges(graph, samples)
+        half = "float16" in self._types()
+        trained = take_ranges(graph, kind) if self.optimizations and not half else {}
+        quantized = samples is not None or bool(trained)
+        if self.representative_dataset is None and not trained and (strict or "int8" in self._types()):  # fmt: skip
+            raise ValueError(
+                "representative_dataset is required when specifying operators on integers or INT8 supported types."
+            )
+        ends = self._ends(quantized, kind)
+        if quantized:
+            found = ({} if samples is None else ranges(graph, samples)) | trained
             left = quantize(graph, found, kind)
             if strict and left:
                 # TensorFlow's converter leaves them, too, whatever its documentation says.
@@ -191,28 +201,24 @@ class TFLiteConverter:
                     stacklevel=2,
                 )
             int8_weights(graph)
-            with_integer_ends(graph, found, *integers, kind)
+            with_integer_ends(graph, found, *ends, kind)
         elif self.optimizations:
-            types = [as_dtype(t).name for t in self.target_spec.supported_types]
-            (float16_weights if "float16" in types else int8_weights)(graph)
+            (float16_weights if half else int8_weights)(graph)
         return written(graph)
 
-    def _settings(self) -> tuple[Callable[[], Any] | None, tuple[Any, Any], bool, Integers]:
-        """(samples or None, dtypes of inputs and outputs, whether all must be integers, which)."""
+    def _types(self) -> list[str]:
+        return [as_dtype(t).name for t in self.target_spec.supported_types]
+
+    def _settings(self) -> tuple[Callable[[], Any] | None, bool, Integers]:
+        """(samples or None, whether all must be integers, which)."""
         ops = set(self.target_spec.supported_ops)
         wide = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 in ops
         whole = wide or OpsSet.TFLITE_BUILTINS_INT8 in ops
         strict = whole and OpsSet.TFLITE_BUILTINS not in ops
-        data = self.representative_dataset
-        types = [as_dtype(t).name for t in self.target_spec.supported_types]
-        known = {"float16", "float32", "int8"}
-        if set(types) - known:
+        data, known = self.representative_dataset, {"float16", "float32", "int8"}
+        if set(self._types()) - known:
             raise ValueError(
-                f"target_spec.supported_types: expected some of {sorted(known)}, got {types}."
-            )
-        if data is None and (strict or "int8" in types):
-            raise ValueError(
-                "representative_dataset is required when specifying operators on integers or INT8 supported types."
+                f"target_spec.supported_types: expected some of {sorted(known)}, got {self._types()}."
             )
         if isinstance(data, RepresentativeDataset):
             data = data.input_gen
@@ -220,16 +226,18 @@ class TFLiteConverter:
             raise TypeError(
                 f"representative_dataset must be a function that gives an iterable of samples, got {data!r}."
             )
-        samples = data if self.optimizations and "float16" not in types else None
-        ends = [as_dtype(t) for t in (self.inference_input_type, self.inference_output_type)]
-        integers = [] if samples is None else ["tf.int16"] if wide else ["tf.int8", "tf.uint8"]
-        if any(f"tf.{kind.name}" not in ["tf.float32", *integers] for kind in ends):
-            allowed = f"in {['tf.float32', *integers]}" if integers else "tf.float32"
-            raise ValueError(
-                f"The inference_input_type and inference_output_type must be {allowed}."
-            )
-        first, second = (np.dtype(k.name) for k in ends)
-        return samples, (first, second), strict, WORDS if wide else BYTES
+        samples = data if self.optimizations and "float16" not in self._types() else None
+        return samples, strict, WORDS if wide else BYTES
+
+    def _ends(self, quantized: bool, kind: Integers) -> tuple[np.dtype, np.dtype]:
+        """The dtypes of inputs and outputs."""
+        first, second = (as_dtype(t).name for t in (self.inference_input_type, self.inference_output_type))  # fmt: skip
+        integers = ["int16"] if kind is WORDS else ["int8", "uint8"]
+        allowed = [f"tf.{name}" for name in ("float32", *(integers if quantized else ()))]
+        if not {f"tf.{first}", f"tf.{second}"} <= set(allowed):
+            which = f"in {allowed}" if quantized else "tf.float32"
+            raise ValueError(f"The inference_input_type and inference_output_type must be {which}.")
+        return np.dtype(first), np.dtype(second)
 
 
 def _of_functions(functions: Sequence[Any]) -> list[Deployable]:

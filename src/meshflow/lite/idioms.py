@@ -266,6 +266,52 @@ def _normal(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("random_standard_normal", [], [], {}) if drawn else None
 
 
+def _fake_quant(makers: Makers, equation: Equation) -> Equation | None:
+    """Numbers rounded to the steps of a range, and held in it."""
+    value, step = _constant_operand(equation, "mul")
+    if value is None or not step or step <= 0:
+        return None
+    value, _ = _past(makers, value, "add")
+    floor = makers.by(value, "floor")
+    value, half = _past(makers, floor.inputs[0], "add") if floor else (value, 0.0)
+    value, divisor = _past(makers, value, "div")
+    value, low = _past(makers, value, "sub")
+    inside, bounds = value, {}
+    for name in ("min", "max"):
+        made = makers.by(inside, name)
+        parts = with_constant(made) if made else None
+        found = number_of(parts[1]) if parts else None
+        if parts is None or found is None:
+            return None
+        inside, bounds[name] = parts[0], found
+    if (
+        floor is None
+        or half != 0.5
+        or divisor != step
+        or not math.isclose(low, bounds["max"], abs_tol=1e-9)
+    ):
+        return None
+    count = (bounds["min"] - low) / step
+    bits = math.ceil(math.log2(count + 1)) if count > 0 else 0
+    narrow = round(2**bits - 1 - count)
+    if narrow not in (0, 1) or not 2 <= bits <= 16:
+        return None
+    about = {"low": low, "high": bounds["min"], "bits": bits, "narrow": bool(narrow)}
+    return Equation("fake_quant", [inside], [], about)
+
+
+def _constant_operand(equation: Equation, name: str) -> tuple[Value | None, float | None]:
+    parts = with_constant(equation) if equation.name == name else None
+    return (None, None) if parts is None else (parts[0], number_of(parts[1]))
+
+
+def _past(makers: Makers, value: Value, name: str) -> tuple[Value, float]:
+    """The operand and the number of an equation, which is left out where it says nothing."""
+    made = makers.by(value, name)
+    source, number = _constant_operand(made, name) if made else (None, None)
+    return (value, 0.0) if source is None or number is None else (source, number)
+
+
 def _is_near(value: Value, number: float) -> bool:
     found = number_of(value)
     return found is not None and math.isclose(found, number, rel_tol=1e-5)
@@ -561,6 +607,6 @@ def _turned_sums(makers: Makers, equation: Equation) -> Equation | None:
 
 
 _FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
-    _wrapped, _greatest, _one_hot, _resized, _nearest, _blocks, _mirrored, _floor_mod, _floor_div, _l2_normalized, _inverse_root, _exclusive,
+    _fake_quant, _wrapped, _greatest, _one_hot, _resized, _nearest, _blocks, _mirrored, _floor_mod, _floor_div, _l2_normalized, _inverse_root, _exclusive,
     _turned_sums, _descending, _ascending,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from meshflow.lite.fusing import CHANNELS
 from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
 from meshflow.lite.quantizing import by_channel
 
-__all__ = ["BYTES", "WORDS", "Integers", "quantize", "with_integer_ends"]
+__all__ = ["BYTES", "MOVING", "WORDS", "Integers", "quantize", "with_integer_ends"]
 
 _INT8 = np.dtype(np.int8)
 
@@ -85,7 +85,7 @@ WORDS = Integers(
 _PLACES = {**dict.fromkeys(CHANNELS, (0, 1, 2)), "TRANSPOSE_CONV": (2, 1, 3)}
 _CHANNELS = {**CHANNELS, "TRANSPOSE_CONV": 0}
 # Their results have the scale of their operands; the places of these operands, None for all.
-_MOVING: dict[str, tuple[int, ...] | None] = {
+MOVING: dict[str, tuple[int, ...] | None] = {
     "MAX_POOL_2D": (0,), "AVERAGE_POOL_2D": (0,), "RESHAPE": (0,), "TRANSPOSE": (0,), "STRIDED_SLICE": (0,),
     "SLICE": (0,), "PAD": (0,), "PADV2": (0,), "SPLIT_V": (0,), "GATHER": (0,), "REDUCE_MAX": (0,),
     "REDUCE_MIN": (0,), "BROADCAST_TO": (0,), "CONCATENATION": None, "PACK": None, "MAXIMUM": None, "MINIMUM": None,
@@ -165,7 +165,7 @@ class _Quantizer:
         if operator.code in _PLACES:
             source = operator.inputs[_PLACES[operator.code][0]]
             return [] if source is None else [source]
-        places = _MOVING.get(operator.code)
+        places = MOVING.get(operator.code)
         inputs = operator.inputs if places is None else [operator.inputs[i] for i in places]
         return [t for t in inputs if t is not None and t.dtype == np.float32]
 
@@ -182,7 +182,7 @@ class _Quantizer:
                 weights, bias = _weights_of(operator)
                 fits = weights is not None and weights.data is not None
                 fits = fits and (bias is None or bias.data is not None)
-            elif operator.code in _MOVING or operator.code in _READING:
+            elif operator.code in MOVING or operator.code in _READING:
                 # Moving floats costs less than converting them.
                 fits = all(t in made or t.data is not None for t in operands)
             else:
@@ -215,7 +215,7 @@ class _Quantizer:
                 continue
             tensors = [*self._operands(operator), *_results(operator)]
             everything |= dict.fromkeys(tensors)
-            if operator.code in _MOVING:
+            if operator.code in MOVING:
                 first = self._root(tensors[0])
                 for tensor in tensors[1:]:
                     root = self._root(tensor)

@@ -69,6 +69,13 @@ def _l2_normalization(l: Lowering, e: Equation) -> Tensor:
     return l.emit("L2_NORMALIZATION", [value], value.shape, value.dtype, "L2NormOptions")
 
 
+@lowers("fake_quant")
+def _fake_quant(l: Lowering, e: Equation) -> Tensor:
+    p, value = e.params, l.full(e.inputs[0])
+    about = {"min": p["low"], "max": p["high"], "numBits": p["bits"], "narrowRange": p["narrow"]}
+    return l.emit("FAKE_QUANT", [value], value.shape, value.dtype, "FakeQuantOptions", **about)
+
+
 @lowers("tile")
 def _tile(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])

@@ -29,12 +29,32 @@ def by_channel(
     """
     axes = tuple(i for i in range(data.ndim) if i != dimension)
     largest = np.abs(data).max(axes, keepdims=True)
-    scales = np.where(largest > 0, largest / 127, 1.0)
+    scales = np.where(largest > 0, largest / _greatest_steps(data, largest, axes), 1.0)
     shape = [-1 if i == dimension else 1 for i in range(data.ndim)]
     scales = np.maximum(scales, np.asarray(least).reshape(shape)).astype(np.float32)
     integers = np.clip(np.round(data / scales), -127, 127).astype(np.int8)
     flat = scales.reshape(-1)
     return integers, Quantization(flat, np.zeros(flat.size, np.int64), dimension or 0)
+
+
+def _greatest_steps(data: np.ndarray, largest: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """How many steps the largest number has: 127, or fewer where training has rounded all numbers to so many."""
+    rows = np.moveaxis(data, axes, range(-len(axes), 0)).reshape(largest.size, -1)
+    ratios = rows / np.where(largest > 0, largest, 1.0).reshape(-1, 1)
+    found = np.full(largest.size, 127.0)
+    if rows.shape[1] < 8:
+        return found.reshape(largest.shape)
+    counts = np.arange(1, 128)
+    # Most numbers are ruled out by a few of them.
+    some = ratios[:, :: max(rows.shape[1] // 32, 1), None] * counts
+    fits = (np.abs(some - np.round(some)) < 1e-3).all(1)
+    for row in np.flatnonzero(fits.any(1)):
+        for count in counts[fits[row]]:
+            steps = ratios[row] * count
+            if (np.abs(steps - np.round(steps)) < 1e-3).all():
+                found[row] = count
+                break
+    return found.reshape(largest.shape)
 
 
 def int8_weights(graph: Graph) -> None:
