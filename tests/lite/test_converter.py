@@ -116,7 +116,7 @@ def _prelu(x):
 OPERATORS = {
     "ELU": tf.nn.elu,
     "LEAKY_RELU": tf.nn.leaky_relu,
-    "HARD_SWISH": lambda x: x * (tf.nn.relu6(x + 3) * (1 / 6)),
+    "HARD_SWISH": lambda x: _hard_swish(x),
     "PRELU": _prelu,
     "LOG_SOFTMAX": tf.nn.log_softmax,
     "BATCH_MATMUL": lambda x: tf.matmul(x[..., None], x[:, None] * tf.ones([8, 1]), transpose_a=True, transpose_b=True),
@@ -135,6 +135,10 @@ def test_what_litert_has_an_operator_for_is_that_operator(name):
         assert codes == [name]
     run = tf.lite.Interpreter(model_content=content).get_signature_runner()
     np.testing.assert_allclose(_of(run, x), function(tf.constant(x)), atol=2e-6)
+
+
+def _hard_swish(x):
+    return x * (tf.nn.relu6(x + 3) * (1 / 6))
 
 
 _TABLE = np.arange(32.0, dtype=np.float32).reshape(8, 4)
@@ -176,6 +180,9 @@ ALONE = {
     "RIGHT_SHIFT": (lambda x: tf.bitwise.right_shift(x, 1), _LINE, _WHOLE),
     "SCATTER_ND": (lambda i: tf.scatter_nd(i, _TABLE[:3], [8, 4]), [3, 1], _WHOLE),
     "SCATTER_ND ADD": (lambda i: tf.tensor_scatter_nd_add(_TABLE, i, _TABLE[:3]), [3, 1], _WHOLE),
+    "HARD_SWISH MEAN HARD_SWISH RESHAPE": (
+        lambda x: tf.squeeze(_hard_swish(tf.reduce_mean(_hard_swish(x), [1, 2], keepdims=True)), [1, 2]), _IMAGE, tf.float32,
+    ),
     "SHAPE FILL ATAN2": (tf.atan, _LINE, tf.float32),
 }  # fmt: skip
 

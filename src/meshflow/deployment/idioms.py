@@ -238,18 +238,23 @@ def _leaky(makers: Makers, equation: Equation) -> Equation | None:
 
 def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
     """x * min(max(x + 3, 0), 6) / 6, however it is multiplied."""
+    if equation.name not in ("mul", "div"):
+        return None
     factors: list[Value] = []
     scale = 1.0
     waiting = [equation]
     while waiting:
         product = waiting.pop()
+        scaled = any(number_of(v) for v in product.inputs)
         for place, value in enumerate(product.inputs):
             number, inner = number_of(value), makers.by(value, "mul", "div")
+            # A product of no numbers may be the operand itself.
+            inside = inner is not None and (scaled or any(number_of(v) for v in inner.inputs))
             if number:
                 scale *= 1 / number if product.name == "div" and place else number
             elif product.name == "div" and place:
                 return None
-            elif inner is not None and len(factors) + len(waiting) < 2:
+            elif inner is not None and inside and len(factors) + len(waiting) < 2:
                 waiting.append(inner)
             else:
                 factors.append(value)

@@ -48,7 +48,7 @@ def _one(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
     if first is None or first.code == o.code or first.code not in bounds:
         return False
     for operator in (o, first):
-        data = operator.inputs[1] and operator.inputs[1].data
+        data = None if operator.inputs[1] is None else operator.inputs[1].data
         if data is None or data.dtype != np.float32 or not (data == bounds[operator.code]).all():
             return False
     o.code, o.inputs, o.options = "RELU_N1_TO_1", list(first.inputs[:1]), {}

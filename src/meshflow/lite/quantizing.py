@@ -46,9 +46,9 @@ def _greatest_steps(data: np.ndarray, largest: np.ndarray, axes: tuple[int, ...]
         return found.reshape(largest.shape)
     counts = np.arange(1, 128)
     # Most numbers are ruled out by a few of them.
-    some = ratios[:, :: max(rows.shape[1] // 32, 1), None] * counts
-    fits = (np.abs(some - np.round(some)) < 1e-3).all(1)
-    for row in np.flatnonzero(fits.any(1)):
+    some: np.ndarray = ratios[:, :: max(rows.shape[1] // 32, 1), None] * counts
+    fits: np.ndarray = np.all(np.abs(some - np.round(some)) < 1e-3, axis=1)
+    for row in np.flatnonzero(np.any(fits, axis=1)):
         for count in counts[fits[row]]:
             steps = ratios[row] * count
             if (np.abs(steps - np.round(steps)) < 1e-3).all():

@@ -31,7 +31,7 @@ constants = SimpleNamespace(
 )  # fmt: skip
 
 
-class TFLiteConverter(tf.lite.TFLiteConverter):  # type: ignore[misc, name-defined]
+class TFLiteConverter(tf.lite.TFLiteConverter):
     """Converts a saved model, the file of a Keras model, or a frozen graph.
 
     Attributes:
