@@ -6,14 +6,17 @@ What other runtimes compute is written from this list, by tables of one function
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table of ops
 from meshflow.deployment.stablehlo import jaxpr_of
 from meshflow.environment.jax_internals import jex_core
+from meshflow.kernels.composite_primitives import composites
 
 __all__ = ["ELEMENTWISE", "Equation", "Program", "Value", "flattened", "without_unused"]
 
@@ -98,6 +101,8 @@ _CALLS = frozenset(
         "custom_vjp_call",
     ]
 )
+# Of the primitives that stand for several equations, those that other runtimes have.
+_WHOLE = frozenset({"max_windows"})
 # Folding may not make constants larger than the program.
 _MOST_FOLDED = 1 << 26
 
@@ -161,13 +166,16 @@ def flattened(closed: Any, constants: Sequence[Any] = ()) -> Program:
 
     Args:
       closed: the jaxpr.
-      constants: arrays that its last inputs are, such as weights.
+      constants: arrays that its last inputs are, such as weights; None for those that stay inputs.
     """
     jaxpr = closed.jaxpr
-    free = len(jaxpr.invars) - len(constants)
-    inputs = [Value(tuple(v.aval.shape), v.aval.dtype) for v in jaxpr.invars[:free]]
-    known = [_constant(np.asarray(c)) for c in constants]
-    return _program(jaxpr, closed.consts, [*inputs, *known], inputs)
+    known = [*[None] * (len(jaxpr.invars) - len(constants)), *constants]
+    given = [
+        Value(tuple(v.aval.shape), v.aval.dtype) if c is None else _constant(np.asarray(c))
+        for v, c in zip(jaxpr.invars, known, strict=True)
+    ]
+    inputs = [v for v, c in zip(given, known, strict=True) if c is None]
+    return _program(jaxpr, closed.consts, given, inputs)
 
 
 def without_unused(program: Program) -> Program:
@@ -253,6 +261,10 @@ class _Flat:
             return self.run(body.jaxpr, body.consts, inputs, scope)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, inputs, scope)]
+        if eqn.primitive in composites and name not in _WHOLE:
+            composite = functools.partial(composites[eqn.primitive], **eqn.params)
+            body = jax.make_jaxpr(composite)(*(v.aval for v in eqn.invars))
+            return self.run(body.jaxpr, body.consts, inputs, scope)
         if name == "broadcast_in_dim":
             return [self._broadcast(eqn, inputs, scope)]
         if name == "iota":

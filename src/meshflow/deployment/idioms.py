@@ -7,7 +7,7 @@ them; what nothing reads any more goes afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,26 @@ from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.deployment.equations import Equation, Program, Value, without_unused
 from meshflow.deployment.gathering import as_slice
 
-__all__ = ["with_idioms"]
+__all__ = ["Makers", "number_of", "with_constant", "with_idioms"]
 
 
-def with_idioms(program: Program) -> Program:
-    """The program with idioms as one equation each; a program that has none is as before."""
-    for finder in _FINDERS:
+def with_idioms(
+    program: Program, finders: Sequence[Callable[[Makers, Equation], Equation | None]] = ()
+) -> Program:
+    """The program with idioms as one equation each; a program that has none is as before.
+
+    Args:
+      program: the program.
+      finders: of idioms; default those that every runtime has.
+    """
+    for finder in finders or _FINDERS:
         program = _found(program, finder)
     for equation in program.equations:
         for name, inner in equation.params.items():
             if isinstance(inner, Program):
-                equation.params[name] = with_idioms(inner)
+                equation.params[name] = with_idioms(inner, finders)
             elif name == "programs":
-                equation.params[name] = [with_idioms(p) for p in inner]
+                equation.params[name] = [with_idioms(p, finders) for p in inner]
     return program
 
 
@@ -44,10 +51,19 @@ def _found(program: Program, finder: Callable[[Makers, Equation], Equation | Non
 
 
 class Makers:
-    """Which equation makes each value of a program."""
+    """Which equation makes each value of a program, and which read it."""
 
     def __init__(self, program: Program) -> None:
         self.made = {v: e for e in program.equations for v in e.outputs}
+        self.results = {v.least for v in program.outputs}
+        self._readers: dict[Value, list[Equation]] = {}
+        for equation in program.equations:
+            for value in dict.fromkeys(v.least for v in equation.inputs):
+                self._readers.setdefault(value, []).append(equation)
+
+    def readers(self, value: Value) -> list[Equation]:
+        """The equations that read a value."""
+        return self._readers.get(value.least, [])
 
     def by(self, value: Value, *names: str) -> Equation | None:
         """The equation that makes a value, if it is one of these."""
@@ -60,7 +76,7 @@ def _sliced(makers: Makers, equation: Equation) -> Equation | None:
     return as_slice(equation)
 
 
-def _scalar(value: Value) -> float | None:
+def number_of(value: Value) -> float | None:
     """The number that a constant repeats."""
     known = value.constant
     if known is None or not known.size or not (known == known.flat[0]).all():
@@ -69,11 +85,11 @@ def _scalar(value: Value) -> float | None:
 
 
 def _near(value: Value, number: float) -> bool:
-    found = _scalar(value)
+    found = number_of(value)
     return found is not None and math.isclose(found, number, rel_tol=1e-5)
 
 
-def _with_constant(equation: Equation) -> tuple[Value, Value] | None:
+def with_constant(equation: Equation) -> tuple[Value, Value] | None:
     """The operand and the constant of an equation of two."""
     one, other = equation.inputs
     if other.constant is not None:
@@ -105,11 +121,13 @@ def _mean(makers: Makers, equation: Equation) -> Equation | None:
     if equation.name not in ("div", "mul"):
         return None
     total = makers.by(equation.inputs[0], "reduce_sum")
-    number = _scalar(equation.inputs[1])
-    if total is None or not number or total.outputs[0].dtype.kind != "f":
+    number = number_of(equation.inputs[1])
+    if total is None or total.outputs[0].dtype.kind != "f":
         return None
     sizes = [total.inputs[0].shape[a] for a in total.params["axes"]]
-    if not all(isinstance(d, int) for d in sizes):
+    if equation.name == "div" and _is_size(makers, equation.inputs[1], math.prod(sizes)):
+        return Equation("reduce_mean", total.inputs, [], dict(total.params))
+    if not number or not all(isinstance(d, int) for d in sizes):
         return None
     count = float(math.prod(sizes))
     if not math.isclose(number if equation.name == "div" else 1 / number, count, rel_tol=1e-6):
@@ -117,6 +135,13 @@ def _mean(makers: Makers, equation: Equation) -> Equation | None:
     if equation.outputs[0].shape != total.outputs[0].shape:
         return None
     return Equation("reduce_mean", total.inputs, [], dict(total.params))
+
+
+def _is_size(makers: Makers, value: Value, size: Any) -> bool:
+    """Whether a value is a size that varies."""
+    number = makers.by(value, "convert_element_type")
+    known = makers.by(number.inputs[0], "dim_as_value") if number else None
+    return known is not None and not isinstance(size, int) and known.params["dim"] == size
 
 
 def _softmax(makers: Makers, equation: Equation) -> Equation | None:
@@ -168,11 +193,11 @@ def _clipped(makers: Makers, equation: Equation) -> Equation | None:
         return None
     which, otherwise, chosen = equation.inputs
     test = makers.by(which, "le", "lt", "ge", "gt")
-    bound = None if test is None else _scalar(test.inputs[1])
+    bound = None if test is None else number_of(test.inputs[1])
     if test is None or bound is None:
         return None
     for value, limit, below in ((chosen, otherwise, ("le", "lt")), (otherwise, chosen, ("ge", "gt"))):  # fmt: skip
-        if test.inputs[0].least is value.least and _scalar(limit) == bound:
+        if test.inputs[0].least is value.least and number_of(limit) == bound:
             return Equation("min" if test.name in below else "max", [value, limit], [], {})
     return None
 
@@ -195,7 +220,7 @@ def _elu(makers: Makers, equation: Equation) -> Equation | None:
         return None
     source, exponent = parts[0].least, power.inputs[0]
     negative = makers.by(exponent, "min")
-    bound = _with_constant(negative) if negative else None
+    bound = with_constant(negative) if negative else None
     if bound is not None and _near(bound[1], 0):
         exponent = bound[0]
     return Equation("elu", [parts[0]], [], {}) if exponent.least is source else None
@@ -204,10 +229,10 @@ def _elu(makers: Makers, equation: Equation) -> Equation | None:
 def _leaky(makers: Makers, equation: Equation) -> Equation | None:
     parts = _positive_or(makers, equation)
     product = makers.by(parts[1], "mul") if parts else None
-    scaled = _with_constant(product) if product else None
+    scaled = with_constant(product) if product else None
     if parts is None or scaled is None or scaled[0].least is not parts[0].least:
         return None
-    slope = _scalar(scaled[1])
+    slope = number_of(scaled[1])
     if slope is None or parts[0].dtype.kind != "f":
         return None
     return Equation("leaky_relu", [parts[0]], [], {"alpha": slope})
@@ -215,18 +240,23 @@ def _leaky(makers: Makers, equation: Equation) -> Equation | None:
 
 def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
     """x * min(max(x + 3, 0), 6) / 6, however it is multiplied."""
+    if equation.name not in ("mul", "div"):
+        return None
     factors: list[Value] = []
     scale = 1.0
     waiting = [equation]
     while waiting:
         product = waiting.pop()
+        scaled = any(number_of(v) for v in product.inputs)
         for place, value in enumerate(product.inputs):
-            number, inner = _scalar(value), makers.by(value, "mul", "div")
+            number, inner = number_of(value), makers.by(value, "mul", "div")
+            # A product of no numbers may be the operand itself.
+            inside = inner is not None and (scaled or any(number_of(v) for v in inner.inputs))
             if number:
                 scale *= 1 / number if product.name == "div" and place else number
             elif product.name == "div" and place:
                 return None
-            elif inner is not None and len(factors) + len(waiting) < 2:
+            elif inner is not None and inside and len(factors) + len(waiting) < 2:
                 waiting.append(inner)
             else:
                 factors.append(value)
@@ -242,11 +272,22 @@ def _is_hard_gate(makers: Makers, gate: Value, source: Value) -> bool:
     """Whether a value is min(max(x + 3, 0), 6)."""
     for name, number in (("min", 6), ("max", 0), ("add", 3)):
         made = makers.by(gate, name)
-        parts = _with_constant(made) if made else None
+        parts = with_constant(made) if made else None
         if parts is None or not _near(parts[1], number):
             return False
         gate = parts[0]
     return gate.least is source.least
+
+
+def _magnitude(makers: Makers, equation: Equation) -> Equation | None:
+    """A number times its sign."""
+    if equation.name != "mul" or equation.outputs[0].dtype.kind != "f":
+        return None
+    for value, factor in (equation.inputs, equation.inputs[::-1]):
+        sign = makers.by(factor, "sign")
+        if sign is not None and sign.inputs[0].least is value.least:
+            return Equation("abs", [value], [], {})
+    return None
 
 
 def _squared(makers: Makers, equation: Equation) -> Equation | None:
@@ -265,14 +306,14 @@ def _gelu(makers: Makers, equation: Equation) -> Equation | None:
         return None
     for half, gate in (equation.inputs, equation.inputs[::-1]):
         product = makers.by(half, "mul")
-        scaled = _with_constant(product) if product else None
+        scaled = with_constant(product) if product else None
         if scaled is not None and _near(scaled[1], 0.5):
             source = scaled[0]
             if _is_exact_gate(makers, gate, source):
                 return Equation("gelu", [source], [], {"approximate": False})
         # x * (0.5 * (1 + tanh(...)))
         product = makers.by(gate, "mul")
-        scaled = _with_constant(product) if product else None
+        scaled = with_constant(product) if product else None
         if scaled is not None and _near(scaled[1], 0.5) and _is_tanh_gate(makers, scaled[0], half):
             return Equation("gelu", [half], [], {"approximate": True})
     return None
@@ -282,7 +323,7 @@ def _is_exact_gate(makers: Makers, gate: Value, source: Value) -> bool:
     """Whether a value is erfc(-x / sqrt(2))."""
     error = makers.by(gate, "erfc")
     product = makers.by(error.inputs[0], "mul") if error else None
-    scaled = _with_constant(product) if product else None
+    scaled = with_constant(product) if product else None
     if scaled is None or not _near(scaled[1], math.sqrt(0.5)):
         return False
     negated = makers.by(scaled[0], "neg")
@@ -292,17 +333,17 @@ def _is_exact_gate(makers: Makers, gate: Value, source: Value) -> bool:
 def _is_tanh_gate(makers: Makers, gate: Value, source: Value) -> bool:
     """Whether a value is 1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
     total = makers.by(gate, "add")
-    one = _with_constant(total) if total else None
+    one = with_constant(total) if total else None
     bent = makers.by(one[0], "tanh") if one and _near(one[1], 1) else None
     product = makers.by(bent.inputs[0], "mul") if bent else None
-    scaled = _with_constant(product) if product else None
+    scaled = with_constant(product) if product else None
     if scaled is None or not _near(scaled[1], math.sqrt(2 / math.pi)):
         return False
     total = makers.by(scaled[0], "add")
     if total is None or total.inputs[0].least is not source.least:
         return False
     product = makers.by(total.inputs[1], "mul")
-    scaled = _with_constant(product) if product else None
+    scaled = with_constant(product) if product else None
     cube = makers.by(scaled[0], "integer_pow") if scaled and _near(scaled[1], 0.044715) else None
     return cube is not None and cube.params["y"] == 3 and cube.inputs[0].least is source.least
 
@@ -389,7 +430,7 @@ def _unpadded(makers: Makers, kind: str, source: Value) -> tuple[Value, Any]:
     pad = makers.by(source, "pad")
     if pad is not None:
         config = [tuple(map(as_size, p)) for p in pad.params["padding_config"]]
-        value = _scalar(pad.inputs[1])
+        value = number_of(pad.inputs[1])
         neutral = 0.0 if kind == "sum" else -math.inf
         wider = all(is_symbolic_dim(n) or n >= 0 for p in config for n in p[:2])
         if value == neutral and wider and not any(p[2] for p in config):
@@ -446,5 +487,5 @@ def _counts(pool: Equation) -> np.ndarray | None:
 
 
 _FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
-    _sliced, _squared, _clipped, _kept, _mean, _softmax, _log_softmax, _gelu, _elu, _leaky, _hard_swish, _reduced, _windows, _average,
+    _sliced, _magnitude, _squared, _clipped, _kept, _mean, _softmax, _log_softmax, _gelu, _elu, _leaky, _hard_swish, _reduced, _windows, _average,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "of_jax_function",
     "of_model",
     "of_saved_model",
+    "of_saved_signatures",
 ]
 
 
@@ -40,18 +42,49 @@ class Deployable:
 
     Attributes:
       name: of its signature.
-      program: what it computes.
+      traced: the function.
       inputs, outputs: names, in the order of the program's.
       specs: of the inputs, None for sizes that vary.
       order: of a model's outputs, which are sorted by name, the places in the order in which it gives them.
     """
 
     name: str
-    program: Program
+    traced: Traced
     inputs: list[str]
     outputs: list[str]
     specs: list[TensorSpec]
     order: Sequence[int] = ()
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What it computes of its inputs alone.
+
+        Raises:
+          UnimplementedError: when it writes variables.
+        """
+        if self.traced.writes:
+            names = ", ".join(sorted(v.name for v in self.traced.writes))
+            raise UnimplementedError(
+                f"{self.traced.name} writes the variables {names}: only functions of their inputs can be converted."
+            )
+        return self.with_variables(())[0]
+
+    def with_variables(self, variables: Sequence[Any]) -> tuple[Program, list[Any], list[Any]]:
+        """What it computes of its inputs and of some variables; the others are constants.
+
+        Args:
+          variables: among them those that it writes.
+
+        Returns:
+          (a program, the variables that are its inputs after the arguments, those whose new values are its results
+          after the others).
+        """
+        kept = {id(v) for v in variables}
+        captures = self.traced.captures
+        values = zip(captures, self.traced.captured_tensors(), strict=True)
+        known = [None if id(c) in kept else np.asarray(t._value) for c, t in values]
+        program = with_idioms(flattened(self.traced.closed, known))
+        return program, [c for c in captures if id(c) in kept], self.traced.writes
 
 
 def of_model(model: Any, name: str = "serving_default") -> Deployable:
@@ -169,15 +202,41 @@ def of_saved_model(folder: Any, name: str = "serving_default") -> Deployable:
       OSError: when nothing was saved there.
       ValueError: for a signature that is not there.
     """
-    if name == "serving_default":
+    return of_saved_signatures(folder, [name])[0]
+
+
+def of_saved_signatures(folder: Any, names: Sequence[str] | None = None) -> list[Deployable]:
+    """What signatures of a saved model compute, on the same variables.
+
+    Args:
+      folder: as in `of_saved_model`.
+      names: of the signatures; default all.
+
+    Raises:
+      OSError: when nothing was saved in the folder.
+      ValueError: for a signature that is not there, and when there are none.
+    """
+    if names is None or not list(names):
+        # The file of a model has what it predicts.
+        names = (
+            ["serving_default"]
+            if os.path.isfile(folder)
+            else list(load_as_saved(folder).signatures)
+        )
+    if list(names) == ["serving_default"]:
         # A model of layers gives more than the functions that were saved of it.
         model = public_face().keras.models.load_model(folder, compile=False)
         if model._saved_signatures():
-            return of_model(model)
+            return [of_model(model)]
+    if not names:
+        raise ValueError(f"Only support at least one signature key. {folder} has none.")
     signatures = load_as_saved(folder).signatures
-    if name not in signatures:
-        raise ValueError(f"{folder} has no signature {name!r}, only {sorted(signatures)}.")
-    return of_concrete_function(signatures[name], name)
+    for name in names:
+        if name not in signatures:
+            raise ValueError(
+                f"Invalid signature key {name!r}: {folder} has no signature {name!r}, only {sorted(signatures)}."
+            )
+    return [of_concrete_function(signatures[name], name) for name in names]
 
 
 def of_anything(source: Any, name: str = "serving_default") -> Deployable:
@@ -216,14 +275,7 @@ def _deployable(name: str, traced: Traced, specs: list[TensorSpec]) -> Deployabl
             f"{traced.name} calls Python while it runs (py_function, print, a table, or an iterator), which no other "
             "runtime can."
         )
-    if traced.writes:
-        names = ", ".join(sorted(v.name for v in traced.writes))
-        raise UnimplementedError(
-            f"{traced.name} writes the variables {names}: only functions of their inputs can be converted."
-        )
-    with_values = [np.asarray(t._value) for t in traced.captured_tensors()]
-    program = with_idioms(flattened(traced.closed, with_values))
-    return Deployable(name, program, _input_names(specs), _output_names(traced), specs)
+    return Deployable(name, traced, _input_names(specs), _output_names(traced), specs)
 
 
 def _input_names(specs: list[TensorSpec]) -> list[str]:

@@ -28,7 +28,9 @@ def text(path: Any) -> str:
     path = path.numpy() if hasattr(path, "numpy") else path
     path = path.decode() if isinstance(path, bytes) else path
     if not isinstance(path, str):
-        raise errors.DtypeMismatchError(f"Expected a path: text, bytes or an os.PathLike object, got {path!r}.")
+        raise errors.DtypeMismatchError(
+            f"Expected a path: text, bytes or an os.PathLike object, got {path!r}."
+        )
     return path.removeprefix("file://")
 
 

@@ -116,11 +116,11 @@ def compatible(
       >>> import meshflow as tf
       >>> @tf.lite.experimental.authoring.compatible
       ... @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-      ... def ordered(x):
-      ...     return tf.sort(x)
-      >>> _ = ordered([2.0, 1.0])  # doctest: +SKIP
-      COMPATIBILITY ERROR: tf.lite: sort cannot be converted ...
-      >>> ordered.get_compatibility_log()  # doctest: +SKIP
+      ... def factorials(x):
+      ...     return tf.math.lgamma(x)
+      >>> _ = factorials([2.0, 1.0])  # doctest: +SKIP
+      COMPATIBILITY ERROR: tf.lite: lgamma cannot be converted ...
+      >>> factorials.get_compatibility_log()  # doctest: +SKIP
       ['COMPATIBILITY ERROR: ...']
     """
     unknown = sorted(set(kwargs) - {"raise_exception", "converter_allow_custom_ops"})

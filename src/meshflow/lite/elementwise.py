@@ -65,10 +65,18 @@ def _max(l: Lowering, e: Equation) -> Tensor:
 @lowers("and", "or", "xor")
 def _logical(l: Lowering, e: Equation) -> Tensor:
     one, other = map(l.least, e.inputs)
+    if one.dtype != np.bool_ and e.name == "xor":
+        return l.emit("BITWISE_XOR", [one, other], e.outputs[0].shape, one.dtype)
     if one.dtype != np.bool_:
         raise Refused(f"LiteRT's operators for it are for booleans, not for {one.dtype.name}")
     codes = {"and": "LOGICAL_AND", "or": "LOGICAL_OR", "xor": "NOT_EQUAL"}
     return l.binary(codes[e.name], one, other)
+
+
+@lowers("shift_right_arithmetic")
+def _shift(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    return l.emit("RIGHT_SHIFT", [one, other], e.outputs[0].shape, one.dtype)
 
 
 @lowers("not")
@@ -154,6 +162,32 @@ def _hyperbolic(l: Lowering, e: Equation) -> Tensor:
 @lowers("atan2")
 def _atan2(l: Lowering, e: Equation) -> Tensor:
     return l.emit("ATAN2", map(l.least, e.inputs), e.outputs[0].shape, np.float32, "ATan2Options")
+
+
+@lowers("atan", "asin", "acos")
+def _angle(l: Lowering, e: Equation) -> Tensor:
+    """The angle of a point: of its tangent, or on the unit circle."""
+    value = l.least(e.inputs[0])
+    one = _number(l, value, 1)
+    if e.name == "atan":
+        other = l.broadcast(l.reshape(one, (1,) * len(value.shape)), value.shape)
+    else:
+        other = l.unary("SQRT", l.binary("SUB", one, l.unary("SQUARE", value)))
+    point = [other, value] if e.name == "acos" else [value, other]
+    return l.emit("ATAN2", point, value.shape, np.float32, "ATan2Options")
+
+
+@lowers("asinh", "acosh", "atanh")
+def _area(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    one = _number(l, value, 1)
+    if e.name == "atanh":
+        ratio = l.binary("DIV", l.binary("ADD", one, value), l.binary("SUB", one, value))
+        return l.binary("MUL", l.unary("LOG", ratio), _number(l, value, 0.5))
+    size, square = l.unary("ABS", value), l.unary("SQUARE", value)
+    root = l.unary("SQRT", l.binary("ADD" if e.name == "asinh" else "SUB", square, one))
+    found = l.unary("LOG", l.binary("ADD", size, root))
+    return l.binary("MUL", l.unary("SIGN", value), found) if e.name == "asinh" else found
 
 
 @lowers("round")

@@ -14,16 +14,14 @@ __all__ = ["fuse"]
 # The dimension of the output channels in the weights.
 CHANNELS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 _ACTIVATIONS = {"RELU": 1, "RELU6": 3}
+_BROADCASTING = {"ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "BROADCAST_TO"}
 _ACTIVATED = {*CHANNELS, "ADD", "SUB", "MUL"}
 
 
 def fuse(graph: Graph) -> None:
     """Joins operators, in all subgraphs, as long as there are some to join."""
     for subgraph in graph.subgraphs:
-        while any(
-            _once(subgraph, rule)
-            for rule in (_six, _affine, _activation, _parametric, _reshaped, _turned)
-        ):
+        while any(_once(subgraph, rule) for rule in _RULES):
             subgraph.drop_unused()
 
 
@@ -40,6 +38,32 @@ def _six(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
     if first is None or first.code != "RELU" or not (o.inputs[1].data == 6).all():
         return False
     o.code, o.inputs, o.options = "RELU6", list(first.inputs), {}
+    return True
+
+
+def _one(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """Between -1 and 1 is an operator of its own."""
+    bounds = {"MINIMUM": 1, "MAXIMUM": -1}
+    first = makers.get(o.inputs[0]) if o.code in bounds else None
+    if first is None or first.code == o.code or first.code not in bounds:
+        return False
+    for operator in (o, first):
+        data = None if operator.inputs[1] is None else operator.inputs[1].data
+        if data is None or data.dtype != np.float32 or not (data == bounds[operator.code]).all():
+            return False
+    o.code, o.inputs, o.options = "RELU_N1_TO_1", list(first.inputs[:1]), {}
+    return True
+
+
+def _difference(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """The square of a difference that nobody else reads."""
+    first = makers.get(o.inputs[0]) if o.code == "SQUARE" else None
+    if first is None or first.code != "SUB" or first.options.get("fusedActivationFunction"):
+        return False
+    if not _alone(subgraph, first.outputs[0], readers):
+        return False
+    o.code, o.inputs = "SQUARED_DIFFERENCE", list(first.inputs)
+    o.options = {"kind": "SquaredDifferenceOptions"}
     return True
 
 
@@ -167,13 +191,74 @@ def _reshaped(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> boo
         return False
     source, result = before.inputs[0], o.outputs[0]
     assert source is not None
-    if source.shape == result.shape and result not in subgraph.outputs:
-        for reader in readers.get(result, ()):
-            reader.inputs = [source if t is result else t for t in reader.inputs]
-        subgraph.operators.remove(o)
-    else:
-        o.inputs[0] = source
+    if source.shape == result.shape and _taken(subgraph, o, source, readers, makers):
+        return True
+    o.inputs[0] = source
     return True
+
+
+def _taken(subgraph: Subgraph, o: Operator, source: Tensor, readers: Any, makers: Any) -> bool:
+    """Puts an operand of an operator, or of one before it, in the place of its result."""
+    result = o.outputs[0]
+    if result in subgraph.outputs:
+        maker = makers.get(source)
+        if maker is None or source in subgraph.outputs:
+            return False
+        # The result has the name.
+        maker.outputs = [result if t is source else t for t in maker.outputs]
+        source, result = result, source
+    for reader in readers.get(result, ()):
+        reader.inputs = [source if t is result else t for t in reader.inputs]
+    subgraph.operators.remove(o)
+    return True
+
+
+def _unkept(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """A reduction does not keep the dimensions that are dropped behind it."""
+    first = makers.get(o.inputs[0]) if o.code == "RESHAPE" else None
+    if (
+        first is None
+        or not first.options.get("keepDims")
+        or "ReducerOptions" not in first.options.values()
+    ):
+        return False
+    source, axes = first.inputs[0].shape, first.inputs[1].data.tolist()
+    left = tuple(d for i, d in enumerate(source) if i not in axes)
+    if o.outputs[0].shape != left or not _alone(subgraph, first.outputs[0], readers):
+        return False
+    first.outputs, first.options["keepDims"] = o.outputs, False
+    subgraph.operators.remove(o)
+    return True
+
+
+def _longer(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """Operators that broadcast need no dimensions of size 1 in front."""
+    if o.code not in _BROADCASTING:
+        return False
+    rank = max(len(t.shape) for t in o.inputs)  # type: ignore[union-attr]
+    for place, tensor in enumerate(o.inputs):
+        maker = makers.get(tensor)
+        if maker is None or maker.code != "RESHAPE":
+            continue
+        source = maker.inputs[0].shape
+        padded = (1,) * (len(tensor.shape) - len(source)) + tuple(source)  # type: ignore[union-attr]
+        others = [t for i, t in enumerate(o.inputs) if i != place]
+        wide = o.code == "BROADCAST_TO" or any(len(t.shape) == rank for t in others)  # type: ignore[union-attr]
+        if padded == tensor.shape and len(source) < len(padded) and wide:  # type: ignore[union-attr]
+            o.inputs[place] = maker.inputs[0]
+            return True
+    return False
+
+
+def _recast(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """Integers that were made longer in between."""
+    first = makers.get(o.inputs[0]) if o.code == "CAST" else None
+    if first is None or first.code != "CAST":
+        return False
+    source, between = first.inputs[0], first.outputs[0].dtype
+    if source.dtype != o.outputs[0].dtype or not np.can_cast(source.dtype, between):
+        return False
+    return _taken(subgraph, o, source, readers, makers)
 
 
 def _turned(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
@@ -192,3 +277,6 @@ def _turned(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
         o.options[option] = not o.options.get(option, False)
         return True
     return False
+
+
+_RULES = (_six, _one, _difference, _affine, _activation, _parametric, _reshaped, _unkept, _longer, _recast, _turned)  # fmt: skip

@@ -11,7 +11,22 @@ import numpy as np
 
 from meshflow.environment import extras
 
-__all__ = ["Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copied", "schema", "written"]
+__all__ = [
+    "RESOURCE",
+    "Graph",
+    "Operator",
+    "Quantization",
+    "Subgraph",
+    "Tensor",
+    "copied",
+    "schema",
+    "written",
+]
+
+# The dtype of what stands for a variable.
+RESOURCE = np.dtype(object)
+# Operators that are there for what they do, not for a result.
+_ACTING = {"CALL_ONCE", "ASSIGN_VARIABLE"}
 
 # Buffers from this size on lie outside the flatbuffer, whose offsets end at 2 GB.
 _LARGEST = 1 << 31
@@ -118,7 +133,7 @@ class Subgraph:
         """Drops operators whose results nothing reads."""
         needed, kept = set(self.outputs), []
         for operator in reversed(self.operators):
-            if needed.intersection(operator.outputs):
+            if operator.code in _ACTING or needed.intersection(operator.outputs):
                 kept.append(operator)
                 needed.update(t for t in operator.inputs if t is not None)
         self.operators = kept[::-1]
@@ -299,5 +314,5 @@ class _Writer:
 _TYPES = {
     "float32": "FLOAT32", "float16": "FLOAT16", "int32": "INT32", "uint8": "UINT8", "int64": "INT64",
     "bool": "BOOL", "int16": "INT16", "int8": "INT8", "uint32": "UINT32", "uint16": "UINT16",
-    "complex64": "COMPLEX64",
+    "complex64": "COMPLEX64", "object": "RESOURCE",
 }  # fmt: skip

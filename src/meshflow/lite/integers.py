@@ -15,7 +15,7 @@ from meshflow.lite.fusing import CHANNELS
 from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
 from meshflow.lite.quantizing import by_channel
 
-__all__ = ["BYTES", "WORDS", "Integers", "quantize", "with_integer_ends"]
+__all__ = ["BYTES", "MOVING", "WORDS", "Integers", "quantize", "with_integer_ends"]
 
 _INT8 = np.dtype(np.int8)
 
@@ -56,7 +56,7 @@ class Integers:
 
 
 BYTES = Integers(
-    _INT8, np.dtype(np.int32), {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "LOG_SOFTMAX": (1 / 16, 127)},
+    _INT8, np.dtype(np.int32), {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "LOG_SOFTMAX": (1 / 16, 127), "L2_NORMALIZATION": (1 / 128, 0)},
     versions={
         "ELU": 1, "LEAKY_RELU": 2, "HARD_SWISH": 1, "LOG_SOFTMAX": 2, "PRELU": 1,
         "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "TRANSPOSE_CONV": 2, "ADD": 2, "SUB": 2, "MUL": 2,
@@ -64,13 +64,15 @@ BYTES = Integers(
         "STRIDED_SLICE": 2, "SLICE": 2, "PAD": 2, "PADV2": 2, "GATHER": 2, "REDUCE_MAX": 2, "REDUCE_MIN": 2,
         "CONCATENATION": 2, "PACK": 2, "MAXIMUM": 2, "MINIMUM": 2, "SPLIT_V": 2, "RELU": 2, "RELU6": 2,
         "BATCH_MATMUL": 3, "SUM": 2, "GELU": 2, "BROADCAST_TO": 3, "SELECT_V2": 1, "ARG_MAX": 2, "EQUAL": 2,
-        "NOT_EQUAL": 2, "GREATER": 2, "GREATER_EQUAL": 2, "LESS": 2, "LESS_EQUAL": 2,
+        "NOT_EQUAL": 2, "GREATER": 2, "GREATER_EQUAL": 2, "LESS": 2, "LESS_EQUAL": 2, "RESIZE_BILINEAR": 3,
+        "RESIZE_NEAREST_NEIGHBOR": 3, "SPACE_TO_DEPTH": 2, "DEPTH_TO_SPACE": 2, "MIRROR_PAD": 2, "UNPACK": 2, "TILE": 2,
+        "SQUARED_DIFFERENCE": 2, "L2_NORMALIZATION": 2, "SPACE_TO_BATCH_ND": 2, "BATCH_TO_SPACE_ND": 2, "RELU_N1_TO_1": 1,
     },
 )  # fmt: skip
 WORDS = Integers(
     np.dtype(np.int16), np.dtype(np.int64),
     dict.fromkeys(("SOFTMAX", "LOGISTIC", "TANH"), (1 / 32768, 0)),
-    frozenset(("GELU", "ELU", "HARD_SWISH", "LOG_SOFTMAX", "PRELU", "ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "SELECT_V2", "SPLIT_V", "SUM", "PACK")),
+    frozenset(("GELU", "ELU", "HARD_SWISH", "LOG_SOFTMAX", "PRELU", "ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "SELECT_V2", "SPLIT_V", "SUM", "PACK", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "SQUARED_DIFFERENCE", "RELU_N1_TO_1")),
     {
         "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "TRANSPOSE_CONV": 4, "ADD": 3, "SUB": 5, "MUL": 5,
         "MEAN": 3, "SOFTMAX": 3, "LOGISTIC": 3, "TANH": 3, "MAX_POOL_2D": 3, "AVERAGE_POOL_2D": 3, "TRANSPOSE": 4,
@@ -83,15 +85,17 @@ WORDS = Integers(
 _PLACES = {**dict.fromkeys(CHANNELS, (0, 1, 2)), "TRANSPOSE_CONV": (2, 1, 3)}
 _CHANNELS = {**CHANNELS, "TRANSPOSE_CONV": 0}
 # Their results have the scale of their operands; the places of these operands, None for all.
-_MOVING: dict[str, tuple[int, ...] | None] = {
+MOVING: dict[str, tuple[int, ...] | None] = {
     "MAX_POOL_2D": (0,), "AVERAGE_POOL_2D": (0,), "RESHAPE": (0,), "TRANSPOSE": (0,), "STRIDED_SLICE": (0,),
     "SLICE": (0,), "PAD": (0,), "PADV2": (0,), "SPLIT_V": (0,), "GATHER": (0,), "REDUCE_MAX": (0,),
     "REDUCE_MIN": (0,), "BROADCAST_TO": (0,), "CONCATENATION": None, "PACK": None, "MAXIMUM": None, "MINIMUM": None,
-    "SELECT_V2": (1, 2),
+    "SELECT_V2": (1, 2), "RESIZE_BILINEAR": (0,), "RESIZE_NEAREST_NEIGHBOR": (0,), "SPACE_TO_DEPTH": (0,),
+    "DEPTH_TO_SPACE": (0,), "MIRROR_PAD": (0,), "UNPACK": (0,), "TILE": (0,), "SPACE_TO_BATCH_ND": (0,),
+    "BATCH_TO_SPACE_ND": (0,), "REVERSE_V2": (0,),
 }  # fmt: skip
 _FREE = {
     "ADD", "SUB", "MUL", "MEAN", "RELU", "RELU6", "BATCH_MATMUL", "GELU", "SUM", "ELU", "LEAKY_RELU", "HARD_SWISH",
-    "PRELU",
+    "PRELU", "SQUARED_DIFFERENCE", "RELU_N1_TO_1",
 }  # fmt: skip
 # They read numbers and give others than numbers.
 _READING = {"ARG_MAX", "EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}
@@ -171,7 +175,7 @@ class _Quantizer:
         if operator.code in _PLACES:
             source = operator.inputs[_PLACES[operator.code][0]]
             return [] if source is None else [source]
-        places = _MOVING.get(operator.code)
+        places = MOVING.get(operator.code)
         inputs = operator.inputs if places is None else [operator.inputs[i] for i in places]
         return [t for t in inputs if t is not None and t.dtype == np.float32]
 
@@ -190,7 +194,7 @@ class _Quantizer:
                 weights, bias = _weights_of(operator)
                 fits = weights is not None and weights.data is not None
                 fits = fits and (bias is None or bias.data is not None)
-            elif operator.code in _MOVING or operator.code in _READING:
+            elif operator.code in MOVING or operator.code in _READING:
                 # Moving floats costs less than converting them.
                 fits = all(t in made or t.data is not None for t in operands)
             else:
@@ -223,7 +227,7 @@ class _Quantizer:
                 continue
             tensors = [*self._operands(operator), *_results(operator)]
             everything |= dict.fromkeys(tensors)
-            if operator.code in _MOVING:
+            if operator.code in MOVING:
                 first = self._root(tensors[0])
                 for tensor in tensors[1:]:
                     root = self._root(tensor)
@@ -279,6 +283,9 @@ class _Quantizer:
         numbers = set(_results(operator))
         operator.outputs = [self._integer(t) if t in numbers else t for t in results]
         operator.version = self._kind.versions.get(code, 1)
+        if code in ("ADD", "SUB"):
+            # Scales near a power of two are not taken for one.
+            operator.options["potScaleInt16"] = False
         if code not in self._kind.fixed:
             return [operator]
         target = operator.outputs[0]
@@ -292,13 +299,17 @@ class _Quantizer:
         first, second, third = _PLACES[operator.code]
         source, (weights, bias) = operator.inputs[first], _weights_of(operator)
         assert source is not None and weights is not None and weights.data is not None
-        integers, how = by_channel(weights.data, _CHANNELS[operator.code])
+        step, limit = self._how[self._root(source)].scales[0], np.iinfo(np.int32)
+        least: Any = 0.0
+        if bias is not None and bias.data is not None:
+            # Weights far smaller than biases get a scale with which these fit 32 bits; larger integers would be
+            # rounded as doubles.
+            least = np.abs(bias.data).astype(float) / (float(step) * (limit.max - 1))
+        integers, how = by_channel(weights.data, _CHANNELS[operator.code], least)
         operator.inputs[second] = Tensor(weights.shape, _INT8, weights.name, integers, how)
         if bias is not None:
             assert bias.data is not None
-            scales = how.scales * self._how[self._root(source)].scales[0]
-            # Larger ones would be rounded as doubles.
-            limit = np.iinfo(np.int32)
+            scales = how.scales * step
             data = np.clip(np.round(bias.data.astype(float) / scales), limit.min, limit.max)
             about = Quantization(scales, np.zeros(scales.size, np.int64))
             held = data.astype(self._kind.bias)

@@ -16,11 +16,12 @@ from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
 __all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
 
-_COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32"}
+# Operators take bytes for numbers that were quantized.
+_COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32", "int8": "int32"}
 
 
 def kept_dtype(dtype: Any) -> np.dtype:
-    """The dtype that LiteRT computes in: of floats, only float32 has operators."""
+    """The dtype that LiteRT computes in: of floats, only float32 has operators, and int8 are not those of numbers."""
     dtype = np.dtype(dtype)
     return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
 
@@ -99,6 +100,9 @@ class Lowering(lowering.Lowering):
         """A shape as a tensor of int32."""
         if all(map(is_number, shape)):
             return self.constant(np.asarray(shape, np.int32))
+        for tensor in self.subgraph.inputs:
+            if tensor.shape == tuple(shape):
+                return self.emit("SHAPE", [tensor], [len(shape)], np.int32, "ShapeOptions", outType=2)  # fmt: skip
         parts = [self.size(d) for d in shape]
         return self.emit(
             "PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0
@@ -148,8 +152,20 @@ class Lowering(lowering.Lowering):
         if tensor.data is not None:
             return self.constant(tensor.data.transpose(order))
         shape = [tensor.shape[i] for i in order]
+        wide = [i for i in order if tensor.shape[i] != 1]
+        if wide == sorted(wide) and sum(not is_number(d) for d in shape) <= 1:
+            return self.reshape(tensor, shape)
         places = self.constant(np.asarray(order, np.int32))
         return self.emit("TRANSPOSE", [tensor, places], shape, tensor.dtype, "TransposeOptions")
+
+    def reverse(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
+        """A tensor with its elements in reverse order along some dimensions."""
+        if tensor.data is not None:
+            return self.constant(np.flip(tensor.data, tuple(axes)))
+        for axis in axes:
+            places = self.constant(np.asarray([axis], np.int32))
+            tensor = self.emit("REVERSE_V2", [tensor, places], tensor.shape, tensor.dtype, "ReverseV2Options")  # fmt: skip
+        return tensor
 
     def broadcast(self, tensor: Tensor, shape: Sequence[Any]) -> Tensor:
         """A tensor repeated where it has size 1."""
@@ -157,6 +173,9 @@ class Lowering(lowering.Lowering):
             return tensor
         if tensor.data is not None and all(map(is_number, shape)):
             return self.constant(np.broadcast_to(tensor.data, tuple(shape)))
+        if tensor.data is not None and tensor.data.size == 1:
+            scalar = self.constant(tensor.data.reshape(()))
+            return self.emit("FILL", [self.shape_tensor(shape), scalar], shape, tensor.dtype, "FillOptions")  # fmt: skip
         inputs = [tensor, self.shape_tensor(shape)]
         return self.emit("BROADCAST_TO", inputs, shape, tensor.dtype, version=2)
 

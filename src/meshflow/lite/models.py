@@ -10,10 +10,11 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.deployment.programs import Deployable
 
 # They fill the table of primitives.
-from meshflow.lite import elementwise, loops, products, shaping  # noqa: F401
+from meshflow.lite import elementwise, loops, operators, products, scattering, shaping  # noqa: F401
 from meshflow.lite.fusing import fuse
 from meshflow.lite.graph import Graph, Subgraph, Tensor
 from meshflow.lite.lowering import Lowering
+from meshflow.lite.variables import Variables
 
 __all__ = ["model_of"]
 
@@ -28,8 +29,10 @@ def model_of(signatures: Sequence[Deployable]) -> Graph:
       UnimplementedError: for a primitive that cannot be converted, naming it, its layer and why.
     """
     graph = Graph([Subgraph("main" if i == 0 else s.name) for i, s in enumerate(signatures)])
+    variables = Variables(graph, signatures)
+    variables.initialize()
     for number, signature in enumerate(signatures):
-        _fill(graph, graph.subgraphs[number], signature)
+        _fill(graph, graph.subgraphs[number], signature, variables)
         names = signature.name, number, signature.inputs, signature.outputs
         graph.signatures.append(names)
     for subgraph in graph.subgraphs:
@@ -38,8 +41,9 @@ def model_of(signatures: Sequence[Deployable]) -> Graph:
     return graph
 
 
-def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable) -> None:
-    for name, value in zip(signature.inputs, signature.program.inputs, strict=True):
+def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable, variables: Variables) -> None:
+    program, read, written = variables.program(signature)
+    for name, value in zip(signature.inputs, program.inputs, strict=False):
         if value.dtype.name in ("float64", "bfloat16", "complex128"):
             raise UnimplementedError(
                 f"tf.lite: the input {name} is {value.dtype.name}, which LiteRT does not compute with: use float32."
@@ -47,15 +51,17 @@ def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable) -> None:
         tensor = Tensor(value.shape, value.dtype, f"{signature.name}_{name}:0")
         subgraph.inputs.append(tensor)
     lowering = Lowering(graph, subgraph)
-    inputs = [lowering.cast(t, t.dtype) for t in subgraph.inputs]
-    results = []
-    for name, tensor in zip(
-        signature.outputs, lowering.run(signature.program, inputs), strict=True
-    ):
-        if tensor.data is not None or tensor in subgraph.inputs or tensor in results:
+    held = variables.read(lowering, read)
+    inputs = [*(lowering.cast(t, t.dtype) for t in subgraph.inputs), *held]
+    found = lowering.run(program, inputs)
+    results, kept = found[: len(signature.outputs)], found[len(signature.outputs) :]
+    for name, value, tensor in zip(signature.outputs, program.outputs, results, strict=False):
+        if value.dtype == np.int8:
+            tensor = lowering.emit("CAST", [tensor], tensor.shape, np.dtype(np.int8))
+        if tensor.data is not None or tensor in subgraph.inputs or tensor in subgraph.outputs:
             tensor = lowering.copy(tensor)
         tensor.name = f"{signature.name}_{name}"
-        results.append(tensor)
-    subgraph.outputs = results
-    if not subgraph.outputs or np.any([t.dtype == object for t in results]):
+        subgraph.outputs.append(tensor)
+    variables.write(lowering, written, kept)
+    if not (subgraph.outputs or written) or np.any([t.dtype == object for t in subgraph.outputs]):
         raise UnimplementedError(f"tf.lite: signature {signature.name} returns no tensors.")

@@ -102,10 +102,8 @@ def _transposed(l: Lowering, x: Tensor, kernel: Tensor, shape: list[Any], **abou
     """A convolution over an operand with zeros between its elements: the gradient of a convolution."""
     if about["groups"] != 1 or max(about["dilations"]) > 1 or max(about["strides"]) > 1:
         raise Refused("of transposed convolutions LiteRT has plain ones only")
-    if kernel.data is None:
-        raise Refused("the kernel of a transposed convolution must be a constant")
     # LiteRT's kernel is that of the convolution whose gradient this is: turned around.
-    weights = l.constant(np.flip(kernel.data, (0, 1)).transpose(3, 0, 1, 2))
+    weights = l.transpose(l.reverse(kernel, (0, 1)), (3, 0, 1, 2))
     steps, pads = about["between"], about["pads"]
     sizes = [k for k in kernel.shape[:2]]
     same = same_pads(shape[1:3], sizes, steps)

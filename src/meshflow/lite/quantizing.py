@@ -16,22 +16,47 @@ _LEAST = 1024
 _VERSIONS = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 12}
 
 
-def by_channel(data: np.ndarray, dimension: int | None) -> tuple[np.ndarray, Quantization]:
+def by_channel(
+    data: np.ndarray, dimension: int | None, least: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, Quantization]:
     """Numbers as int8, symmetric around 0.
 
     Args:
       data: the numbers.
       dimension: that of which each index gets a scale of its own; None for one scale.
+      least: what the scales are at least, one for each index or one for all.
 
     Returns:
       (integers, how they stand for the numbers).
     """
     axes = tuple(i for i in range(data.ndim) if i != dimension)
     largest = np.abs(data).max(axes, keepdims=True)
-    scales = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
+    scales = np.where(largest > 0, largest / _greatest_steps(data, largest, axes), 1.0)
+    shape = [-1 if i == dimension else 1 for i in range(data.ndim)]
+    scales = np.maximum(scales, np.asarray(least).reshape(shape)).astype(np.float32)
     integers = np.clip(np.round(data / scales), -127, 127).astype(np.int8)
     flat = scales.reshape(-1)
     return integers, Quantization(flat, np.zeros(flat.size, np.int64), dimension or 0)
+
+
+def _greatest_steps(data: np.ndarray, largest: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """How many steps the largest number has: 127, or fewer where training has rounded all numbers to so many."""
+    rows = np.moveaxis(data, axes, range(-len(axes), 0)).reshape(largest.size, -1)
+    ratios = rows / np.where(largest > 0, largest, 1.0).reshape(-1, 1)
+    found = np.full(largest.size, 127.0)
+    if rows.shape[1] < 8:
+        return found.reshape(largest.shape)
+    counts = np.arange(1, 128)
+    # Most numbers are ruled out by a few of them.
+    some: np.ndarray = ratios[:, :: max(rows.shape[1] // 32, 1), None] * counts
+    fits: np.ndarray = np.all(np.abs(some - np.round(some)) < 1e-3, axis=1)
+    for row in np.flatnonzero(np.any(fits, axis=1)):
+        for count in counts[fits[row]]:
+            steps = ratios[row] * count
+            if (np.abs(steps - np.round(steps)) < 1e-3).all():
+                found[row] = count
+                break
+    return found.reshape(largest.shape)
 
 
 def int8_weights(graph: Graph, denied: Collection[Operator] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,21 +31,29 @@ def _stack(l: Lowering, e: Equation) -> Tensor:
 def _pad(l: Lowering, e: Equation) -> Tensor:
     value, filler = l.full(e.inputs[0]), e.inputs[1].constant
     config = [tuple(map(int, c)) for c in e.params["padding_config"]]
-    if filler is None or any(inner for _, _, inner in config):
-        raise Refused("LiteRT pads with a constant around a tensor only, not between elements")
+    if filler is None:
+        raise Refused("LiteRT pads with a constant only")
+    for axis, (low, high, inner) in enumerate(config):
+        if inner:
+            value = _apart(l, value, axis, inner, filler)
+            config[axis] = low, high - inner, 0
     starts = [max(-low, 0) for low, _, _ in config]
     limits = [n + min(high, 0) if high < 0 else n for n, (_, high, _) in zip(value.shape, config, strict=True)]  # fmt: skip
     value = l.slice(value, starts, limits)
     return l.pad(value, [(max(low, 0), max(high, 0)) for low, high, _ in config], filler)
 
 
+def _apart(l: Lowering, value: Tensor, axis: int, inner: int, filler: Any) -> Tensor:
+    """A tensor with a constant behind each element along a dimension."""
+    before, (size, *after) = value.shape[:axis], value.shape[axis:]
+    flat = l.reshape(value, [math.prod(before), size, 1, math.prod(after)])
+    wide = l.pad(flat, [(0, 0), (0, 0), (0, inner), (0, 0)], filler)
+    return l.reshape(wide, [*before, size * (inner + 1), *after])
+
+
 @lowers("rev")
 def _reverse(l: Lowering, e: Equation) -> Tensor:
-    value = l.full(e.inputs[0])
-    for axis in e.params["dimensions"]:
-        places = l.constant(np.asarray([axis], np.int32))
-        value = l.emit("REVERSE_V2", [value, places], value.shape, value.dtype, "ReverseV2Options")
-    return value
+    return l.reverse(l.full(e.inputs[0]), e.params["dimensions"])
 
 
 @lowers("split")
@@ -86,7 +95,7 @@ def _arg(l: Lowering, e: Equation) -> Tensor:
 def _cumsum(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
     inputs = [value, l.constant(np.int32(e.params["axis"]))]
-    return l.emit("CUMSUM", inputs, value.shape, value.dtype, "CumsumOptions", exclusive=False, reverse=bool(e.params["reverse"]))  # fmt: skip
+    return l.emit("CUMSUM", inputs, value.shape, value.dtype, "CumsumOptions", exclusive=bool(e.params.get("exclusive")), reverse=bool(e.params["reverse"]))  # fmt: skip
 
 
 @lowers("top_k")

@@ -255,6 +255,10 @@ def __getattr__(name: str) -> Any:
         return saved_models
     if name == "train":
         return _train
+    if name == "lite":
+        from meshflow.legacy.compat import lite  # noqa: PLC0415 - it stands beside this package
+
+        return lite
     if name in _EVENTS:
         return getattr(_protos, name)
     if name in ("io", "python_io"):

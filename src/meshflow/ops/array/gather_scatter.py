@@ -261,7 +261,7 @@ def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
 
     def updated(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
         _check_updates(indices, updates, tensor.shape, name_)
-        place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
+        place = jnp.asarray(tensor).at[tuple(jnp.moveaxis(indices, -1, 0))]
         return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
 
     # Files name the op.

@@ -33,7 +33,7 @@ __all__ = [
 @op(name="softmax_cross_entropy_with_logits", kinds="f")
 def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) -> Tensor:
     try:
-        np.broadcast_shapes(labels.shape, logits.shape)
+        jnp.broadcast_shapes(labels.shape, logits.shape)
     except ValueError:
         raise InvalidValueError(
             f"logits and labels must be broadcastable: logits_size={list(logits.shape)} labels_size={list(labels.shape)}"

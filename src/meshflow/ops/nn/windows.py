@@ -24,7 +24,7 @@ from jax import lax
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.environment.jax_internals import batching, jex_core, mlir
 from meshflow.kernels import pooling
-from meshflow.kernels.composite_primitives import in_front
+from meshflow.kernels.composite_primitives import composites, in_front
 
 UNROLLED = 32
 
@@ -273,6 +273,7 @@ def _primitive(name: str, call: Any) -> Any:
         more = Windows((1, *size), (1, *strides), ((0, 0), *pads), (1, *dilations))
         return primitive.bind(*in_front(arrays, axes), windows=more), 0
 
+    composites[primitive] = run
     primitive.def_impl(lambda *arrays, windows: compiled(windows)(*arrays))
     primitive.def_abstract_eval(abstract)
     batching.primitive_batchers[primitive] = batched
