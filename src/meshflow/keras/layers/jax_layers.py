@@ -122,7 +122,9 @@ class JaxLayer(Layer):
 
     def _held(self, structure: Any, what: str, trainable: bool) -> _Leaves:
         """The structure with a weight of this layer in place of each array."""
-        flat, tree = jax.tree_util.tree_flatten_with_path(structure)
+        flat, tree = jax.tree_util.tree_flatten_with_path(
+            structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
+        )
         leaves = [self._weight(path, leaf, what, trainable) for path, leaf in flat]
         return _Leaves(leaves, tree)
 
