@@ -152,9 +152,9 @@ def test_plain_functions_take_given_parameters_and_structures_of_inputs(tmp_path
 def test_wrong_functions_are_named():
     with pytest.raises(ValueError, match="cannot all be"):
         L.JaxLayer(lambda params, inputs: inputs)
-    with pytest.raises(ValueError, match="unknown: \\['other'\\]"):
+    with pytest.raises(ValueError, match="takes the argument `other`"):
         L.JaxLayer(lambda params, inputs, other: inputs, params=X)
-    with pytest.raises(ValueError, match="missing: \\['inputs'\\]"):
+    with pytest.raises(ValueError, match="`call_fn` must take the argument `inputs`"):
         L.JaxLayer(lambda params: params, params=X)
     with pytest.raises(ValueError, match="no argument `state`"):
         L.JaxLayer(lambda params, inputs: inputs, params=X, state=X)
@@ -163,7 +163,28 @@ def test_wrong_functions_are_named():
         bad(X)
 
 
-def test_modules_of_flax_linen():
+def test_parameters_and_state_are_seen_in_their_structures():
+    def call(params, state, inputs):
+        return inputs @ params["w"], {"seen": [state["seen"][0] + 1.0]}
+
+    layer = L.JaxLayer(call, params={"w": np.ones((3, 2), "float32")}, state={"seen": [0.0]})
+    layer(X)
+    assert isinstance(layer.params["w"], tf.Variable) and float(layer.state["seen"][0]) == 1.0
+    again = L.JaxLayer(call, params=layer.params, state=layer.state)
+    assert again.params["w"] is layer.params["w"]
+    assert L.JaxLayer(lambda inputs: inputs, lambda inputs: {})(X).shape == X.shape
+    plain = L.JaxLayer(lambda inputs: inputs)
+    assert plain(X).shape == X.shape and plain.params is None and plain.weights == []
+    for other in ({"seen": 0.0}, [0.0], {"seen": {"a": 0.0}}):
+        with pytest.raises(ValueError, match="a state with the leaves"):
+            L.JaxLayer(
+                lambda params, state, inputs: (inputs, {"seen": [jnp.ones([])]}),
+                params={},
+                state=other,
+            )(X)
+
+
+def test_modules_of_flax_linen(tmp_path):
     linen = pytest.importorskip("flax.linen", reason="flax")
 
     class Net(linen.Module):
@@ -182,6 +203,13 @@ def test_modules_of_flax_linen():
     variables = Net().init(jax.random.PRNGKey(0), X)
     given = L.FlaxLayer(Net(), variables=variables)
     np.testing.assert_allclose(given(X), Net().apply(variables, X), 1e-5, 1e-6)
+    with pytest.raises(NotImplementedError, match="Net has no `get_config`"):
+        layer.get_config()
+    Net.get_config = lambda self: {}
+    Net.from_config = classmethod(lambda cls, config: cls(**config))
+    with tf.keras.utils.custom_object_scope({"Net": Net}):
+        model.save(tmp_path / "m.keras")
+        np.testing.assert_array_equal(tf.keras.models.load_model(tmp_path / "m.keras")(X), model(X))
 
 
 def test_modules_of_flax_nnx():

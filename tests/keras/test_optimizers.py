@@ -226,6 +226,15 @@ def test_optax_transformations():
     assert losses[-1] < losses[0]
 
 
+def test_optax_lookahead_keeps_slow_values():
+    v, steps = tf.Variable(1.0), optimizers.get(optax.lookahead(optax.sgd(0.5), 2, 0.5))
+    found = []
+    for _ in range(4):
+        steps.apply_gradients([(tf.constant(1.0), v)])
+        found.append(float(v))
+    assert found == [0.5, 0.5, 0.0, 0.0]
+
+
 def test_optax_transformations_that_draw_or_ask_for_the_loss():
     noisy = optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1))
     w, state = START, noisy.init(START)

@@ -19,12 +19,14 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.random import random_key
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import trace_state_clean
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, casting
 from meshflow.ops import random as random_ops
@@ -111,10 +113,28 @@ def draw_seed(seed: Any) -> Tensor:
     if isinstance(seed, int):
         return convert_to_tensor([seed, 0], "int64")
     if seed is None:
+        _check_not_in_jax()
         return random_ops.uniform([2], maxval=2**31 - 1, dtype="int64")
+    if isinstance(seed, jax.Array):
+        if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+            seed = jax.random.key_data(seed)
+        return casting.cast(convert_to_tensor(seed), "int64")
     raise ValueError(
         f"Argument `seed` must be either an integer or an instance of `SeedGenerator`. Received: seed={seed} (of type {type(seed)})"
     )
+
+
+def _check_not_in_jax() -> None:
+    """Refuses a draw that would become a constant of a function of JAX."""
+    if (
+        context.trace is None
+        and not trace_state_clean()
+        and isinstance(jnp.ones(()), jax.core.Tracer)
+    ):
+        raise ValueError(
+            "In a function that JAX traces you should only use seeded random ops: give `seed` a `SeedGenerator` of "
+            "the layer or model, or a key of JAX. Unseeded ones would become constants of the compiled function."
+        )
 
 
 def _floating(dtype: Any) -> Any:

@@ -48,14 +48,14 @@ class custom_object_scope:
       ...     layer = tf.keras.layers.Activation("twice")
     """
 
-    def __init__(self, *args: dict[str, Any]) -> None:
+    def __init__(self, *args: dict[str, Any] | None) -> None:
         self._objects = args
         self._saved: dict[str, Any] = {}
 
     def __enter__(self) -> custom_object_scope:
         self._saved = dict(_custom)
         for objects in self._objects:
-            _custom.update(objects)
+            _custom.update(objects or {})
         return self
 
     def __exit__(self, *_: object) -> None:

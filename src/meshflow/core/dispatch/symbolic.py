@@ -28,6 +28,15 @@ def also_symbolic(function: F) -> F:
     Args:
       function: a public function that needs its arguments' values, such as `tf.zeros` its shape's.
     """
+    return op_names.nameable(in_graphs(function))
+
+
+def in_graphs(function: F) -> F:
+    """`also_symbolic` for functions that call functions they are given, which files may not name.
+
+    Args:
+      function: such a function, as a loop whose body is an argument.
+    """
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +44,7 @@ def also_symbolic(function: F) -> F:
             return handler(public, args, kwargs)  # type: ignore[misc]
         return function(*args, **kwargs)
 
-    return op_names.nameable(public)  # type: ignore[return-value]
+    return public  # type: ignore[return-value]
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:

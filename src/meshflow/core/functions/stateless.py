@@ -16,7 +16,16 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["call_stateless"]
+__all__ = ["call_stateless", "traced_by_jax"]
+
+
+def traced_by_jax(values: Any) -> bool:
+    """Whether a structure holds what a transformation of JAX, such as `jax.grad`, passes in place of arrays.
+
+    Args:
+      values: a nested structure.
+    """
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in nest.flatten(values))
 
 
 def call_stateless(

@@ -177,6 +177,10 @@ class SeedStream:
         """A new key, uint32 of shape [2]; works eagerly and while a function is traced."""
         state = self.state
         key, advanced = apply(_NEXT, (state._as_tensor(),))
+        if context.trace is None and isinstance(advanced._value, jax.core.Tracer):
+            # A function of JAX is being traced: what it computes may not stay in a variable of the program.
+            with jax.ensure_compile_time_eval():
+                key, advanced = apply(_NEXT, (state._as_tensor(),))
         state._write(advanced)
         return key if self.per_replica is None else self.per_replica(key)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.extras import load
 from meshflow.keras import serialization
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.random import SeedGenerator
+from meshflow.keras.random import SeedGenerator, draw_seed
 
 __all__ = ["FlaxLayer", "JaxLayer"]
 
@@ -29,15 +29,20 @@ class JaxLayer(Layer):
     """A layer whose computation is a function of JAX.
 
     Args:
-      call_fn: `call_fn(params, state, rng, inputs, training)`, of which `state`, `rng` and `training` may be left
-        out. With `state` it returns (outputs, new state).
-      init_fn: `init_fn(rng, inputs, training)`, of which `training` may be left out; returns the parameters, with
-        `state` (parameters, state).
+      call_fn: `call_fn(params, state, rng, inputs, training)`, of which all but `inputs` may be left out. With
+        `state` it returns (outputs, new state).
+      init_fn: `init_fn(rng, inputs, training)`, of which `rng` and `training` may be left out; returns the
+        parameters, with `state` (parameters, state).
       params: a structure (pytree) of the parameters; what is no array in it stays as it is, so that modules which
         are pytrees, such as Equinox's, can be given themselves.
-      state: a structure of values that are not trained.
+      state: a structure of values that are not trained, numbers among them.
       seed: the seed of `rng`; default a random one.
+      native_serialization_platforms: accepted: programs are written for the platforms that `export` is asked for.
       **kwargs: arguments of `Layer`.
+
+    Attributes:
+      params: the structure of the parameters with weights in place of arrays, None before they are made.
+      state: that of the state, None without one.
 
     Input shape:
       What the function takes.
@@ -64,32 +69,46 @@ class JaxLayer(Layer):
         params: Any = None,
         state: Any = None,
         seed: int | None = None,
+        native_serialization_platforms: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.call_fn, self.init_fn = call_fn, init_fn
+        self.native_serialization_platforms = native_serialization_platforms
         self._call_takes = _parameters(
-            call_fn, "call_fn", ("params", "state", "rng", "inputs", "training"), ("inputs",)
+            call_fn, "call_fn", ("params", "state", "rng", "inputs", "training")
         )
         self.has_state = "state" in self._call_takes
+        wanted = self.has_state or "params" in self._call_takes
         if init_fn is not None:
-            self._init_takes = _parameters(
-                init_fn, "init_fn", ("rng", "inputs", "training"), ("rng", "inputs")
-            )
-        elif params is None and (state is None or not self.has_state):
+            self._init_takes = _parameters(init_fn, "init_fn", ("rng", "inputs", "training"))
+        elif wanted and params is None and (state is None or not self.has_state):
             raise ValueError(
                 "`init_fn`, `params` and `state` cannot all be `None`. A layer that is read from a file needs "
                 "`init_fn`: the arrays given as `params` are no part of its configuration."
             )
         if state is not None and not self.has_state:
             raise ValueError("`state` was given, but `call_fn` has no argument `state`.")
-        self.seed_generator = SeedGenerator(seed)
+        self._seed = seed
+        self.seed_generator = SeedGenerator(seed) if "rng" in self._call_takes else None
         self._params = self._state = _Leaves([])
         if params is not None:
             self._params = self._held(params, "params", True)
         if state is not None:
             self._state = self._held(state, "state", False)
-        self.built = params is not None and (state is not None or not self.has_state)
+        self.built = not wanted or (
+            params is not None and (state is not None or not self.has_state)
+        )
+
+    @property
+    def params(self) -> Any:
+        """The parameters, with weights in place of arrays."""
+        return self._params.filled(iter(self._params.variables))
+
+    @property
+    def state(self) -> Any:
+        """The state, with weights in place of arrays."""
+        return self._state.filled(iter(self._state.variables))
 
     def build(self, input_shape: Any) -> None:
         """Makes the parameters by `init_fn`."""
@@ -98,8 +117,10 @@ class JaxLayer(Layer):
         self.built = True
 
     def _initialize(self, input_shape: Any) -> None:
-        rng = np.asarray(self.seed_generator.next()).astype(np.uint32)
-        values = {"rng": jnp.asarray(rng), "inputs": self._blank(input_shape), "training": True}
+        with init_scope():
+            drawn = self.seed_generator.next() if self.seed_generator else draw_seed(self._seed)
+        rng = jnp.asarray(np.asarray(drawn).astype(np.uint32))
+        values = {"rng": rng, "inputs": self._blank(input_shape), "training": True}
         with init_scope(), jax.enable_x64(False):
             made = self.init_fn(**{n: values[n] for n in self._init_takes})  # type: ignore[misc]
         if not self.has_state:
@@ -122,11 +143,15 @@ class JaxLayer(Layer):
 
     def _held(self, structure: Any, what: str, trainable: bool) -> _Leaves:
         """The structure with a weight of this layer in place of each array."""
-        flat, tree = jax.tree_util.tree_flatten_with_path(structure)
+        flat, tree = jax.tree_util.tree_flatten_with_path(
+            structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
+        )
         leaves = [self._weight(path, leaf, what, trainable) for path, leaf in flat]
         return _Leaves(leaves, tree)
 
     def _weight(self, path: Any, leaf: Any, what: str, trainable: bool) -> Any:
+        if what == "state" and type(leaf) in (int, float):
+            leaf = jnp.asarray(leaf, jnp.int32 if type(leaf) is int else jnp.float32)
         if isinstance(leaf, Variable) or not isinstance(
             leaf, (jax.Array, np.ndarray, np.generic, Tensor)
         ):
@@ -147,7 +172,7 @@ class JaxLayer(Layer):
         """The function's outputs."""
         weights = [*self._params.variables, *self._state.variables]
         operands = [convert_to_tensor(w) for w in weights]
-        rng = [self.seed_generator.next()] if "rng" in self._call_takes else []
+        rng = [self.seed_generator.next()] if self.seed_generator else []
         arrays = [convert_to_tensor(x) for x in nest.flatten(inputs)]
         found: list[Any] = []
 
@@ -183,9 +208,9 @@ class JaxLayer(Layer):
             )
         outputs, new = outputs
         leaves = jax.tree_util.tree_leaves(new)
-        if len(leaves) != len(self._state.leaves):
+        if _paths(new) != _paths(self.state):
             raise ValueError(
-                f"{self.name}: `call_fn` returned a state of {len(leaves)} leaves, expected {len(self._state.leaves)}."
+                f"{self.name}: `call_fn` returned a state with the leaves {_paths(new)}, expected {_paths(self.state)}."
             )
         pairs = zip(leaves, self._state.leaves, strict=True)
         # Computed in 32 bits, while what is held may have been made in 64.
@@ -201,7 +226,8 @@ class JaxLayer(Layer):
             **super().get_config(),
             "call_fn": self.call_fn,
             "init_fn": self.init_fn,
-            "seed": self.seed_generator.seed,
+            "seed": self.seed_generator.seed if self.seed_generator else self._seed,
+            "native_serialization_platforms": self.native_serialization_platforms,
         }
 
     @classmethod
@@ -246,10 +272,16 @@ def _in_32_bits(value: Any) -> Any:
     return value if narrow == value.dtype else value.astype(narrow)
 
 
-def _parameters(
-    function: Any, what: str, known: tuple[str, ...], needed: tuple[str, ...]
-) -> list[str]:
-    """Which arguments a function takes, of those it may take."""
+def _paths(structure: Any) -> list[str]:
+    """Where the leaves of a pytree are."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(
+        structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
+    )
+    return [jax.tree_util.keystr(path) for path, _ in flat]
+
+
+def _parameters(function: Any, what: str, known: tuple[str, ...]) -> list[str]:
+    """Which arguments a function takes, of those it may take; `inputs` is needed."""
     if not callable(function):
         raise ValueError(
             f"`{what}` must be a function, got {function!r}. A JaxLayer is read from a file where its functions are "
@@ -266,11 +298,11 @@ def _parameters(
         and p.default is p.empty
         and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
-    missing = [n for n in needed if n not in names]
-    if unknown or missing:
+    if "inputs" not in names:
+        raise ValueError(f"`{what}` must take the argument `inputs`, and takes {names}.")
+    if unknown:
         raise ValueError(
-            f"`{what}` must take arguments with the names {list(known)}, of which {list(needed)} are required; "
-            f"missing: {missing}, unknown: {unknown}."
+            f"`{what}` takes the argument `{unknown[0]}`, which it is not given: the arguments may be {list(known)}."
         )
     return [n for n in names if n in known]
 
@@ -324,6 +356,7 @@ class FlaxLayer(JaxLayer):
             raise TypeError(
                 f"FlaxLayer takes a flax.linen.Module or a flax.nnx.Module, got {type(module).__name__}."
             )
+        self.module, self.method = module, method
 
     def _init_nnx(self, nnx: Any, module: Any, given: Any, **kwargs: Any) -> None:
         graph, params, rest = nnx.split(module, nnx.Param, ...)
@@ -365,11 +398,38 @@ class FlaxLayer(JaxLayer):
         super().__init__(call, init, **given, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of the layer; a module is given again in `custom_objects` or code."""
-        raise NotImplementedError(
-            f"{self.name}: a FlaxLayer cannot be written to a configuration, as modules of Flax cannot. Save its "
-            "weights (`save_weights`) and make the layer again in code."
-        )
+        """The configuration, in which the module is described by its own `get_config`.
+
+        Raises:
+          NotImplementedError: for a module that has none.
+        """
+        if not hasattr(self.module, "get_config"):
+            raise NotImplementedError(
+                f"{self.name}: {type(self.module).__name__} has no `get_config`, so the layer cannot be written to a "
+                "configuration. Give the module `get_config` and `from_config` and register its class, or save the "
+                "weights (`save_weights`) and make the layer again in code."
+            )
+        bound = getattr(self.method, "__self__", None) is self.module
+        made = {"call_fn", "init_fn"}
+        return {
+            **{key: value for key, value in super().get_config().items() if key not in made},
+            "module": serialization.serialize_keras_object(self.module),
+            "method": self.method.__name__ if bound else self.method,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The layer with a configuration.
+
+        Raises:
+          ValueError: for a module whose class is neither registered nor in `custom_objects`.
+        """
+        given = {
+            key: serialization.deserialize_keras_object(config[key], custom_objects)
+            for key in ("module", "method")
+            if isinstance(config[key], dict)
+        }
+        return cls(**{**config, **given})
 
 
 def _method_of(method: Any, kind: type) -> tuple[Callable[..., Any], bool]:

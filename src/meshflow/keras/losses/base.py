@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.functions.stateless import call_stateless, traced_by_jax
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.distribute.replicas.context import spanning
@@ -80,8 +81,14 @@ class Loss:
           sample_weight: weights of examples (or of elements).
 
         Returns:
-          A scalar, or one value per example without reduction.
+          A scalar, or one value per example without reduction; an array of JAX where one of its transformations
+          calls it, such as `jax.grad`.
         """
+        if traced_by_jax((y_true, y_pred, sample_weight)):
+            return call_stateless(self._reduced, [], [], (y_true, y_pred, sample_weight))[0]
+        return self._reduced(y_true, y_pred, sample_weight)
+
+    def _reduced(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         self._check_scale()
         y_pred = convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)

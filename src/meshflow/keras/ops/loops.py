@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from meshflow.core.dispatch.symbolic import in_graphs
 from meshflow.core.gradients import custom_gradient as gradients
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
@@ -185,6 +186,7 @@ def _wants_upstream(gradient: Any) -> bool:
     return code is not None and code.co_argcount == 0 and "upstream" in code.co_varnames
 
 
+@in_graphs
 def cond(pred: Any, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
     """What one of two functions returns.
 
@@ -201,6 +203,7 @@ def cond(pred: Any, true_fn: Callable[[], T], false_fn: Callable[[], T]) -> T:
     return control_flow.cond(pred, true_fn, false_fn)
 
 
+@in_graphs
 def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any) -> T:
     """What the function chosen by a number returns.
 
@@ -223,6 +226,7 @@ def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any) -> 
     return control_flow.switch_case(index, calls)
 
 
+@in_graphs
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -253,6 +257,7 @@ def while_loop(
     return last if several else last[0]
 
 
+@in_graphs
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T) -> T:
     """Runs `value = body_fun(i, value)` for i from `lower` to `upper`, which is left out.
 
@@ -279,6 +284,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val:
     return value
 
 
+@in_graphs
 def scan(
     f: Callable[[Any, Any], Any],
     init: Any,
@@ -333,6 +339,7 @@ def scan(
     return nest.map_structure(lambda c: c[0 if reverse else -1], carries), ys
 
 
+@in_graphs
 def associative_scan(
     f: Callable[[Any, Any], Any], elems: T, reverse: bool = False, axis: int = 0
 ) -> T:
@@ -378,6 +385,7 @@ def _from_front(x: Any, axis: int) -> Any:
     return array_ops.transpose(x, order)
 
 
+@in_graphs
 def map(f: Callable[[Any], T], xs: Any) -> T:
     """A function of each slice along the first dimension, one after the other.
 
@@ -396,6 +404,7 @@ def map(f: Callable[[Any], T], xs: Any) -> T:
     return functional.map_fn(f, xs, fn_output_signature=kinds)
 
 
+@in_graphs
 def vectorized_map(function: Callable[[Any], T], elements: Any) -> T:
     """A function of all slices along the first dimension at once.
 

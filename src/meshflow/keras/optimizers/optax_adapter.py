@@ -27,7 +27,9 @@ class OptaxOptimizer(Optimizer):
 
     The learning rate is inside the transformation, so `learning_rate` here has no effect. Transformations that ask
     for the loss (`value`) or the gradients (`grad`) besides, as `optax.contrib.reduce_on_plateau` and `optax.polyak_sgd`,
-    are given those of `minimize`, and so of `fit`; line searches, which ask for the function itself, are refused.
+    are given those of `minimize`, and so of `fit`; line searches, which ask for the function itself, are refused, and
+    `optax.contrib.dpsgd` is for loops that compute the gradients of each example. With `optax.lookahead` variables
+    hold the fast values.
 
     Args:
       transformation: an optax `GradientTransformation`.
@@ -77,7 +79,9 @@ class OptaxOptimizer(Optimizer):
         if self._state is None:
             with init_scope():
                 values = [jax.numpy.asarray(v._value) for v in var_list]
-                leaves, self._tree = jax.tree.flatten(self.transformation.init(values))
+                leaves, self._tree = jax.tree.flatten(
+                    _with_slow(self.transformation.init(values), values)
+                )
                 for i, leaf in enumerate(leaves):
                     if _is_key(leaf):
                         self._generators[i] = jax.random.key_impl(leaf)
@@ -102,10 +106,13 @@ class OptaxOptimizer(Optimizer):
         leaves = list(leaves)
         for i, kind in self._generators.items():
             leaves[i] = jax.random.wrap_key_data(leaves[i], impl=kind)
-        state = jax.tree.unflatten(self._tree, leaves)
-        updates, state = self._transformed(gradients, state, values, loss)
-        leaves = [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
-        return [*optax.apply_updates(values, updates), *leaves]
+        state, slow = jax.tree.unflatten(self._tree, leaves)
+        held = values if slow is None else optax.LookaheadParams(values, slow)
+        updates, state = self._transformed(gradients, state, held, loss)
+        held = optax.apply_updates(held, updates)
+        values, slow = (held, None) if slow is None else (held.fast, held.slow)
+        after = jax.tree.leaves((state, slow))
+        return [*values, *(jax.random.key_data(x) if _is_key(x) else x for x in after)]
 
     def _transformed(self, gradients: Any, state: Any, values: Any, loss: list[Any]) -> Any:
         """What the transformation makes of gradients, with the loss if it does not go without."""
@@ -148,6 +155,13 @@ class OptaxOptimizer(Optimizer):
         raise NotImplementedError(
             "An optax transformation cannot be serialized; pass it again after loading the model."
         )
+
+
+def _with_slow(state: Any, values: Any) -> tuple[Any, Any]:
+    """A transformation's state, and for `optax.lookahead` the slow values, which begin as the fast ones."""
+    optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
+    # Copies, as the values are the variables' own.
+    return state, [v.copy() for v in values] if isinstance(state, optax.LookaheadState) else None
 
 
 def _takes_more(transformation: Any) -> bool:

@@ -29,6 +29,11 @@ class VariableList(list):
         return self
 
 
+# For functions that JAX transforms it is a list.
+jax.tree_util.register_pytree_node(
+    VariableList, lambda variables: (tuple(variables), None), lambda _, values: list(values)
+)
+
 # The strategies in whose scopes optimizers were made, if these host variables; no part of what copies have.
 _hosts = IdentityWeakDict()
 

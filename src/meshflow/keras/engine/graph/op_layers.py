@@ -125,7 +125,7 @@ class TFOpLambda(Layer):
             return self.call_function(*args, **kwargs)
         if "name" in kwargs:
             self._said = (kwargs.pop("name"),)
-        outputs = shape_inference.infer(self.call_function, args, kwargs)
+        outputs = shape_inference.infer_op(self.call_function, args, kwargs)
         Node(self, args, kwargs, outputs)
         self._build_input_shape = _shapes_of(args[0]) if args else None
         return outputs

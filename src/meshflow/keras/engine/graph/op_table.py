@@ -171,7 +171,7 @@ def public_name(function: Callable[..., Any]) -> str:
       function: an op, or any other function.
     """
     found = _public_names().get(id(function)) or op_names.name_of(function)
-    return found or f"{function.__module__}.{function.__name__}"
+    return found or f"{function.__module__.removeprefix('meshflow.')}.{function.__name__}"
 
 
 def is_public(function: Callable[..., Any]) -> bool:

@@ -8,7 +8,8 @@ reshapes and strides inside the layer go through.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 _STAND_INS = (720, 5040)
 # For calls that fail with large ones, as where positions up to a longest length are cut to the input's.
 _SMALL_STAND_INS = (6, 12)
+# How many ways of choosing sizes that occur are tried.
+_MOST_CHOICES = 64
 
 
 def infer(
@@ -48,6 +51,53 @@ def infer(
         if declared is None or not any(probe.used for probe in probes):
             raise
         return declared()
+
+
+def infer_op(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result structure of one op, in which an unknown size may have to be one that is known.
+
+    `[None, 3]` and `[2, None]` are added as `[2, 3]`.
+
+    Args:
+      call: the op.
+      args: its positional arguments, with `KerasTensor`s.
+      kwargs: its named arguments.
+    """
+    try:
+        return infer(call, args, kwargs)
+    except Exception as error:
+        for given, named in _with_sizes_that_occur(args, kwargs):
+            try:
+                return infer(call, given, named)
+            except Exception:
+                continue
+        raise error from None
+
+
+def _with_sizes_that_occur(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    """The arguments with sizes that others have in place of unknown ones, of as few as possible first."""
+    leaves = nest.flatten((args, kwargs))
+    symbolic = [v for v in leaves if _may_meet(v)]
+    unknown = sum(size is None for t in symbolic for size in t.shape)
+    sizes = {size for t in symbolic for size in t.shape} | {v for v in leaves if type(v) is int}
+    occur = sorted(s for s in sizes if s is not None and s > 1)
+    if not unknown or (1 + len(occur)) ** unknown > _MOST_CHOICES:
+        return
+    choices = itertools.product((None, *occur), repeat=unknown)
+    for choice in sorted(choices, key=lambda c: len(c) - c.count(None))[1:]:
+        chosen = iter(choice)
+
+        def filled(value: Any, chosen: Any = chosen) -> Any:
+            if not _may_meet(value):
+                return value
+            shape = [next(chosen) if size is None else size for size in value.shape]
+            return KerasTensor(TensorSpec(shape, value.dtype))
+
+        yield nest.map_structure(filled, (args, kwargs))
+
+
+def _may_meet(value: Any) -> bool:
+    return isinstance(value, KerasTensor) and value.shape.rank is not None and not value._known
 
 
 def _infer(call: Callable[..., Any], args: Any, kwargs: Any, probes: tuple[Probe, Probe]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.functions.stateless import call_stateless, traced_by_jax
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.annotations import scoped
 from meshflow.core.values import nest
@@ -15,6 +16,7 @@ from meshflow.keras.engine.training.compile_utils import LossesContainer, Metric
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import on_devices
 from meshflow.keras.engine.training.host_preprocessing import HostedStep, needs_host
+from meshflow.keras.engine.training.pure_steps import takes_state, with_state
 from meshflow.keras.engine.training.region_step import (
     ModelProgram,
     checked,
@@ -117,7 +119,14 @@ class TrainingSteps:
         container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
         if container._user_losses is not None and y is None and not self.losses:
             return None
-        return container(y, y_pred, sample_weight, regularization_losses=self.losses)
+        call = lambda *rows: container(*rows, regularization_losses=self.losses)
+        if not traced_by_jax((y, y_pred, sample_weight)):
+            return call(y, y_pred, sample_weight)
+        if not container.built:
+            container.build(y_pred)
+        # The running means stay as they are.
+        means = [v for metric in container.metrics for v in metric.variables]
+        return call_stateless(call, means, means, (y, y_pred, sample_weight))[0]
 
     @scoped("metrics")
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
@@ -181,6 +190,8 @@ class TrainingSteps:
 
     def _step_function(self, kind: str) -> Callable[[Any], Any]:
         step = getattr(self, f"{kind}_step")
+        if takes_state(step):
+            step = with_state(self, step, kind)
         return checked(self, step) if kind == "train" else step
 
     def _new_step(self, kind: str) -> Any:
