@@ -300,7 +300,7 @@ class ScheduledSteps(_Scheduled):
 
     def position(self) -> dict[str, Any]:
         """Where in the data the training is: workers begin theirs again."""
-        return {"source": {"random": {"streams": {}}}, "batches": 0}
+        return {"source": {"random": {"places": {}}}, "batches": 0}
 
     def resume(self, resumption: Resumption) -> None:
         """Goes on at the epoch where an earlier process was, at the next call of `epochs`."""

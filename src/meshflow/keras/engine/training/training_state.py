@@ -132,7 +132,7 @@ class Resumption:
         """The batches that are left of the epoch, with everything else as it was."""
         first = list(itertools.islice(batches, 1))
         # What changed while batches were left out belongs to the data, which are ahead of the training.
-        now, before = random.state()["streams"], self._began["random"]["streams"]
+        now, before = random.state()["places"], self._began["random"]["places"]
         of_data = frozenset(n for n, words in now.items() if n in before and words != before[n])
         for batch in first:
             prepare(model, batch)

@@ -66,7 +66,8 @@ class RandomImageLayer(Layer):
 
     def uniform(self, shape: Any, low: float, high: float, dtype: Any = "float32") -> Any:
         """Uniform random numbers from the layer's stream."""
-        return random_ops.uniform_from_key(self._stream.next_key(), shape, low, high, dtype)
+        key = self._stream.next_key(random_ops.counts_of(*shape))
+        return random_ops.uniform_from_key(key, shape, low, high, dtype)
 
     def per_image(self, images: Any, low: float, high: float) -> Any:
         """One uniform number for each image, float32 of shape [batch]."""
