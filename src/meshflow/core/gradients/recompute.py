@@ -11,7 +11,6 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, forward_of_wanted, is_inexact, of_wanted
-from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor

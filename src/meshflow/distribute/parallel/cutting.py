@@ -363,4 +363,4 @@ def is_sum(variable: Any) -> bool:
 
 def is_stream(variable: Any) -> bool:
     """Whether a variable is the state of a stream of keys."""
-    return variable._name == STATE_NAME
+    return str(variable._name).rpartition("/")[2] == STATE_NAME

@@ -202,8 +202,7 @@ def categorical_from_key(
     """Numbers of classes for a key, `num_samples` for each row of logits."""
     if logits.ndim != 2:
         raise InvalidValueError(f"logits should be a matrix, got shape {list(logits.shape)}")
-    rows, classes = logits.shape
-    shares = philox.uniform(key, (rows, num_samples), jnp.float64)
+    shares = philox.uniform(key, (logits.shape[0], num_samples), jnp.float64)
     wide = logits.astype(jnp.float64)
     finite = jnp.isfinite(wide)
     highest = jnp.max(jnp.where(finite, wide, -jnp.inf), axis=-1, keepdims=True)
