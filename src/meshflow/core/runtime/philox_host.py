@@ -53,6 +53,11 @@ class Words:
         found = _words(counters + np.uint64(self._low), self._high, self._key)
         return found.reshape(-1)[skipped : skipped + count]
 
+    @property
+    def place(self) -> list[int]:
+        """Where it stands, with all words of a number of the counter that was begun."""
+        return [self._low + -(-self.taken // 4), self._high, self._key]
+
 
 def _unit(words: np.ndarray) -> np.ndarray:
     """Floats in [0, 1) of the lowest 23 bits."""
@@ -89,7 +94,7 @@ class StatelessRandom:
         """What is made of as many words as a shape has numbers."""
         size = math.prod(shape)
         count = -(-size // 4)
-        found = np.empty((count, 4), dtype)
+        found: np.ndarray = np.empty((count, 4), dtype)
         for start in range(0, count, _BLOCK):
             counters = np.arange(start, min(start + _BLOCK, count), dtype=np.uint64)
             found[start : start + _BLOCK] = numbers(_words(counters, self._high, self._key))

@@ -426,6 +426,11 @@ def _is_in_function(scope: Tracing) -> bool:
     return scope.once
 
 
+def place_of_pass() -> list[int]:
+    """Where the first random op of a function without a seed begins; elsewhere each time without a global seed."""
+    return place_of_words(new_seed()) if _global.seed is None else _global.place_of_op(0)
+
+
 def weight_seed() -> int:
     """A seed for initial weights, as Keras draws it: after `set_seed` the n-th is always the same."""
     if _element.keys is not None:
