@@ -82,10 +82,13 @@ def test_seeds(name):
     assert not np.array_equal(cls(seed=6)((4, 6)), first)
     tf.random.set_seed(1)
     free = cls()
-    draws = [free((4, 6)).numpy() for _ in range(2)]
-    assert not np.array_equal(*draws)
+    first = free((4, 6)).numpy()
+    # As in Keras, an initializer without a seed draws one once; another draws another.
+    with pytest.warns(UserWarning, match="unseeded and being called multiple times"):
+        np.testing.assert_array_equal(free((4, 6)), first)
+    assert not np.array_equal(cls()((4, 6)), first)
     tf.random.set_seed(1)
-    np.testing.assert_array_equal(cls()((4, 6)), draws[0])
+    np.testing.assert_array_equal(cls()((4, 6)), first)
 
 
 def test_arguments():
@@ -223,3 +226,81 @@ def test_short_names_in_the_package():
     assert_close(tf.constant_initializer(3.0)((2,)), [3, 3])
     assert_close(tf.zeros_initializer()((2,)), [0, 0])
     assert_close(tf.ones_initializer()((2,)), [1, 1])
+
+
+def test_weights_after_a_program_s_seed_are_those_of_keras():
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(42)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((8,)),
+            layers.Dense(5),
+            layers.Dropout(0.5),
+            layers.Dense(4, kernel_initializer="he_normal"),
+            layers.Dense(4, kernel_initializer="orthogonal", bias_initializer="random_normal"),
+            layers.Dense(3, "softmax"),
+        ]
+    )
+    found = [w.reshape(-1)[:3] for w in model.get_weights()]
+    wanted = {
+        0: [0.486683, 0.220969, -0.191974],
+        2: [0.016639, -0.146637, -0.524343],
+        4: [0.046324, -0.259579, 0.868306],
+        5: [-0.024111, -0.020873, -0.053676],
+        6: [0.91775, -0.567956, 0.602345],
+    }
+    for at, values in wanted.items():
+        assert_close(found[at], values, rtol=1e-4, atol=2e-6)
+    # Masks of eager calls are those of the op's seeds, which the weights do not touch.
+    masks = [layers.Dropout(0.5)(tf.ones([6]), training=True).numpy() > 0 for _ in range(2)]
+    assert [m.tolist() for m in masks] == [[1, 0, 0, 0, 0, 1], [1, 0, 1, 0, 1, 1]]
+    seeded = layers.Dropout(0.5, seed=3)
+    masks = [seeded(tf.ones([6]), training=True).numpy() > 0 for _ in range(2)]
+    assert [m.tolist() for m in masks] == [[1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
+
+
+def test_each_projection_of_an_attention_layer_has_weights_of_its_own():
+    tf.keras.utils.set_random_seed(42)
+    for layer, shape in (
+        (tf.keras.layers.LSTM(3), (2, 4, 5)),
+        (tf.keras.layers.GRU(3), (2, 4, 5)),
+        (tf.keras.layers.RandomFlip(), (1, 2, 2, 1)),
+    ):
+        layer(tf.ones(shape))
+    attention = tf.keras.layers.MultiHeadAttention(2, 3)
+    attention(tf.ones((1, 4, 6)), tf.ones((1, 4, 6)))
+    kernels = [w.numpy().reshape(-1)[:2] for w in attention.weights if "kernel" in w.name]
+    assert len({tuple(k) for k in kernels}) == 4
+
+
+class Watched(tf.keras.Model):
+    """Two masks of the input, which the loss shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = tf.keras.layers.Dropout(0.5), tf.keras.layers.Dropout(0.3)
+        self.scale = self.add_weight("scale", (), initializer="ones")
+        self.seen = tf.Variable(tf.zeros([2, 4, 6]), trainable=False)
+
+    def call(self, x, training=None):
+        masks = [layer(x, training=training) for layer in (self.one, self.two)]
+        self.seen.assign(tf.stack(masks))
+        return self.scale * tf.reduce_sum(masks[0], axis=1, keepdims=True)
+
+
+def test_masks_and_orders_of_fit_are_those_of_keras():
+    tf.keras.utils.set_random_seed(42)
+    model = Watched()
+    model.compile("sgd", "mse")
+    first = [[2, 2, 0, 2, 2, 0], [0, 2, 2, 0, 2, 0]]
+    second = [[0, 0, 2, 2, 0, 0], [0, 2, 2, 2, 2, 2]]
+    seen = []
+    watch = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(model.seen.numpy())
+    )
+    model.fit(
+        np.ones((8, 6), np.float32), np.ones((8, 1)), batch_size=4, verbose=0, callbacks=[watch]
+    )
+    assert seen[0][0, :2].tolist() == first
+    assert_close(seen[0][1, 0], np.array([0, 1, 1, 1, 1, 1]) / 0.7)
+    assert len(seen) == 2 and seen[1][0, 0].tolist() == second[0]

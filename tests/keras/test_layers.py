@@ -157,12 +157,14 @@ def test_layer_and_group_normalization_numbers(rng):
 
 
 def test_dropout_statistics_and_inference():
+    tf.random.set_seed(2)
     layer = layers.Dropout(0.3, seed=1)
     x = np.ones((50, 100), np.float32)
     y = layer(x, training=True).numpy()
     assert abs((y == 0).mean() - 0.3) < 0.03 and abs(y.mean() - 1) < 0.05
     assert_close(layer(x), x)
     assert not np.allclose(y, layer(x, training=True))
+    tf.random.set_seed(2)
     assert_close(layers.Dropout(0.3, seed=1)(x, training=True), y)
 
 

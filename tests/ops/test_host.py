@@ -69,7 +69,7 @@ def test_not_a_number():
 
 
 def test_same_draws():
-    for key in np.random.default_rng(0).integers(1 << 32, size=(20, 2)).astype(np.uint32):
+    for key in np.random.default_rng(0).integers(-(1 << 63), 1 << 63, size=(20, 3)):
         for shape in ([], [3]):
             draw = lambda k, shape=shape: random_ops.uniform_from_key(k, shape, 0.0, 2.5, "float32")
             np.testing.assert_array_equal(*both(draw, key))

@@ -8,7 +8,7 @@ import meshflow as tf
 from helpers import assert_close
 
 COUNT = 20000
-SEED = [3, 5]
+SEED = [2, 5]
 # A wrong distribution fails this far below any sensible level; the seeds are fixed.
 LEVEL = 1e-3
 
@@ -38,7 +38,7 @@ def follows_counts(values, probabilities):
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 def test_continuous_distributions(name, dtype):
     arguments, distribution = CONTINUOUS[name]
-    tf.random.set_seed(4)
+    tf.random.set_seed(5)
     stateful = getattr(tf.random, name)([COUNT], *arguments, dtype=dtype)
     stateless = getattr(tf.random, f"stateless_{name}")([COUNT], SEED, *arguments, dtype=dtype)
     for values in (stateful, stateless):
@@ -262,11 +262,11 @@ def test_generators_keep_their_state():
     first = g.normal([3]).numpy()
     assert_close(copy.normal([3]), first)
     g.reset_from_seed(5)
-    g.skip(1)
+    g.skip(3)
     second = g.normal([3]).numpy()
     assert_close(copy.normal([3]), second)
-    assert_close(tf.random.Generator.from_state(g.state, "threefry").normal([3]), copy.normal([3]))
-    counted = tf.random.Generator.from_key_counter(7, [1, 0], "threefry")
+    assert_close(tf.random.Generator.from_state(g.state, "philox").normal([3]), copy.normal([3]))
+    counted = tf.random.Generator.from_key_counter(7, [1, 0], "philox")
     again = tf.random.Generator.from_seed(1)
     again.reset_from_key_counter(7, [1, 0])
     assert_close(counted.uniform([3]), again.uniform([3]).numpy())
@@ -280,8 +280,8 @@ def test_generators_keep_their_state():
 def test_experimental_names():
     experimental = tf.random.experimental
     assert experimental.Generator is tf.random.Generator
-    state = tf.random.create_rng_state(5, "threefry")
-    g = tf.random.Generator.from_state(state, tf.random.Algorithm.THREEFRY)
+    state = tf.random.create_rng_state(5, "philox")
+    g = tf.random.Generator.from_state(state, tf.random.Algorithm.PHILOX)
     assert_close(g.normal([3]), tf.random.Generator.from_seed(5).normal([3]).numpy())
     np.testing.assert_array_equal(
         experimental.stateless_split(SEED, 2), tf.random.split(SEED, num=2)

@@ -17,9 +17,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -103,7 +105,36 @@ class SeedGenerator(Module):
 
 def _key(seed: Any) -> Tensor:
     """The key that a seed stands for: JAX's own, so that numbers are those of Keras on JAX."""
-    return random_ops.seed_key(draw_seed(seed))
+    return casting.cast(draw_seed(seed), dtypes.uint32)
+
+
+@op(same=(), differentiable=False, name="random_normal")
+def _normal(key: TensorLike, shape: Any, dtype: Any) -> Any:
+    return jax.random.normal(random_key(key), shape, dtype.dtype)
+
+
+@op(same=(), differentiable=False, name="truncated_normal")
+def _truncated_normal(key: TensorLike, shape: Any, dtype: Any) -> Any:
+    return jax.random.truncated_normal(random_key(key), -2, 2, shape, dtype.dtype)
+
+
+@op(same=(), differentiable=False, name="random_uniform")
+def _uniform(key: TensorLike, shape: Any, dtype: Any) -> Any:
+    return jax.random.uniform(random_key(key), shape, dtype.dtype)
+
+
+@op(same=(), differentiable=False, name="random_integers")
+def _integers(key: TensorLike, low: TensorLike, high: TensorLike, shape: Any, dtype: Any) -> Any:
+    return jax.random.randint(random_key(key), shape, low, high, dtype.dtype)
+
+
+@op(same=(), differentiable=False, name="random_order")
+def _order(key: TensorLike, size: Any) -> Any:
+    return jax.random.permutation(random_key(key), size)
+
+
+def _scaled(drawn: Tensor, scale: Any, start: Any) -> Tensor:
+    return drawn * _as(scale, drawn.dtype) + _as(start, drawn.dtype)
 
 
 def draw_seed(seed: Any) -> Tensor:
@@ -163,7 +194,7 @@ def normal(
       >>> tf.keras.random.normal([2, 3]).shape
       TensorShape([2, 3])
     """
-    return random_ops.stateless_normal(shape, draw_seed(seed), mean, stddev, _floating(dtype))
+    return _scaled(_normal(_key(seed), as_sizes(shape), _floating(dtype)), stddev, mean)
 
 
 def truncated_normal(
@@ -183,9 +214,8 @@ def truncated_normal(
       >>> bool(tf.reduce_all(tf.abs(tf.keras.random.truncated_normal([100])) <= 2.0))
       True
     """
-    return random_ops.stateless_truncated_normal(
-        shape, draw_seed(seed), mean, stddev, _floating(dtype)
-    )
+    drawn = _truncated_normal(_key(seed), as_sizes(shape), _floating(dtype))
+    return _scaled(drawn, stddev, mean)
 
 
 def uniform(
@@ -205,7 +235,8 @@ def uniform(
       >>> bool(tf.reduce_all(tf.keras.random.uniform([9], 2.0, 3.0) >= 2.0))
       True
     """
-    return random_ops.stateless_uniform(shape, draw_seed(seed), minval, maxval, _floating(dtype))
+    drawn = _uniform(_key(seed), as_sizes(shape), _floating(dtype))
+    return _scaled(drawn, _as(maxval, drawn.dtype) - _as(minval, drawn.dtype), minval)
 
 
 def randint(shape: Any, minval: int, maxval: int, dtype: Any = "int32", seed: Any = None) -> Tensor:
@@ -230,8 +261,11 @@ def randint(shape: Any, minval: int, maxval: int, dtype: Any = "int32", seed: An
         )
     bounds = [v for v in (minval, maxval) if isinstance(v, int)]
     drawn = kind if all(kind.min <= v <= kind.max for v in bounds) else dtypes.int32
-    found = random_ops.uniform_from_key(_key(seed), shape, minval, maxval, drawn)
-    return casting.cast(found, kind)
+    low, high = (convert_to_tensor(v, drawn) for v in (minval, maxval))
+    known = [v._value for v in (low, high) if isinstance(v._value, np.ndarray)]
+    if len(known) == 2 and np.any(known[0] >= known[1]):
+        raise InvalidArgumentError(f"Need minval < maxval, got {known[0]} >= {known[1]}")
+    return casting.cast(_integers(_key(seed), low, high, as_sizes(shape), drawn), kind)
 
 
 @op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
@@ -312,8 +346,7 @@ def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
       [1, 2, 3]
     """
     x = convert_to_tensor(x)
-    order = random_ops.stateless_shuffle(array.range(array.shape(x)[axis]), draw_seed(seed))
-    return array.gather(x, order, axis=axis)
+    return array.gather(x, _order(_key(seed), x.shape[axis]), axis=axis)
 
 
 def gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Tensor:

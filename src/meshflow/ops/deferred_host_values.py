@@ -60,10 +60,12 @@ class Draw(NamedTuple):
 
     Attributes:
       seed: the op's own seed, or None.
+      used: how many numbers of the counter belong to it.
       position: how many keys are drawn before.
     """
 
     seed: int | None
+    used: int
     position: int
 
 
@@ -251,12 +253,17 @@ class Recording:
         """What is done with a table that changes, for values that are known only for each element."""
         raise Unrecordable("a string")
 
-    def key(self, seed: int | None) -> Tensor | None:
-        """The key of a random op, or None for the key that it has otherwise."""
+    def key(self, seed: int | None, used: int) -> Tensor | None:
+        """The key of a random op, or None for the key that it has otherwise.
+
+        Args:
+          seed: the op's own.
+          used: how many numbers of the counter belong to it.
+        """
         self._check_place()
-        draw = Draw(seed, self._draws)
+        draw = Draw(seed, used, self._draws)
         self._draws += 1
-        return self._input(TensorSpec([2], dtypes.uint32), draw)
+        return self._input(TensorSpec([3], dtypes.int64), draw)
 
     def _check_place(self) -> None:
         if context.trace is None or context.trace.parent is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
 from meshflow.ops import casting
@@ -63,36 +64,16 @@ def _select(arrays: Sequence[np.ndarray], _: tuple[Any, ...]) -> Any:
 
 
 def _uniform(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
-    (key, low, high), (shape, dtype) = arrays, static
+    (key, low, high_end), (shape, dtype) = arrays, static
     size = int(np.prod(shape, dtype=np.int64))
     if dtype.name != "float32" or size > 4 or low != 0:
         return None
-    words = [threefry(int(key[0]), int(key[1]), 0, i) for i in range(size)]
-    bits = np.array([(a ^ b) >> 9 | 0x3F800000 for a, b in words], np.uint32)
-    return ((bits.view(np.float32) - np.float32(1)) * high).reshape(shape)
-
-
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-
-
-def threefry(key0: int, key1: int, x0: int, x1: int) -> tuple[int, int]:
-    """Two random words: Threefry-2x32 with 20 rounds, as JAX draws them.
-
-    Args:
-      key0: the key's first word.
-      key1: its second.
-      x0: the counter's first word.
-      x1: its second.
-    """
-    keys = key0, key1, key0 ^ key1 ^ 0x1BD11BDA
-    x0, x1 = (x0 + keys[0]) & 0xFFFFFFFF, (x1 + keys[1]) & 0xFFFFFFFF
-    for turn in range(5):
-        for by in _ROTATIONS[turn % 2]:
-            x0 = (x0 + x1) & 0xFFFFFFFF
-            x1 = ((x1 << by) & 0xFFFFFFFF | x1 >> (32 - by)) ^ x0
-        x0 = (x0 + keys[(turn + 1) % 3]) & 0xFFFFFFFF
-        x1 = (x1 + keys[(turn + 2) % 3] + turn + 1) & 0xFFFFFFFF
-    return x0, x1
+    start, high, counter_key = (int(w) & 0xFFFFFFFFFFFFFFFF for w in key)
+    if start > 0xFFFFFFFFFFFFFFFF - size:
+        return None
+    words = philox.rounds(start, high, counter_key)[:size]
+    bits = np.array([word & 0x7FFFFF | 0x3F800000 for word in words], np.uint32)
+    return ((bits.view(np.float32) - np.float32(1)) * high_end).reshape(shape)
 
 
 def _flip(axis: int) -> Callable[..., Any]:

@@ -236,7 +236,7 @@ def of_policy(policy):
 def test_gradients_in_sixteen_bits():
     """The region is nearer to one device than half of a bfloat16's digits."""
     make = of_policy("mixed_bfloat16")
-    same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1], rtol=2e-3)
+    same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1], rtol=2.5e-3)
 
 
 def test_steps_whose_gradients_overflow_are_left_out():

@@ -53,7 +53,7 @@ def test_flags_of_mesh_tensorflow_on_the_command_line():
     first, losses, parts, *sent = printed("layouts_from_mesh_tensorflow", *flags)
     assert first == '--mesh_shape="rows:4;cols:2" --layout="batch:rows;d_ff:cols"'
     # Those of any layout: the weights and the tokens come from seeds.
-    np.testing.assert_allclose(curves([losses]), [[3.85823, 2.58414]], atol=3e-5)
+    np.testing.assert_allclose(curves([losses]), [[3.83337, 2.52991]], atol=3e-5)
     assert parts.endswith("embedding [64, 32], wi [32, 64], wo [64, 32]")
     assert [line.split(" by ")[1] for line in sent] == ["all-reduce"]
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, forward_of_wanted, is_inexact, of_wanted
-from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -71,21 +70,13 @@ def recomputing(
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        outer = context.trace
         leaves = nest.flatten(args)
         tensors = [leaf for leaf in leaves if is_array_like(leaf)]
 
         def rerun(*symbolic: Any) -> Any:
             supply = iter(symbolic)
             full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
-            inner = context.trace
-            if outer is None or inner is None:
-                return f(*nest.pack_sequence_as(args, full), **kwargs)
-            # Random ops are told apart by how many of the whole function come before them.
-            inner.random_ops = outer.random_ops
-            result = f(*nest.pack_sequence_as(args, full), **kwargs)
-            outer.random_ops = inner.random_ops
-            return result
+            return f(*nest.pack_sequence_as(args, full), **kwargs)
 
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(rerun, tuple(tensors))

@@ -40,6 +40,7 @@ class Tracing(Protocol):
     last_fed: dict[int, Any]
     once: bool
     repeats: bool
+    branch: bool
     runs: bool
     random_ops: int
     initializes: bool

@@ -83,7 +83,8 @@ class TraceContext:
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
       repeats: whether it is a loop's body.
-      random_ops: how many random ops it has so far.
+      branch: whether it is a branch.
+      random_ops: how many random ops without a seed it has so far.
       runs: whether the program is run once, right after this trace, before the function is traced again.
       initializes: whether it gives variables that it made their initial values.
       iterator_captures, infeeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
@@ -95,9 +96,10 @@ class TraceContext:
         once: bool = False,
         runs: bool = False,
         repeats: bool = False,
+        branch: bool = False,
     ) -> None:
         self.parent = parent
-        self.once, self.repeats = once, repeats
+        self.once, self.repeats, self.branch = once, repeats, branch
         self.random_ops = 0
         self.runs: bool = runs and (parent is None or parent.runs)
         self.initializes = False
@@ -400,6 +402,7 @@ def trace(
     isolated: bool = False,
     runs: bool = False,
     repeats: bool = False,
+    branch: bool = False,
     axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
     """Runs `fn(*args, **kwargs)` once on symbolic tensors.
@@ -413,6 +416,7 @@ def trace(
         this trace see the call, not what is inside.
       runs: whether the program is run right after this trace, once if it `initializes`.
       repeats: whether the function is a loop's body.
+      branch: whether it is a branch.
       axes: names and sizes of the axes that collectives inside reduce over.
 
     Returns:
@@ -442,7 +446,7 @@ def trace(
 
     def attempt(tapes: list[Recorder]) -> Any:
         nonlocal scope
-        scope = TraceContext(context.trace, isolated or bool(axes), runs, repeats)
+        scope = TraceContext(context.trace, isolated or bool(axes), runs, repeats, branch)
         try:
             # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
             with (

@@ -1,18 +1,19 @@
 """Random numbers: the global seed and streams of keys.
 
-All numbers come from JAX's counter-based threefry generator: a *key* of two uint32 numbers
-determines them, whatever the number of devices. A `SeedStream` is a variable holding a key and a
-counter; every use advances the counter, so compiled functions draw new numbers at every call
-and a checkpoint of the variable resumes the sequence. As in TensorFlow, eager ops with the same seed share
-a stream, while each op of a traced function has its own, which begins where the seeds say.
+Numbers are TensorFlow's: a *key*, a place of a Philox generator (see `core/runtime/philox.py`), determines them,
+whatever the number of devices. A `SeedStream` is a variable with such a place; every use passes over the counters
+that it needs, so compiled functions draw new numbers at every call and a checkpoint of the variable resumes the
+sequence. As in TensorFlow, eager calls of one kernel with the same seeds share a stream, while each op of a traced
+function has its own, which begins where the seeds say; an op without a seed has its number among those of the
+function, branch or loop for one, and a drawn one elsewhere.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import os
+import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime import determinism
+from meshflow.core.runtime import determinism, philox
 from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.seed_sequence import states
 from meshflow.core.tracing.trace import init_scope
@@ -33,6 +34,8 @@ from meshflow.core.variables.variable import Variable
 
 # TensorFlow's global seed for ops that have a seed of their own when none was set.
 _DEFAULT_SEED = 87654321
+# Seeds of ops are taken modulo this, and drawn up to it.
+_SEED_LIMIT = 2**31 - 1
 
 
 def random_key(data: Any) -> Any:
@@ -40,19 +43,32 @@ def random_key(data: Any) -> Any:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def _fold(operands: Any, _: Any) -> Any:
-    (state,) = operands
-    key = random_key(state[:2])
-    advanced = state.at[2].add(jnp.uint32(1))
-    return jax.random.key_data(jax.random.fold_in(key, state[2])), advanced
+def _draw(operands: Any, _: Any) -> Any:
+    state, used = operands
+    return state, philox.passed(state, used)
 
 
-_NEXT = Op("next_key", _fold, differentiable=False)
+_NEXT = Op("next_key", _draw, differentiable=False)
 
 
 def seed_words(seed: int) -> list[int]:
-    """A seed as the two words of a key."""
+    """A seed as two words of 32 bits."""
     return [(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF]
+
+
+def _signed(word: int) -> int:
+    """64 bits as int64 has them."""
+    return (word & 0xFFFFFFFFFFFFFFFF) - ((word & 1 << 63) << 1)
+
+
+def place(key: int, high: int = 0, low: int = 0) -> list[int]:
+    """Where a generator stands: the low and high halves of its counter, and its key."""
+    return [_signed(low), _signed(high), _signed(key)]
+
+
+def place_of_words(words: Sequence[int]) -> list[int]:
+    """The beginning for a key of two words."""
+    return place(int(words[0]) << 32 | int(words[1]))
 
 
 # All streams, by the order in which they were made: a program that runs again makes the same ones.
@@ -65,7 +81,7 @@ _waiting: dict[int, list[int]] = {}
 class _Element(threading.local):
     """In a thread that computes an element of a dataset: the keys that belong to the element."""
 
-    keys: Callable[[int | None], np.ndarray | None] | None = None
+    keys: Callable[[int | None, int], np.ndarray | None] | None = None
 
 
 _element = _Element()
@@ -80,13 +96,12 @@ def call_keys(number: int, unseeded: Callable[[], Sequence[int]] | None = None) 
       unseeded: gives integers for ops where neither they nor the program have a seed; without it those
         draw as elsewhere.
     """
-    entropy = _entropy(unseeded)
+    places = _places_of_calls(unseeded)
+    numbers = np.array([number])
 
-    def key(seed: int | None) -> np.ndarray | None:
-        words = entropy(seed)
-        if words is None:
-            return None
-        return np.random.SeedSequence([*words, number]).generate_state(2).astype(np.uint32)
+    def key(seed: int | None, used: int) -> np.ndarray | None:
+        found = places(seed, used, numbers)
+        return None if found is None else found[0]
 
     before, _element.keys = _element.keys, key
     try:
@@ -95,41 +110,45 @@ def call_keys(number: int, unseeded: Callable[[], Sequence[int]] | None = None) 
         _element.keys = before
 
 
-def _entropy(
+def _places_of_calls(
     unseeded: Callable[[], Sequence[int]] | None,
-) -> Callable[[int | None], list[int] | None]:
-    """What tells apart the keys that one call draws, one after the other."""
-    drawn: collections.Counter[int | None] = collections.Counter()
+) -> Callable[[int | None, int, np.ndarray], np.ndarray | None]:
+    """Where the ops of a function stand, one after the other, in calls of some numbers."""
+    without_seed, without_any = itertools.count(), itertools.count(1)
 
-    def words_of(seed: int | None) -> list[int] | None:
-        if seed is not None or _global.seed is not None:
-            words: Sequence[int] = _global.words_of_op(seed, drawn.total())
-        elif unseeded is not None:
-            words = unseeded()
-        else:
-            return None
-        drawn[seed] += 1
-        return [*(int(w) for w in words), drawn[seed]]
+    def places(seed: int | None, used: int, numbers: np.ndarray) -> np.ndarray | None:
+        if seed is None and _global.seed is None:
+            if unseeded is None:
+                return None
+            words = states([*unseeded(), next(without_any)], numbers).astype(np.uint64)
+            low = np.zeros(len(numbers), np.int64)
+            return np.stack([low, low, (words[:, 0] << 32 | words[:, 1]).astype(np.int64)], -1)
+        _, high, key = _global.place_of_op(next(without_seed) if seed is None else seed)
+        low = np.asarray(numbers, np.int64) * used
+        return np.stack([low, np.full_like(low, high), np.full_like(low, key)], -1)
 
-    return words_of
+    return places
 
 
 def keys_of_calls(
-    numbers: Sequence[int], seeds: Sequence[int | None], unseeded: Callable[[], Sequence[int]]
+    numbers: Sequence[int],
+    draws: Sequence[tuple[int | None, int]],
+    unseeded: Callable[[], Sequence[int]],
 ) -> np.ndarray:
     """The keys that calls draw in scopes of `call_keys`.
 
     Args:
       numbers: the numbers of the calls.
-      seeds: the seeds of the ops that draw, in order, None for those without.
+      draws: of the ops that draw, in order: their seeds, None for those without, and what they use.
       unseeded: as in `call_keys`.
 
     Returns:
-      uint32 [calls, ops, 2].
+      int64 [calls, ops, 3].
     """
-    words_of = _entropy(unseeded)
-    found = [states(words_of(seed) or (), np.asarray(numbers)) for seed in seeds]
-    return np.stack(found, axis=1) if found else np.zeros((len(numbers), 0, 2), np.uint32)
+    places = _places_of_calls(unseeded)
+    found = [places(seed, used, np.asarray(numbers)) for seed, used in draws]
+    made = [f for f in found if f is not None]
+    return np.stack(made, axis=1) if made else np.zeros((len(numbers), 0, 3), np.int64)
 
 
 # The name of the variables that streams keep their state in.
@@ -137,13 +156,13 @@ STATE_NAME = "seed_state"
 
 
 class SeedStream:
-    """An endless stream of keys.
+    """A generator in a variable, from which keys are drawn.
 
     Args:
       seed: an integer; None takes one from the global seed when first used.
 
     Attributes:
-      start: the words that it begins with again when the global seed is set; None for those that go on.
+      start: the place that it begins at again when the global seed is set; None for those that go on.
       shown: whether users see its state.
       per_replica: set by the strategies: gives each replica of a program a key of its own.
     """
@@ -160,42 +179,66 @@ class SeedStream:
 
     @property
     def state(self) -> Variable:
-        """The variable (uint32, shape [3]): two words of key and a counter."""
+        """The variable (int64, shape [3]): the counter's low and high halves, and the key."""
         if self._state is None:
             with init_scope():
-                words = seed_words(self.seed) if self.seed is not None else self._first_words()
-                value = np.array(_waiting.pop(self._number, [*words, 0]), np.uint32)
-                self._state = Variable(value, trainable=False, name=STATE_NAME)
+                value = _waiting.pop(self._number, None)
+                if value is None:
+                    value = self.start or self._first_place()
+                self._state = Variable(np.array(value, np.int64), trainable=False, name=STATE_NAME)
         return self._state
 
-    def _first_words(self) -> list[int]:
+    def _first_place(self) -> list[int]:
+        if self.seed is not None:
+            return place(self.seed)
         # A thread that computes an element may come here at any time: see `new_seed`.
         apart = _element.keys is not None
-        return _global.seed_at(0, self._number) if apart else _global.draw_seed()
+        return place_of_words(_global.seed_at(0, self._number) if apart else _global.draw_seed())
 
-    def next_key(self) -> Tensor:
-        """A new key, uint32 of shape [2]; works eagerly and while a function is traced."""
+    def next_key(self, used: Any) -> Tensor:
+        """A new key, int64 of shape [3]; works eagerly and while a function is traced.
+
+        Args:
+          used: how many numbers of the counter belong to it.
+        """
         state = self.state
-        key, advanced = apply(_NEXT, (state._as_tensor(),))
+        # Sizes are symbols while a function for any of them is saved.
+        counts = Tensor(np.asarray(used) if isinstance(used, int) else jnp.asarray(used))
+        key, advanced = apply(_NEXT, (state._as_tensor(), counts))
         if context.trace is None and isinstance(advanced._value, jax.core.Tracer):
             # A function of JAX is being traced: what it computes may not stay in a variable of the program.
             with jax.ensure_compile_time_eval():
-                key, advanced = apply(_NEXT, (state._as_tensor(),))
+                key, advanced = apply(_NEXT, (state._as_tensor(), counts))
         state._write(advanced)
         return key if self.per_replica is None else self.per_replica(key)
 
+    def op_key(self, used: Any, kind: str) -> Tensor:
+        """A new key, as Keras' layers draw it by an op with this seed, where TensorFlow's numbers are known.
+
+        Args:
+          used: how many numbers of the counter belong to it.
+          kind: what kernel draws.
+        """
+        if self.seed is None and _global.seed is None:
+            return self.next_key(used)
+        if self.seed is None:
+            return op_key(None, used, kind)
+        # As in Keras, whose layers count their seed on.
+        seed, self.seed = self.seed, self.seed + 1
+        return op_key(seed, used, kind)
+
     @classmethod
-    def of_op(cls, words: list[int]) -> SeedStream:
+    def of_op(cls, start: list[int]) -> SeedStream:
         """The stream of one op of a traced function; it lives as long as its variable."""
-        stream = cls(words[0] << 32 | words[1])
-        stream.start = words
+        stream = cls()
+        stream.start = start
         stream.state._stream = stream  # type: ignore[attr-defined]
         return stream
 
-    def reset(self, words: list[int]) -> None:
-        """Starts again from another key, in the same variable."""
+    def reset(self, start: list[int]) -> None:
+        """Starts again from another place, in the same variable."""
         with init_scope():
-            self.state.assign(np.array([*words, 0], np.uint32))
+            self.state.assign(np.array(start, np.int64))
 
 
 def is_stream_state(variable: Any) -> bool:
@@ -210,7 +253,9 @@ class _Global:
         self.seed: int | None = None
         self._entropy = int.from_bytes(os.urandom(7), "little")
         self._drawn = self._kept = 0
-        self._streams: dict[int | None, SeedStream] = {}
+        self._streams: dict[tuple[str, int | None], SeedStream] = {}
+        self.op_seeds = SeedDraws(0)
+        self.weight_seeds = SeedDraws(0)
 
     def _base(self) -> int:
         if self.seed is None:
@@ -221,44 +266,42 @@ class _Global:
     def set(self, seed: int) -> None:
         self.seed = seed
         self._drawn = self._kept = 0
-        for op_seed, stream in self._streams.items():
+        self.op_seeds, self.weight_seeds = SeedDraws(seed), SeedDraws(seed)
+        for (_, op_seed), stream in self._streams.items():
             if stream._state is not None:
-                stream.reset(self._words_for(op_seed))
+                stream.reset(self._first_place(op_seed))
         for stream in list(_streams.values()):
             if stream.start is not None:
                 stream.reset(stream.start)
 
-    def words_of_op(self, op_seed: int | None, position: int) -> list[int]:
-        """The words that an op of a function begins with, one of the two seeds being set.
-
-        Args:
-          op_seed: its own seed.
-          position: how many random ops the function has before it, which tells ops without a seed apart.
-        """
-        words = self._words_for(op_seed)
-        if op_seed is None:
-            words = _mixed([*words, position])
-        return words
-
-    def _words_for(self, op_seed: int | None) -> list[int]:
-        if op_seed is None:
-            high, low = seed_words(self._base())
-            return [high ^ 0x9E3779B9, low]
+    def place_of_op(self, op_seed: int) -> list[int]:
+        """Where an op begins, by its seed and the global one."""
         base = _DEFAULT_SEED if self.seed is None else self.seed
-        return [(base ^ (base >> 32)) & 0xFFFFFFFF, (op_seed ^ (op_seed >> 32)) & 0xFFFFFFFF]
+        first, second = base % _SEED_LIMIT, op_seed % _SEED_LIMIT
+        return place(first, second if first or second else _SEED_LIMIT)
 
-    def stream(self, op_seed: int | None) -> SeedStream:
-        if op_seed is None and self.seed is None:
-            determinism.require_seed("Random ops")
-        if op_seed not in self._streams:
-            stream = self._streams[op_seed] = SeedStream(0)
-            stream.reset(self._words_for(op_seed))
-        return self._streams[op_seed]
+    def _first_place(self, op_seed: int | None) -> list[int]:
+        if op_seed is not None:
+            return self.place_of_op(op_seed)
+        return place_of_words(_mixed(seed_words(self._base())))
+
+    def stream(self, kind: str, op_seed: int | None) -> SeedStream:
+        if op_seed is None:
+            self._base()
+            kind = ""
+        if (kind, op_seed) not in self._streams:
+            stream = self._streams[kind, op_seed] = SeedStream(0)
+            stream.reset(self._first_place(op_seed))
+        return self._streams[kind, op_seed]
 
     def stream_of_op(self, scope: Tracing, op_seed: int | None) -> SeedStream:
-        """The stream of the next random op of the function that `scope` traces."""
-        position, scope.random_ops = scope.random_ops, scope.random_ops + 1
-        return SeedStream.of_op(self.words_of_op(op_seed, position))
+        """The stream of the next random op of the function, branch or loop that `scope` traces."""
+        if op_seed is None:
+            # As in TensorFlow, where these have a graph of their own.
+            while not (scope.once or scope.repeats or scope.branch) and scope.parent is not None:
+                scope = scope.parent
+            op_seed, scope.random_ops = scope.random_ops, scope.random_ops + 1
+        return SeedStream.of_op(self.place_of_op(op_seed))
 
     def draw_seed(self) -> list[int]:
         """Words of a new seed; the n-th since the global seed was set is always the same."""
@@ -276,6 +319,30 @@ class _Global:
         return _mixed([*seed_words(self._base()), *position])
 
 
+class SeedDraws:
+    """Seeds drawn one after the other by Python's generator, as TensorFlow draws them.
+
+    Args:
+      seed: the generator's seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def next(self, low: int, high: int) -> int:
+        """An integer from `low` to `high`, both included."""
+        return self._random.randint(low, high)
+
+    def state(self) -> Any:
+        """The generator's state, as plain JSON values."""
+        return self._random.getstate()
+
+    def set_state(self, state: Any) -> None:
+        """Puts back what `state` gave."""
+        version, words, gauss = state
+        self._random.setstate((version, tuple(words), gauss))
+
+
 def _mixed(words: Sequence[int]) -> list[int]:
     return [int(w) for w in np.random.SeedSequence(words).generate_state(2)]
 
@@ -291,11 +358,11 @@ def new_seed() -> list[int]:
     """
     if _element.keys is None:
         return _global.draw_seed()
-    key = _element.keys(None)
+    key = _element.keys(None, 1)
     if key is None:
         determinism.require_seed("Random ops")
         return _mixed(seed_words(int.from_bytes(os.urandom(7), "little")))
-    return [int(w) for w in key]
+    return _mixed([w for half in key for w in seed_words(int(half))])
 
 
 def kept_seed() -> Callable[[], list[int]]:
@@ -328,32 +395,66 @@ def global_seed() -> int | None:
     return _global.seed
 
 
-def op_key(seed: Any = None) -> Tensor:
-    """A key for one call of a random op with an optional seed of its own."""
+def op_key(seed: Any, used: Any, kind: str) -> Tensor:
+    """A key for one call of a random op.
+
+    Args:
+      seed: the op's own seed or None.
+      used: how many numbers of the counter belong to the call.
+      kind: what kernel draws: eager calls of one kernel with the same seed go on from each other.
+    """
     number = None if seed is None else int(seed)
     scope = context.trace
     if context.recording is not None:
-        recorded = context.recording.key(number)
+        recorded = context.recording.key(number, used)
         if recorded is not None:
             return recorded
     if scope is None and _element.keys is not None:
-        key = _element.keys(number)
+        key = _element.keys(number, used)
         if key is not None:
             return Tensor(key)
-    if scope is not None and (number is not None or _global.seed is not None):
-        while not scope.once and scope.parent is not None:
-            scope = scope.parent
-        if scope.once:
-            return _global.stream_of_op(scope, number).next_key()
+    seeded = number is not None or _global.seed is not None
+    if scope is not None and seeded and _is_in_function(scope):
+        return _global.stream_of_op(scope, number).next_key(used)
+    if scope is None and seeded and number is None:
+        # Each call has a seed of its own, so nothing goes on from it.
+        drawn = _global.op_seeds.next(0, _SEED_LIMIT)
+        return Tensor(np.array(_global.place_of_op(drawn), np.int64))
     # Outside of functions each call goes on where the last one ended, also one that is traced for its gradient.
-    return _global.stream(number).next_key()
+    return _global.stream(kind, number).next_key(used)
+
+
+def _is_in_function(scope: Tracing) -> bool:
+    while not scope.once and scope.parent is not None:
+        scope = scope.parent
+    return scope.once
+
+
+def place_of_pass() -> list[int]:
+    """Where the first random op of a function without a seed begins; elsewhere each time without a global seed."""
+    return place_of_words(new_seed()) if _global.seed is None else _global.place_of_op(0)
+
+
+def weight_seed() -> int:
+    """A seed for initial weights, as Keras draws it: after `set_seed` the n-th is always the same."""
+    if _element.keys is not None:
+        return new_seed()[1] % 10**9 + 1
+    if _global.seed is None:
+        determinism.require_seed("Random ops")
+        return random.randint(1, 10**9)
+    return _global.weight_seeds.next(1, 10**9)
 
 
 def state() -> dict[str, Any]:
     """The state of all streams and of the seeds still to be drawn, as plain JSON values."""
     used = {str(n): s._state for n, s in sorted(_streams.items()) if s._state is not None}
-    streams = {n: [int(w) for w in np.asarray(v._value)] for n, v in used.items()}
-    return {"drawn": _global._drawn, "entropy": _global._entropy, "streams": streams}
+    return {
+        "drawn": _global._drawn,
+        "entropy": _global._entropy,
+        "places": {n: [int(w) for w in np.asarray(v._value)] for n, v in used.items()},
+        "op_seeds": _global.op_seeds.state(),
+        "weight_seeds": _global.weight_seeds.state(),
+    }
 
 
 def set_state(known: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
@@ -363,14 +464,24 @@ def set_state(known: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
       known: the state.
       but: streams that stay as they are.
     """
-    for number, words in known["streams"].items():
+    # Earlier versions kept the words of a key and a count of draws.
+    earlier = {n: place_of_earlier(words) for n, words in known.get("streams", {}).items()}
+    for number, words in (earlier | known.get("places", {})).items():
         stream = _streams.get(int(number))
         if stream is None:
             _waiting[int(number)] = words
         elif number not in but:
             with init_scope():
-                stream.state.assign(np.array(words, np.uint32))
+                stream.state.assign(np.array(words, np.int64))
     _global._drawn, _global._entropy = known["drawn"], known["entropy"]
+    for name in ("op_seeds", "weight_seeds"):
+        if name in known:
+            getattr(_global, name).set_state(known[name])
+
+
+def place_of_earlier(words: Sequence[int]) -> list[int]:
+    """What the state of a generator of earlier versions stands for: a key of two words, and how often it drew."""
+    return place(int(words[0]) << 32 | int(words[1]), low=int(words[2]))
 
 
 def host_generator(seed: int | None = None) -> np.random.Generator:

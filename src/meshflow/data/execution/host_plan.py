@@ -61,7 +61,7 @@ class _Group:
 
     Args:
       leaves: the leaves of each element.
-      keys: uint32 [elements, random ops, 2].
+      keys: int64 [elements, random ops, 3].
     """
 
     def __init__(self, leaves: list[list[Any]], keys: np.ndarray) -> None:
@@ -147,7 +147,7 @@ class Plan:
     Attributes:
       traced: the program, with its inputs as arguments.
       spec: likewise.
-      seeds: the seeds of its random ops, None for those without.
+      draws: of its random ops, the seeds, None for those without, and what they use of a counter.
       loads: whether it does more on the host than parse strings.
     """
 
@@ -158,7 +158,7 @@ class Plan:
         self._recording = recording  # whose tensors are told apart by their identities
         self._stand_ins = recording.sources
         sources: list[Any] = [Argument(i) for i in arguments]
-        self.seeds = [s.seed for _, s in recording.inputs if isinstance(s, Draw)]
+        self.draws = [(s.seed, s.used) for _, s in recording.inputs if isinstance(s, Draw)]
         self.traced, self._sources = _with_inputs(traced, sources, recording)
         kept = [leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, Kept)]
         sources = [*self._sources, *(p.source for p in kept)]
@@ -181,7 +181,7 @@ class Plan:
     @property
     def vectorizes(self) -> bool:
         """Whether it can make any elements at once, in any order."""
-        return not self.seeds and not self.loads and all(map(is_known, nest.flatten(self.spec)))
+        return not self.draws and not self.loads and all(map(is_known, nest.flatten(self.spec)))
 
     def _find_images(self) -> None:
         """Finds which results are loaded to their places, which are other affine maps, and what is left."""
@@ -256,7 +256,7 @@ class Plan:
         count = len(columns[0])
         leaves = [[structure.scalar(value) for value in row] for row in zip(*columns, strict=True)]
         blocks = self.blocks(count)
-        self.results(leaves, np.zeros((count, 0, 2), np.uint32), places(blocks, count))
+        self.results(leaves, np.zeros((count, 0, 3), np.int64), places(blocks, count))
         return blocks
 
     def results(
@@ -266,7 +266,7 @@ class Plan:
 
         Args:
           leaves: the leaves of each.
-          keys: uint32 [elements, random ops, 2], what the ops draw.
+          keys: int64 [elements, random ops, 3], what the ops draw.
           places: the rows of blocks for each.
         """
         with on_host():

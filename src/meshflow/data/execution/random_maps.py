@@ -35,7 +35,7 @@ class RandomStates:
             if start is None:
                 found.append(captured._value)
             else:
-                first = np.array([*start, 0], np.uint32)
+                first = np.array(start, np.int64)
                 found.append(self._states.get((id(function), *start), first))
         return found
 

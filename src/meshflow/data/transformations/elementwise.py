@@ -119,7 +119,7 @@ class Map(RandomTransformation):
         if not items:
             return []
         leaves = [nest.flatten(element) for element, _, _ in items]
-        drawn = keys_of_calls([number for _, number, _ in items], plan.seeds, keys)
+        drawn = keys_of_calls([number for _, number, _ in items], plan.draws, keys)
         return plan.results(leaves, drawn, [place for _, _, place in items])
 
     def _keys(self, epoch: Epoch) -> Callable[[], list[int]]:

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from meshflow.core.runtime import philox
+
 __all__ = [
     "Attend",
     "Partial",
@@ -111,7 +113,7 @@ class _Tiles:
       q: queries [b, t, n, h].
       k: keys [b, s, n, h].
       mask: bool [b, 1 or t, s], or None.
-      key: two uint32 numbers for dropout, or None.
+      key: int64 [3], where a generator stands, for dropout, or None.
       places: where the parts begin.
     """
 
@@ -166,10 +168,10 @@ class _Tiles:
     def kept(self, i: Any, j: Any, shape: tuple[int, ...], kind: Any) -> Any:
         """What dropout multiplies the weights of a tile by."""
         at = self.places.query + i * self.tall, self.places.key + j * self.wide
-        key = jax.random.wrap_key_data(self.key, impl="threefry2x32")
+        key = self.key
         for number in at:
-            key = jax.random.fold_in(key, number)
-        return jax.random.bernoulli(key, 1 - self.what.rate, shape).astype(kind) / (
+            key = philox.folded(key, number)
+        return (philox.uniform(key, shape, jnp.float32) >= self.what.rate).astype(kind) / (
             1 - self.what.rate
         )
 
@@ -195,7 +197,7 @@ def forward(
       k: keys [b, s, n, h].
       v: values [b, s, n, h of values].
       mask: bool [b, 1 or t, s], True where attention may go, or None.
-      key: two uint32 numbers for dropout, or None.
+      key: int64 [3], where a generator stands, for dropout, or None.
       places: where these queries and keys begin in the whole sequences.
     """
     tiles = _Tiles(what, q, k, mask, key, places)
@@ -362,7 +364,7 @@ def attend(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
       k: keys [b, s, n, h].
       v: values [b, s, n, h of values].
       mask: bool [b, 1 or t, s], True where attention may go, or None.
-      key: two uint32 numbers for dropout, or None.
+      key: int64 [3], where a generator stands, for dropout, or None.
 
     Returns:
       Values [b, t, n, h of values].

@@ -20,6 +20,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
+from meshflow.core.variables.random import STATE_NAME
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened, part, reads_of_outputs, variables
 
@@ -27,7 +28,7 @@ __all__ = ["FORMS", "Program", "StageProgram", "cut", "is_light"]
 
 # What costs next to nothing for each number.
 _LIGHT_NAMES = """
-    abs add and argmax argmin axis_index broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos
+    abs add and argmax argmin axis_index bitcast_convert_type broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos
     cumsum custom_jvp_call custom_vjp_call div dynamic_slice eq exp expand_dims expm1 floor ge gt integer_pow
     iota is_finite jit le log log1p logistic lt max min mul ne neg not or pad pjit pow random_bits random_fold_in
     random_seed random_unwrap random_wrap reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum rem
@@ -362,4 +363,4 @@ def is_sum(variable: Any) -> bool:
 
 def is_stream(variable: Any) -> bool:
     """Whether a variable is the state of a stream of keys."""
-    return np.dtype(variable.dtype.dtype) == np.uint32 and tuple(variable.shape) == (3,)
+    return str(variable._name).rpartition("/")[2] == STATE_NAME

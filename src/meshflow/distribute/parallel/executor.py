@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from meshflow.core.runtime import philox
 from meshflow.distribute.parallel.cutting import StageProgram
 from meshflow.distribute.parallel.packs import Buffers, Pack, Shelf, alike, chosen, is_float
 from meshflow.distribute.parallel.schedule import Schedule
@@ -211,9 +212,7 @@ class Loop:
         """A stream's state for a micro-batch: keys of its own."""
         if self.schedule.micro_batches == 1:
             return state
-        key = jax.random.wrap_key_data(state[:2], impl="threefry2x32")
-        words = jax.random.key_data(jax.random.fold_in(key, micro_batch))
-        return jnp.concatenate([words, state[2:]])
+        return philox.folded(state, micro_batch)
 
     def _trained(self, stage: int, own: Any) -> dict[int, Any]:
         found: dict[int, Any] = {}

@@ -375,7 +375,7 @@ class PipelinedStep:
             value = found[k]
             if k in streams:
                 # Its micro-batches had keys of their own; the counter goes on.
-                value = jnp.concatenate([values[streams[k]][:2], value[2:]])
+                value = jnp.concatenate([value[:2], values[streams[k]][2:]])
             elif k in sums:
                 value = values[sums[k]] + (lax.psum(value, axes) if axes else value)
             elif axes and jnp.issubdtype(value.dtype, jnp.floating):

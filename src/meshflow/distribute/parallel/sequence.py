@@ -88,7 +88,7 @@ def attention(
       v: values [b, s, n, h of values].
       mask: bool [b, 1 or t, s], True where attention may go, or None.
       queries: bool [b, t], False for queries that may see nothing, or None.
-      key: two uint32 numbers for dropout, or None.
+      key: int64 [3], where a generator stands, for dropout, or None.
       sequences: where the sequences lie; None on one device.
 
     Returns:
@@ -376,7 +376,7 @@ def ulysses(
       k: this device's keys.
       v: this device's values.
       mask: bool [b, 1 or t, s], whole, or None.
-      key: two uint32 numbers for dropout, or None.
+      key: int64 [3], where a generator stands, for dropout, or None.
     """
     together = lambda x: lax.all_to_all(x, axes, 2, 1, tiled=True)
     if key is not None:

@@ -17,11 +17,12 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import SeedStream, random_key
+from meshflow.core.variables.random import SeedStream
 from meshflow.distribute.replicas.collectives import (
     AXIS,
     ReduceOp,
@@ -236,8 +237,7 @@ class ReplicaContext:
 
 
 def _fold_replica(operands: Any, static: Any) -> Any:
-    key = random_key(operands[0])
-    return jax.random.key_data(jax.random.fold_in(key, jax.lax.axis_index(static[0])))
+    return philox.folded(operands[0], jax.lax.axis_index(static[0]))
 
 
 _own_key = Op("replica_key", _fold_replica, differentiable=False, constant=False)

@@ -1,12 +1,14 @@
 """`tf.keras.initializers`: how weights start.
 
-Values are drawn on the host with NumPy, from the initializer's seed or from the global one, so
-they do not depend on the device or on how the weight will be laid out, and nothing is compiled.
+Values are drawn on the host with NumPy, so they do not depend on the device or on how the weight will be laid out,
+and nothing is compiled. They are TensorFlow's for the initializer's seed, which Keras draws from the program's for an
+initializer that has none, once: further calls of one initializer give the same values.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,12 @@ import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.philox_host import StatelessRandom
 from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import host_generator
+from meshflow.core.variables.random import weight_seed
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.initializers.philox import StatelessRandom
 
 __all__ = [
     "Constant",
@@ -178,9 +180,21 @@ class _Random(Initializer):
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
+        self._drawn: int | None = None
 
-    def _rng(self) -> np.random.Generator | StatelessRandom:
-        return host_generator() if self.seed is None else StatelessRandom(int(self.seed))
+    def _rng(self) -> StatelessRandom:
+        if self.seed is not None:
+            return StatelessRandom(int(self.seed))
+        if self._drawn is None:
+            self._drawn = weight_seed()
+        else:
+            warnings.warn(
+                f"The initializer {type(self).__name__} is unseeded and being called multiple times, which will "
+                "return identical values each time (even if the initializer is unseeded). Please update your code "
+                "to provide a seed to the initializer, or avoid using the same initializer instance more than once.",
+                stacklevel=4,
+            )
+        return StatelessRandom(self._drawn)
 
 
 def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -193,17 +207,10 @@ def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _truncated(
-    rng: np.random.Generator | StatelessRandom, shape: tuple[int, ...], mean: float, stddev: float
+    rng: StatelessRandom, shape: tuple[int, ...], mean: float, stddev: float
 ) -> np.ndarray:
-    """Normal numbers within two standard deviations: those outside are drawn again."""
-    if isinstance(rng, StatelessRandom):
-        return rng.truncated_normal(shape) * stddev + mean
-    values = rng.standard_normal(shape)
-    outside = np.abs(values) > 2
-    while outside.any():
-        values[outside] = rng.standard_normal(int(outside.sum()))
-        outside = np.abs(values) > 2
-    return values * stddev + mean
+    """Normal numbers within two standard deviations."""
+    return rng.truncated_normal(shape) * stddev + mean
 
 
 class RandomNormal(_Random):
@@ -537,6 +544,13 @@ def get(identifier: Any) -> Callable[..., Any]:
       'HeNormal'
     """
     return _FAMILY.get(identifier)
+
+
+def another(value: Any) -> Any:
+    """An initializer with other values for another weight of a layer, where it has no seed; all else as it is."""
+    if isinstance(value, _Random) and value.seed is None:
+        return type(value).from_config(value.get_config())
+    return value
 
 
 def serialize(initializer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:

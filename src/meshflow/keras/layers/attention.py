@@ -196,7 +196,7 @@ class MultiHeadAttention(Layer):
             equation,
             kernel,
             bias if self.use_bias else None,
-            {k: getattr(self, k) for k in keys},
+            {k: initializers.another(getattr(self, k)) for k in keys},
             name=name,
             dtype=self.dtype_policy,
             **self.__dict__.get("_layouts", {}),

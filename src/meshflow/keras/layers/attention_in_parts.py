@@ -14,6 +14,7 @@ from meshflow.distribute.parallel.reading import mesh_to_name
 from meshflow.distribute.parallel.sequence import Sequences
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.ops import array, math
+from meshflow.ops.random import counts_of
 
 __all__ = ["attention_in_parts", "sequences_in_parts"]
 
@@ -81,7 +82,7 @@ def attention_in_parts(
             f"splits them over devices (sequence={sequences.option!r}). Leave it out, or leave sequence= out."
         )
     rate = float(layer._dropout_layer.rate) if training else 0.0
-    key = layer._dropout_layer._stream.next_key() if rate else None
+    key = layer._dropout_layer._stream.next_key(counts_of(*q.shape)) if rate else None
     what = Attend(causal, rate)
     mask = _combined(masks, q, k)
     return apply(_attention, (q, k, v, mask, queries, key), (what, sequences))

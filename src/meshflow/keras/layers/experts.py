@@ -6,12 +6,13 @@ import numbers
 from math import prod as product
 from typing import Any
 
-import jax
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime import philox
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.variables.random import SeedStream, random_key
+from meshflow.core.variables.random import SeedStream
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import dropless, experts
 from meshflow.distribute.parallel.experts import Exchange
@@ -23,6 +24,7 @@ from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
+from meshflow.ops.random import counts_of
 from meshflow.placement.batches import BATCH_DIMENSIONS
 from meshflow.placement.layout import dimensions_of
 
@@ -195,7 +197,9 @@ class MixtureOfExperts(Layer):
                 weight = self.add_weight(
                     prefix + name,
                     (*stack, *shape),
-                    initializer=kernel if kind == "kernel" else self.bias_initializer,
+                    initializer=initializers.another(
+                        kernel if kind == "kernel" else self.bias_initializer
+                    ),
                     regularizer=getattr(self, f"{kind}_regularizer"),
                     constraint=getattr(self, f"{kind}_constraint"),
                     dims=[*(["experts"] if stack else []), *_AXES[name]],
@@ -237,7 +241,7 @@ class MixtureOfExperts(Layer):
         chance = None
         if self._stream is not None:
             # Outside of training all second choices are taken.
-            chance = apply(_chances, (self._stream.next_key(), live))
+            chance = apply(_chances, (self._stream.next_key(counts_of(*live.shape)), live))
             chance = chance * math.cast(False if training is None else training, chance.dtype)
         rows, slots, weights, statistics = apply(
             _dispatch, (tokens, live, self.gate.value(), chance), (self._router, groups, exchange)
@@ -370,7 +374,7 @@ class MixtureOfExperts(Layer):
 
 _chances = Op(
     "routing_chances",
-    lambda operands, _: jax.random.uniform(random_key(operands[0]), operands[1].shape),
+    lambda operands, _: philox.uniform(operands[0], operands[1].shape, np.float32),
     differentiable=False,
     constant=False,
 )

@@ -108,7 +108,7 @@ class RandomFourierFeatures(Layer):
             "unscaled_kernel",
             (size, self.output_dim),
             dtype="float32",
-            initializer=KERNELS[kind] if kind else self.kernel_initializer,
+            initializer=initializers.another(KERNELS[kind] if kind else given),
             trainable=False,
         )
         self.bias = self.add_weight(

@@ -13,7 +13,7 @@ from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math
 from meshflow.ops import random as random_ops
 from meshflow.ops.control_flow import cond
-from meshflow.ops.nn.activation import dropout_from_key
+from meshflow.ops.nn.activation import dropout_counts, dropout_from_key
 
 __all__ = [
     "AlphaDropout",
@@ -44,6 +44,13 @@ class RandomLayer(Layer):
         if isinstance(training, Tensor):
             return cond(training, lambda: self.noisy(inputs), lambda: array.identity(inputs))
         return self.noisy(inputs) if training else inputs
+
+    def _normal(self, inputs: Any, mean: float, deviation: float) -> Any:
+        """Normal numbers for all of the input."""
+        dtype = inputs.dtype
+        used = random_ops.counts_of(*inputs.shape)
+        key = self._stream.op_key(used, f"normal {dtype.name}")
+        return random_ops.normal_from_key(key, inputs.shape, mean, deviation, dtype)
 
     def noisy(self, inputs: Any) -> Any:
         """The input with noise."""
@@ -92,9 +99,11 @@ class Dropout(RandomLayer):
             return inputs
         if self.rate >= 1:
             return array.zeros_like(inputs)
-        return dropout_from_key(
-            inputs, self._stream.next_key(), self.rate, self._noise_shape(inputs)
+        noise_shape = self._noise_shape(inputs)
+        key = self._stream.op_key(
+            dropout_counts(inputs, noise_shape), f"uniform {inputs.dtype.name}"
         )
+        return dropout_from_key(inputs, key, self.rate, noise_shape)
 
     def _noise_shape(self, inputs: Any) -> Any:
         return self.noise_shape
@@ -236,9 +245,7 @@ class GaussianNoise(RandomLayer):
 
     def noisy(self, inputs: Any) -> Any:
         """The input with noise."""
-        return inputs + random_ops.normal_from_key(
-            self._stream.next_key(), inputs.shape, 0.0, float(self.stddev), inputs.dtype
-        )
+        return inputs + self._normal(inputs, 0.0, float(self.stddev))
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -275,9 +282,7 @@ class GaussianDropout(RandomLayer):
     def noisy(self, inputs: Any) -> Any:
         """The input with noise."""
         deviation = (self.rate / (1.0 - self.rate)) ** 0.5
-        return inputs * random_ops.normal_from_key(
-            self._stream.next_key(), inputs.shape, 1.0, deviation, inputs.dtype
-        )
+        return inputs * self._normal(inputs, 1.0, deviation)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -310,9 +315,8 @@ class AlphaDropout(Dropout):
         """The input with dropout."""
         low = -1.7580993408473766
         shape = inputs.shape if self.noise_shape is None else self.noise_shape
-        kept = random_ops.uniform_from_key(
-            self._stream.next_key(), shape, 0.0, 1.0, "float32"
-        ) >= float(self.rate)
+        key = self._stream.op_key(random_ops.counts_of(*shape), "uniform float32")
+        kept = random_ops.uniform_from_key(key, shape, 0.0, 1.0, "float32") >= float(self.rate)
         kept = math.cast(kept, inputs.dtype)
         a = ((1 - self.rate) * (1 + self.rate * low**2)) ** -0.5
         return a * (inputs * kept + low * (1.0 - kept)) - a * low * self.rate

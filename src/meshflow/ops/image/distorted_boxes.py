@@ -18,6 +18,7 @@ from meshflow.ops import random as random_ops
 __all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]
 
 _ATTEMPTS = 100
+_COUNTS = random_ops.counts_of(4, _ATTEMPTS)
 
 
 class SampleDistortedBoundingBoxV2(NamedTuple):
@@ -171,7 +172,7 @@ def sample_distorted_bounding_box(
       3
     """
     return _distorted(
-        op_key(seed or None), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
+        op_key(seed or None, _COUNTS, "distorted box"), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
         area_range, max_attempts, use_image_if_no_bounding_boxes,
     )  # fmt: skip
 

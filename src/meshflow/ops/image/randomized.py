@@ -9,13 +9,15 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
 from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
 from meshflow.ops.image import codecs, color, geometry
-from meshflow.ops.math import cast, floor
+from meshflow.ops.math import floormod
+from meshflow.ops.random import counts_of
 
 __all__ = [
     "random_brightness",
@@ -41,6 +43,14 @@ def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
     return random_ops.uniform_from_key(key, shape, low, high, "float32")
 
 
+def _key(seed: Any, *sizes: Any) -> Tensor:
+    return op_key(seed, counts_of(*sizes), "uniform float32")
+
+
+def _flip_key(image: TensorLike, seed: Any) -> Tensor:
+    return _key(seed, *(1 if n is None else n for n in convert_to_tensor(image).shape[:-3]))
+
+
 def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
     if context.on_host and context.trace is None and not context.tapes and image.ndim == 3:
@@ -48,7 +58,9 @@ def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
         if drawn is not None:
             return flip(image) if drawn < 0.5 else image
     batch = image.shape.as_list()[:-3]
-    chosen = _uniform(key, batch, 0.0, 1.0) < 0.5
+    drawn = _uniform(key, batch, 0.0, 1.0)
+    # As TensorFlow: a single image below a half, those of a batch above.
+    chosen = drawn > 0.5 if batch else drawn < 0.5
     return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
 
 
@@ -63,7 +75,7 @@ def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
       >>> tf.image.random_flip_left_right(x)[0, :, 0].numpy().tolist() in ([1, 2], [2, 1])
       True
     """
-    return _flip(op_key(seed), image, geometry.flip_left_right)
+    return _flip(_flip_key(image, seed), image, geometry.flip_left_right)
 
 
 def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
@@ -77,7 +89,7 @@ def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
       >>> tf.image.random_flip_up_down(x)[:, 0, 0].numpy().tolist() in ([1, 2], [2, 1])
       True
     """
-    return _flip(op_key(seed), image, geometry.flip_up_down)
+    return _flip(_flip_key(image, seed), image, geometry.flip_up_down)
 
 
 def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
@@ -133,7 +145,7 @@ def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> 
       True
     """
     d = _delta(max_delta, "random_brightness")
-    return color.adjust_brightness(image, _uniform(op_key(seed), [], -d, d))
+    return color.adjust_brightness(image, _uniform(_key(seed), [], -d, d))
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
@@ -151,7 +163,7 @@ def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = N
       TensorShape([2, 2, 3])
     """
     _check(lower, upper, "random_contrast")
-    return color.adjust_contrast(image, _uniform(op_key(seed), [], lower, upper))
+    return color.adjust_contrast(image, _uniform(_key(seed), [], lower, upper))
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
@@ -165,7 +177,7 @@ def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any =
       TensorShape([2, 2, 3])
     """
     _check(lower, upper, "random_saturation")
-    return color.adjust_saturation(image, _uniform(op_key(seed), [], lower, upper))
+    return color.adjust_saturation(image, _uniform(_key(seed), [], lower, upper))
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
@@ -180,7 +192,7 @@ def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
       0.0
     """
     d = _delta(max_delta, "random_hue", 0.5)
-    return color.adjust_hue(image, _uniform(op_key(seed), [], -d, d))
+    return color.adjust_hue(image, _uniform(_key(seed), [], -d, d))
 
 
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
@@ -251,9 +263,9 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
         raise InvalidValueError(
             f"random_crop: size {list(sizes)} must be at most the shape {shape}."
         )
-    share = _uniform(key, [len(shape)], 0.0, 1.0)
-    room = convert_to_tensor([float(n - s + 1) for n, s in zip(shape, sizes, strict=True)])
-    return slice_(value, cast(floor(share * room), "int32"), sizes)
+    drawn = random_ops.uniform_from_key(key, [len(shape)], 0, int32.max, "int32")
+    room = convert_to_tensor([n - s + 1 for n, s in zip(shape, sizes, strict=True)], "int32")
+    return slice_(value, floormod(drawn, room), sizes)
 
 
 def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
@@ -275,7 +287,9 @@ def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None
       >>> tf.image.random_crop(tf.zeros([32, 32, 3]), size=[24, 24, 3]).shape
       TensorShape([24, 24, 3])
     """
-    return _crop(op_key(seed), value, size)
+    return _crop(
+        op_key(seed, counts_of(convert_to_tensor(value).ndim), "uniform int32"), value, size
+    )
 
 
 def stateless_random_crop(
@@ -314,7 +328,9 @@ def random_jpeg_quality(
       >>> tf.image.random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90).shape
       TensorShape([8, 8, 3])
     """
-    return _quality(op_key(seed), image, min_jpeg_quality, max_jpeg_quality)
+    return _quality(
+        op_key(seed, counts_of(), "uniform int32"), image, min_jpeg_quality, max_jpeg_quality
+    )
 
 
 def stateless_random_jpeg_quality(

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import op_key, random_key
+from meshflow.core.variables.random import op_key
 from meshflow.ops.array import where, zeros_like
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
-from meshflow.ops.random import seed_key
+from meshflow.ops.random import counts_of, seed_key
 
 __all__ = [
     "bias_add",
@@ -310,8 +311,7 @@ def _dropout(x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: Any)
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    uniform = jax.random.uniform(random_key(key), shape, jnp.float32)
-    kept = uniform >= rate.astype(jnp.float32)
+    kept = philox.uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
     scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
     return jnp.where(kept, x * scale, jnp.zeros((), x.dtype))
 
@@ -320,6 +320,16 @@ def dropout_from_key(x: TensorLike, key: Tensor, rate: Any, noise_shape: Any = N
     """Dropout with a given key."""
     shape = None if noise_shape is None else static_value(noise_shape, "noise_shape")
     return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
+
+
+def dropout_counts(x: Tensor, noise_shape: Any = None) -> Any:
+    """How many numbers of the counter a mask uses."""
+    sizes = tuple(x.shape)
+    if noise_shape is not None:
+        known = static_value(noise_shape, "noise_shape")
+        sizes = tuple(n if s is None else s for s, n in zip(known, sizes, strict=True))
+    # Sizes that a symbolic tensor leaves open count once.
+    return counts_of(*(1 if n is None else n for n in sizes))
 
 
 def dropout(
@@ -364,7 +374,8 @@ def dropout(
             )
         if rate == 0:
             return convert_to_tensor(x)
-    return dropout_from_key(x, op_key(seed), rate, noise_shape)
+    used = dropout_counts(x, noise_shape)
+    return dropout_from_key(x, op_key(seed, used, f"uniform {x.dtype.name}"), rate, noise_shape)
 
 
 def general_dropout(

@@ -11,11 +11,12 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import op_key, random_key
+from meshflow.core.variables.random import op_key
 from meshflow.files.gfile import GFile
 from meshflow.ops import array, math
 from meshflow.ops.nn.cross_entropy import (
@@ -35,6 +36,10 @@ __all__ = [
 ]
 
 
+# Where TensorFlow's kernels keep 2048 words for each.
+_COUNTS_PER_CANDIDATE = 512
+
+
 class Candidates(NamedTuple):
     """Sampled classes, and how often true and sampled ones are expected in such a sample."""
 
@@ -45,35 +50,44 @@ class Candidates(NamedTuple):
 
 @op(same=(), differentiable=False, name="candidate_sampler")
 def _sample(
-    key: TensorLike, probabilities: TensorLike, true_classes: TensorLike, count: int, unique: bool
+    key: TensorLike,
+    probabilities: TensorLike,
+    true_classes: TensorLike,
+    count: int,
+    unique: bool,
+    law: str,
 ) -> Any:
     """Draws classes; unique ones by drawing until there are enough, which the counts allow for."""
-    ends = jnp.cumsum(probabilities)
-    key = random_key(key)
+    classes = probabilities.shape[0]
 
-    def draw(key: Any, shape: Any) -> Any:
-        places = jax.random.uniform(key, shape, ends.dtype) * ends[-1]
-        return jnp.minimum(jnp.searchsorted(ends, places, side="right"), ends.shape[0] - 1)
+    def draw(numbers: Any) -> Any:
+        low, high = philox.word_pairs(key, numbers.astype(jnp.uint64))
+        if law == "uniform":
+            return ((low | high << 32) % classes).astype(jnp.int64)
+        share = philox.double(low, high)
+        if law == "log uniform":
+            return (jnp.exp(share * np.log1p(classes)).astype(jnp.int64) - 1) % classes
+        ends = jnp.cumsum(probabilities)
+        return jnp.minimum(jnp.searchsorted(ends, share * ends[-1], side="right"), classes - 1)
 
+    expected = probabilities * count
     if unique:
 
         def more(state: Any) -> Any:
             return state[1] < count
 
         def one(state: Any) -> Any:
-            found, filled, tries, taken, key = state
-            key, own = jax.random.split(key)
-            drawn = draw(own, ())
+            found, filled, tries, taken = state
+            drawn = draw(tries)
             found = found.at[filled].set(jnp.where(taken[drawn], found[filled], drawn))
-            return found, filled + ~taken[drawn], tries + 1, taken.at[drawn].set(True), key
+            return found, filled + ~taken[drawn], tries + 1, taken.at[drawn].set(True)
 
-        nothing = jnp.zeros(ends.shape, bool)
-        start = (jnp.zeros(count, jnp.int64), 0, 0, nothing, key)
-        sampled, _, tries, _, _ = jax.lax.while_loop(more, one, start)
-        expected = -jnp.expm1(tries * jnp.log1p(-probabilities))
+        start = (jnp.zeros(count, jnp.int64), 0, jnp.int64(0), jnp.zeros(classes, bool))
+        sampled, _, tries, _ = jax.lax.while_loop(more, one, start)
+        by_tries = -jnp.expm1(tries * jnp.log1p(-probabilities))
+        expected = jnp.where(tries == count, expected, by_tries)
     else:
-        sampled = draw(key, (count,)).astype(jnp.int64)
-        expected = probabilities * count
+        sampled = draw(jax.lax.iota(jnp.int64, count)).astype(jnp.int64)
     expected = expected.astype(jnp.float32)
     return sampled, expected[true_classes], expected[sampled]
 
@@ -85,6 +99,7 @@ def _candidates(
     unique: bool,
     probabilities: np.ndarray,
     seed: Any,
+    law: str = "by weight",
 ) -> Candidates:
     true_classes = math.cast(true_classes, int64)
     if len(true_classes.shape) != 2 or true_classes.shape[1] != num_true:
@@ -96,9 +111,10 @@ def _candidates(
         raise InvalidValueError(
             f"Cannot sample {num_sampled} unique classes out of {possible} possible ones."
         )
-    return Candidates(
-        *_sample(op_key(seed), probabilities, true_classes, num_sampled, bool(unique))
+    key = op_key(
+        seed, _COUNTS_PER_CANDIDATE * num_sampled, f"{law} candidates {probabilities.size}"
     )
+    return Candidates(*_sample(key, probabilities, true_classes, num_sampled, bool(unique), law))
 
 
 def uniform_candidate_sampler(
@@ -133,7 +149,7 @@ def uniform_candidate_sampler(
       [0, 1, 2, 3, 4]
     """
     even = np.full(range_max, 1 / range_max)
-    return _candidates(true_classes, num_true, num_sampled, unique, even, seed)
+    return _candidates(true_classes, num_true, num_sampled, unique, even, seed, "uniform")
 
 
 def log_uniform_candidate_sampler(
@@ -167,7 +183,7 @@ def log_uniform_candidate_sampler(
       [0, 1, 2, 3]
     """
     zipf = np.diff(np.log(np.arange(1, range_max + 2))) / np.log(range_max + 1)
-    return _candidates(true_classes, num_true, num_sampled, unique, zipf, seed)
+    return _candidates(true_classes, num_true, num_sampled, unique, zipf, seed, "log uniform")
 
 
 def fixed_unigram_candidate_sampler(

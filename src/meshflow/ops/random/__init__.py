@@ -4,6 +4,7 @@ from meshflow.core.variables.random import set_seed
 from meshflow.ops.random.from_keys import (
     binomial_from_key,
     bits_from_key,
+    counts_of,
     normal_from_key,
     seed_key,
     share_on_host,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -13,6 +15,7 @@ from meshflow.core.variables.random import op_key
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.random.from_keys import (
     categorical_from_key,
+    counts_of,
     gamma_from_key,
     normal_from_key,
     poisson_from_key,
@@ -59,7 +62,9 @@ def normal(
       >>> tf.random.normal([2, 3]).shape
       TensorShape([2, 3])
     """
-    return normal_from_key(op_key(seed), shape, mean, stddev, dtype)
+    sizes = as_sizes(shape)
+    key = op_key(seed, counts_of(*sizes), f"normal {as_dtype(dtype).name}")
+    return normal_from_key(key, sizes, mean, stddev, dtype)
 
 
 @also_symbolic
@@ -81,7 +86,9 @@ def truncated_normal(
       >>> bool(tf.reduce_min(x) >= 8), bool(tf.reduce_max(x) <= 12)
       (True, True)
     """
-    return truncated_normal_from_key(op_key(seed), shape, mean, stddev, dtype)
+    sizes = as_sizes(shape)
+    key = op_key(seed, counts_of(*sizes), f"truncated normal {as_dtype(dtype).name}")
+    return truncated_normal_from_key(key, sizes, mean, stddev, dtype)
 
 
 @also_symbolic
@@ -115,7 +122,9 @@ def uniform(
       >>> sorted(set(x.numpy().tolist()))
       [1, 2, 3, 4, 5, 6]
     """
-    return uniform_from_key(op_key(seed), shape, minval, maxval, dtype)
+    sizes = as_sizes(shape)
+    key = op_key(seed, counts_of(*sizes), f"uniform {as_dtype(dtype).name}")
+    return uniform_from_key(key, sizes, minval, maxval, dtype)
 
 
 def gamma(
@@ -141,12 +150,11 @@ def gamma(
       >>> tf.random.gamma([5], alpha=[0.5, 1.5]).shape
       TensorShape([5, 2])
     """
-    return gamma_from_key(
-        op_key(seed),
-        convert_to_tensor(alpha, dtype),
-        convert_to_tensor(1 if beta is None else beta, dtype),
-        as_sizes(shape),
-    )
+    alphas = convert_to_tensor(alpha, dtype)
+    betas = convert_to_tensor(1 if beta is None else beta, dtype)
+    sizes, last = as_sizes(shape), np.broadcast_shapes(tuple(alphas.shape), tuple(betas.shape))
+    key = op_key(seed, counts_of(*sizes, *last), f"gamma {alphas.dtype.name}")
+    return gamma_from_key(key, alphas, betas, sizes)
 
 
 def poisson(
@@ -166,12 +174,11 @@ def poisson(
       >>> tf.random.poisson([5], lam=[3.0, 100.0]).shape
       TensorShape([5, 2])
     """
-    return poisson_from_key(
-        op_key(seed),
-        convert_to_tensor(lam, dtype_hint=dtypes.float32),
-        as_sizes(shape),
-        as_dtype(dtype),
-    )
+    rates = convert_to_tensor(lam, dtype_hint=dtypes.float32)
+    sizes, kind = as_sizes(shape), as_dtype(dtype)
+    name = f"poisson {rates.dtype.name} {kind.name}"
+    key = op_key(seed, counts_of(*sizes, *rates.shape), name)
+    return poisson_from_key(key, rates, sizes, kind)
 
 
 def categorical(
@@ -200,9 +207,15 @@ def categorical(
       [[0 0 0 0]
        [2 2 2 2]]
     """
-    return categorical_from_key(
-        op_key(seed), logits, int(num_samples), as_dtype(dtype or dtypes.int64)
+    logits, count, kind = (
+        convert_to_tensor(logits),
+        int(num_samples),
+        as_dtype(dtype or dtypes.int64),
     )
+    # Two words for each number, and rows of fours.
+    used = counts_of(2, logits.shape[0] if logits.ndim else 1, -(-count // 4) * 4)
+    key = op_key(seed, used, f"categorical {logits.dtype.name} {kind.name}")
+    return categorical_from_key(key, logits, count, kind)
 
 
 def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
@@ -220,4 +233,7 @@ def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Ten
       >>> sorted(tf.random.shuffle([1, 2, 3, 4]).numpy().tolist())
       [1, 2, 3, 4]
     """
-    return shuffle_from_key(op_key(seed), value)
+    value = convert_to_tensor(value)
+    # Four words of each number of the counter, one for each row but the last.
+    used = (value.shape[0] + 2) // 4 if value.ndim else 0
+    return shuffle_from_key(op_key(seed, used, f"shuffle {value.dtype.name}"), value)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.random import random_key
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.array.joining import stack
 from meshflow.ops.random.from_keys import (
     binomial_from_key,
     bits_from_key,
@@ -230,11 +227,6 @@ def stateless_shuffle(
     return shuffle_from_key(seed_key(seed), value)
 
 
-@op(same=(), differentiable=False, name="stateless_split")
-def _split(key: TensorLike, num: int) -> Tensor:
-    return jax.random.key_data(jax.random.split(random_key(key), num)).astype(jnp.int32)
-
-
 def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
     """`num` new seeds from one, shape [num, 2].
 
@@ -244,12 +236,8 @@ def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
       >>> first.shape, tf.reduce_all(first == second).numpy().item()
       (TensorShape([2]), False)
     """
-    return _split(seed_key(seed), num)
-
-
-@op(same=(), differentiable=False, name="stateless_fold_in")
-def _fold_in(key: TensorLike, data: TensorLike) -> Tensor:
-    return jax.random.key_data(jax.random.fold_in(random_key(key), data)).astype(jnp.int32)
+    seed = convert_to_tensor(seed)
+    return bits_from_key(seed_key(seed), [num, 2], seed.dtype)
 
 
 def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
@@ -261,4 +249,5 @@ def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
       >>> seeds[0].shape, tf.reduce_all(seeds[0] == seeds[1]).numpy().item()
       (TensorShape([2]), False)
     """
-    return _fold_in(seed_key(seed), data)
+    data = convert_to_tensor(data)
+    return stack([bits_from_key(seed_key(seed), [], data.dtype), data])

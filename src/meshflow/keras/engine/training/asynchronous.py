@@ -13,11 +13,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import CancelledError, InvalidValueError, OutOfRangeError
-from meshflow.core.variables.random import host_generator
+from meshflow.core.variables.random import place, place_of_pass
 from meshflow.distribute.parameter_server.coordinator import ClusterCoordinator
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.keras.engine.training.callbacks import has_batch_hook
@@ -28,6 +26,7 @@ from meshflow.keras.engine.training.global_batch import (
     distributed_input,
     strategy_of,
 )
+from meshflow.keras.engine.training.orders import Orders
 from meshflow.keras.engine.training.step import CompiledStep
 from meshflow.keras.engine.training.training_state import Resumption
 
@@ -116,15 +115,16 @@ class WorkerInput:
         self._settings = {name: settings[name] for name in known if name in settings}
         # Workers see the same arrays in orders of their own.
         shuffled = settings.get("shuffle") and not _is_dataset(x)
-        self._seed = int(host_generator().integers(2**31)) if shuffled else 0
+        self._place = place_of_pass() if shuffled else place(0)
 
     def handler(self) -> DataHandler:
         """A handler of these data, on the worker that calls."""
         handler = DataHandler(distributed_input(None, self._x), self._y, **self._settings)
         source, closure = handler._source, context.closure
-        if source._rng is not None:
+        if source._orders is not None:
             worker = 0 if closure is None else closure.worker
-            source._rng = np.random.default_rng([self._seed, worker])
+            low, high, key = self._place
+            source._orders = Orders(place(key, high + worker, low))
         return handler
 
     def __iter__(self) -> Iterator[Any]:
@@ -300,7 +300,7 @@ class ScheduledSteps(_Scheduled):
 
     def position(self) -> dict[str, Any]:
         """Where in the data the training is: workers begin theirs again."""
-        return {"source": {"random": {"streams": {}}}, "batches": 0}
+        return {"source": {"random": {"places": {}}}, "batches": 0}
 
     def resume(self, resumption: Resumption) -> None:
         """Goes on at the epoch where an earlier process was, at the next call of `epochs`."""

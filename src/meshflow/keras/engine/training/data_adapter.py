@@ -20,12 +20,12 @@ import numpy as np
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import host_generator
 from meshflow.core.variables.variable import Variable
 from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.keras import settings
+from meshflow.keras.engine.training.orders import Orders
 from meshflow.keras.engine.training.training_state import Resumption, source_state
 from meshflow.placement.layout import layout_of
 
@@ -400,7 +400,7 @@ class ArraySource:
             raise ValueError("The data is empty: x has 0 samples.")
         self._batch = 32 if batch_size is None else batch_size
         self._shuffle = shuffle
-        self._rng = host_generator() if shuffle else None
+        self._orders = Orders() if shuffle else None
         self.size: int | None = math.ceil(self._count / self._batch)
 
     def _check_sizes(self, parts: Any) -> None:
@@ -428,9 +428,9 @@ class ArraySource:
         starts = range(0, n, b)
         order = None
         if self._shuffle == "batch":
-            starts = self._rng.permutation(len(starts)) * b  # type: ignore[union-attr, assignment]
+            starts = self._orders.permutation(len(starts)) * b  # type: ignore[union-attr, assignment]
         elif self._shuffle:
-            order = self._rng.permutation(n)  # type: ignore[union-attr]
+            order = self._orders.permutation(n)  # type: ignore[union-attr]
         arrays = self._arrays
         if flat and order is not None:
             yield from _shuffled(arrays, order, b)
@@ -469,7 +469,7 @@ class IterableSource:
         )
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
         self._sequence = self._sequence and not is_loader
-        self._rng = host_generator() if shuffle and self._sequence else None
+        self._orders = Orders() if shuffle and self._sequence else None
         # An iterator over a dataset has a pass, a dataset makes them.
         self._is_dataset = hasattr(type(x), "_elements")
         try:
@@ -490,8 +490,8 @@ class IterableSource:
         """One pass."""
         if self._sequence:
             order: Any = range(len(self._x))
-            if self._rng is not None:
-                order = self._rng.permutation(len(self._x))
+            if self._orders is not None:
+                order = self._orders.permutation(len(self._x))
             items: Any = (self._x[int(i)] for i in order)
         else:
             items = self._x

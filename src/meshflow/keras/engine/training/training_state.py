@@ -69,8 +69,8 @@ def _random_nodes(dataset: Any) -> dict[str, Any]:
 def source_state(source: Any) -> dict[str, Any]:
     """What decides the batches of a source's next pass, as plain JSON values."""
     state: dict[str, Any] = {"random": random_state()}
-    if source._rng is not None:
-        state["rng"] = _plain(source._rng.bit_generator.state)
+    if source._orders is not None:
+        state["rng"] = source._orders.state
     nodes = _random_nodes(getattr(source, "_x", None))
     # A seed that was not drawn yet is drawn in the pass, from the state above.
     state["nodes"] = {
@@ -83,28 +83,11 @@ def source_state(source: Any) -> dict[str, Any]:
 def _set_source_state(source: Any, state: dict[str, Any]) -> None:
     set_random_state(state["random"])
     _set_host_state(state["random"])
-    if source._rng is not None and "rng" in state:
-        source._rng.bit_generator.state = _arrays(state["rng"])
+    if source._orders is not None and "rng" in state:
+        source._orders.state = state["rng"]
     for at, node in _random_nodes(getattr(source, "_x", None)).items():
         if at in state["nodes"]:
             node._words, node.epoch = state["nodes"][at]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray):
-        return {"array": value.tolist(), "dtype": str(value.dtype)}
-    return int(value) if isinstance(value, np.integer) else value
-
-
-def _arrays(value: Any) -> Any:
-    if isinstance(value, dict) and set(value) == {"array", "dtype"}:
-        return np.array(value["array"], value["dtype"])
-    return {k: _arrays(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-# ---- going on ------------------------------------------------------------------------------
 
 
 class Resumption:
@@ -132,7 +115,7 @@ class Resumption:
         """The batches that are left of the epoch, with everything else as it was."""
         first = list(itertools.islice(batches, 1))
         # What changed while batches were left out belongs to the data, which are ahead of the training.
-        now, before = random.state()["streams"], self._began["random"]["streams"]
+        now, before = random.state()["places"], self._began["random"]["places"]
         of_data = frozenset(n for n, words in now.items() if n in before and words != before[n])
         for batch in first:
             prepare(model, batch)

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.random import SeedStream
+from meshflow.core.variables.random import SeedStream, weight_seed
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.preprocessing.images import as_images
 from meshflow.ops import array
@@ -41,6 +41,9 @@ class RandomImageLayer(Layer):
           inputs: an image, a batch of images, or a dictionary with them under 'images'.
           training: whether images are changed.
         """
+        if self._stream.seed is None:
+            # Among those of the weights, as in Keras.
+            self._stream.seed = weight_seed()
         if isinstance(inputs, dict):
             return {**inputs, "images": self.call(inputs["images"], training)}
         images = as_images(self, inputs)
@@ -66,7 +69,8 @@ class RandomImageLayer(Layer):
 
     def uniform(self, shape: Any, low: float, high: float, dtype: Any = "float32") -> Any:
         """Uniform random numbers from the layer's stream."""
-        return random_ops.uniform_from_key(self._stream.next_key(), shape, low, high, dtype)
+        key = self._stream.next_key(random_ops.counts_of(*shape))
+        return random_ops.uniform_from_key(key, shape, low, high, dtype)
 
     def per_image(self, images: Any, low: float, high: float) -> Any:
         """One uniform number for each image, float32 of shape [batch]."""

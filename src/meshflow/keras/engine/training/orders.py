@@ -1,0 +1,52 @@
+"""In which order `fit` takes examples: TensorFlow's for the global seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshflow.core.runtime.philox_host import Words
+from meshflow.core.variables.random import place_of_pass
+from meshflow.kernels import row_gather
+
+__all__ = ["Orders"]
+
+
+class Orders:
+    """Random orders, one for each epoch: what a `tf.random.shuffle` gives call after call.
+
+    Args:
+      place: where its generator stands; default where the first random op of a function does.
+
+    Example:
+      >>> from meshflow.keras.engine.training.orders import Orders
+      >>> orders = Orders([0, 0, 42])
+      >>> [orders.permutation(5).tolist() for _ in range(2)]
+      [[2, 3, 0, 4, 1], [2, 4, 0, 3, 1]]
+    """
+
+    def __init__(self, place: Sequence[int] | None = None) -> None:
+        self._words = Words(place_of_pass() if place is None else place)
+
+    def permutation(self, count: int) -> np.ndarray:
+        """The numbers from 0 to `count - 1` in the next order."""
+        drawn = self._words.take(max(count - 1, 0))
+        # Calls begin at whole numbers of the counter.
+        self._words.taken = -(-self._words.taken // 4) * 4
+        left = np.arange(count, 0, -1, dtype=np.int64)
+        places = left - 1
+        places[: count - 1] -= drawn % left[: count - 1]
+        # Exchanges from the front are those from the back of the reversed numbers.
+        return row_gather.drain((places + 0.5) / left, np.arange(count - 1, -1, -1, dtype=np.int64))
+
+    @property
+    def state(self) -> dict[str, list[int]]:
+        """Where the generator stands, as plain JSON values."""
+        return {"place": self._words.place}
+
+    @state.setter
+    def state(self, state: dict[str, list[int]]) -> None:
+        # Earlier versions kept that of another generator, which does not say where this one stands.
+        if "place" in state:
+            self._words = Words(state["place"])

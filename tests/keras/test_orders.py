@@ -1,0 +1,46 @@
+"""The orders in which `fit` takes examples."""
+
+import numpy as np
+
+import meshflow as tf
+from meshflow.keras.engine.training.orders import Orders
+
+
+class Told(tf.keras.Model):
+    """Keeps the examples of each step."""
+
+    def __init__(self, found):
+        super().__init__()
+        self.dense, self.found = tf.keras.layers.Dense(1), found
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.found.append(data[0].numpy().reshape(-1).astype(int).tolist())
+        return super().train_step(data)
+
+
+def test_fit_takes_examples_in_the_order_of_keras():
+    """Stored from tf-keras 2.21."""
+    x = np.arange(10, dtype=np.float32)[:, None]
+    tf.keras.utils.set_random_seed(42)
+    found = []
+    model = Told(found)
+    model.compile("sgd", "mse", run_eagerly=True)
+    first = [[3, 8, 7, 5], [2, 0, 1, 6], [9, 4], [1, 9, 5, 3], [4, 7, 0, 2], [6, 8]]
+    for epochs in (2, 1):
+        # Each call begins again.
+        model.fit(x, x, batch_size=4, epochs=epochs, verbose=0)
+    assert found == [*first, *first[:3]]
+
+
+def test_orders_are_those_of_shuffles_and_go_on_from_a_state():
+    orders = Orders([0, 1, 7])
+    tf.random.set_seed(7)
+    wanted = [tf.random.shuffle(np.arange(100), seed=1).numpy() for _ in range(2)]
+    np.testing.assert_array_equal(orders.permutation(100), wanted[0])
+    later = Orders([0, 0, 0])
+    later.state = orders.state
+    np.testing.assert_array_equal(later.permutation(100), wanted[1])
+    assert later.permutation(1).tolist() == [0] and later.permutation(0).tolist() == []
