@@ -350,7 +350,7 @@ def _converter(digits):
 
 
 def _samples(digits):
-    return lambda: ([image[None]] for image in digits[1][:100])
+    return lambda: ([image[None]] for image in digits[1][:500])
 
 
 def _weights_only(c, digits):
