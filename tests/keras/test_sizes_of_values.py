@@ -35,6 +35,9 @@ def test_layers_that_choose_rows_have_an_unknown_size():
     kept = tf.keras.layers.Lambda(lambda t: tf.boolean_mask(t, t[:, 0] > 0))(inputs)
     assert kept.shape.as_list() == [None, 4]
     assert tf.keras.layers.Lambda(lambda t: tf.where(t > 0))(inputs).shape.as_list() == [None, 2]
+    known = tf.boolean_mask(inputs, [True, False, False, True], axis=1)
+    assert known.shape.as_list() == [6, 2]
+    assert tf.boolean_mask(inputs, inputs > 0).shape.as_list() == [None]
     first = tf.keras.layers.Lambda(lambda t: t[: tf.cast(tf.reduce_max(t), tf.int32)])(inputs)
     assert first.shape.as_list() == [None, 4]
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(3)(kept))
