@@ -46,15 +46,15 @@ def batch():
     return x, x[:, ::-1].copy()
 
 
-@pytest.mark.parametrize(("rate", "kept"), [(0.0, 2), (0.1, 4)])
-def test_a_training_step_keeps_the_inside_of_one_block_only(rate, kept):
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_a_training_step_keeps_the_inside_of_one_block_only(rate):
     inside = 4 * BATCH * INNER
     plain, again = [
         dtensor.explain(blocks(again, rate), *batch()).memory["temporaries"] / inside
         for again in (False, True)
     ]
-    # Without it each block keeps this many values of its size until the gradient: random bits are two.
-    assert plain > kept * BLOCKS
+    # Without it each block keeps two values of its size until the gradient.
+    assert plain > 2 * BLOCKS
     assert again < plain / 4
 
 
