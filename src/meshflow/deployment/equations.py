@@ -103,6 +103,8 @@ _CALLS = frozenset(
 )
 # Of the primitives that stand for several equations, those that other runtimes have.
 _WHOLE = frozenset({"max_windows"})
+# Functions whose calls are kept: random numbers, which other runtimes draw themselves.
+_DRAWN = frozenset({"philox_uniform", "philox_normal"})
 # Folding may not make constants larger than the program.
 _MOST_FOLDED = 1 << 26
 
@@ -250,6 +252,11 @@ class _Flat:
         if name in _SAME:
             return inputs
         if name in _CALLS:
+            if eqn.params.get("name") in _DRAWN and inputs[0].constant is None:
+                drawn = [Value(tuple(v.aval.shape), v.aval.dtype) for v in eqn.outvars]
+                place = [self.full(inputs[0])]
+                self.equations.append(Equation(eqn.params["name"], place, drawn, {}, scope))
+                return drawn
             body = next(
                 eqn.params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in eqn.params
             )

@@ -32,7 +32,7 @@ def with_operators(program: Program, states: Collection[Value] = ()) -> Program:
       states: those of its inputs that random numbers are drawn from.
     """
     if states:
-        program = with_idioms(program, (functools.partial(_uniform, states), _positive, _normal))
+        program = with_idioms(program, (functools.partial(_drawn, states),))
     return _unpacked(with_idioms(program, _FINDERS))
 
 
@@ -220,50 +220,24 @@ def _counts(makers: Makers, value: Value, axis: int, down: bool = False) -> bool
 # ---- random numbers ------------------------------------------------------------------------
 
 
-def _uniform(states: Collection[Value], makers: Makers, equation: Equation) -> Equation | None:
-    """Numbers in [0, 1) made of random bits, drawn from a state that calls advance."""
-    if equation.name != "sub" or number_of(equation.inputs[1]) != 1:
+def _drawn(states: Collection[Value], makers: Makers, equation: Equation) -> Equation | None:
+    """Random numbers, drawn from a state that calls advance."""
+    name = {"philox_uniform": "random_uniform", "philox_normal": "random_standard_normal"}.get(
+        equation.name
+    )
+    if name is None:
         return None
-    value = equation.inputs[0]
-    for name in ("bitcast_convert_type", "or", "shift_right_logical", "random_bits"):
-        made = makers.by(value, name)
-        if made is None:
+    waiting, seen = list(equation.inputs), set(states)
+    while waiting:
+        value = waiting.pop()
+        maker = makers.made.get(value.least)
+        if {value, value.least} & seen or value.constant is not None:
+            continue
+        if maker is None:
             return None
-        value = made.inputs[0]
-    key = makers.by(value, *_KEYS)
-    while key is not None:
-        value = key.inputs[0]
-        key = makers.by(value, *_KEYS)
-    return Equation("random_uniform", [], [], {}) if value in states else None
-
-
-_KEYS = ("random_wrap", "random_unwrap", "random_fold_in", "random_split", "slice", "squeeze", "reshape")  # fmt: skip
-
-
-def _positive(makers: Makers, equation: Equation) -> Equation | None:
-    """Such numbers where they are at least 0, which all are."""
-    parts = with_constant(equation) if equation.name == "max" else None
-    drawn = makers.by(parts[0], "random_uniform") if parts else None
-    if parts is None or drawn is None or number_of(parts[1]) != 0:
-        return None
-    return _same(parts[0])
-
-
-def _normal(makers: Makers, equation: Equation) -> Equation | None:
-    """Normal numbers by the inverse of their distribution."""
-    parts = with_constant(equation) if equation.name == "mul" else None
-    inverse = makers.by(parts[0], "erf_inv") if parts else None
-    if parts is None or inverse is None or not _is_near(parts[1], math.sqrt(2)):
-        return None
-    value = inverse.inputs[0]
-    for name, number in (("max", -1.0), ("add", -1.0), ("mul", 2.0)):
-        made = makers.by(value, name)
-        operands = with_constant(made) if made else None
-        if operands is None or not _is_near(operands[1], number):
-            return None
-        value = operands[0]
-    drawn = makers.by(value, "random_uniform")
-    return Equation("random_standard_normal", [], [], {}) if drawn else None
+        seen.add(value)
+        waiting += maker.inputs
+    return Equation(name, [], [], {})
 
 
 def _fake_quant(makers: Makers, equation: Equation) -> Equation | None:

@@ -105,7 +105,7 @@ class Variables:
 def _is_random(variable: Any) -> bool:
     """Whether a variable is the state of a stream of random numbers."""
     name = variable.name.split("/")[-1].split(":")[0]
-    return bool(name.startswith(STATE_NAME) and variable.dtype.name == "uint32")
+    return bool(name.startswith(STATE_NAME) and variable.dtype.name == "int64")
 
 
 def _about(variable: Any) -> tuple[list[int], np.dtype]:

@@ -8,6 +8,7 @@ that hold parts of it need nothing of each other.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -143,6 +144,12 @@ def _single(word: Any, name: str = "float32") -> Any:
 
 def uniform(place: Any, shape: Sequence[Any], dtype: Any) -> Any:
     """Floats in [0, 1)."""
+    return philox_uniform(place, tuple(shape), jnp.dtype(dtype))
+
+
+# Calls in programs: what other runtimes draw themselves is known by these names.
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def philox_uniform(place: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
     name = jnp.dtype(dtype).name
     if name == "float64":
         return double(*word_pairs(place, numbers_of(shape)))
@@ -181,6 +188,11 @@ def _box_muller(share: Any, turn: Any, tiny: float) -> tuple[Any, Any]:
 
 def normal(place: Any, shape: Sequence[Any], dtype: Any) -> Any:
     """Normal numbers."""
+    return philox_normal(place, tuple(shape), jnp.dtype(dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def philox_normal(place: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
     number = numbers_of(shape)
     if jnp.dtype(dtype) == jnp.float64:
         a, b, c, d = words_at(place, number >> 1)
