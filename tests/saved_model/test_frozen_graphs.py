@@ -142,6 +142,10 @@ def test_signatures_of_version_1_are_messages(first_version):
     made = names.classification_signature_def(given, given, y)
     assert sorted(made.outputs) == ["classes", "scores"] and names.is_valid_signature(made)
     assert names.is_valid_signature(names.regression_signature_def(given, y))
+    defaults = names.build_signature_def(
+        made.inputs, made.outputs, None, {"w": [1.0, 2.0]}
+    ).defaults
+    assert np.frombuffer(defaults["w"].tensor_content, np.float32).tolist() == [1.0, 2.0]
 
 
 def test_what_needs_a_session_says_what_to_use(first_version):

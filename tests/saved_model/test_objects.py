@@ -1,5 +1,6 @@
 """Attributes of saved objects, by Meshflow and by TensorFlow 2.21 (tests/reference/generate_saved_objects.py)."""
 
+import json
 import logging
 import os
 import pathlib
@@ -197,3 +198,23 @@ def test_signatures_with_python_values_and_texts(tmp_path):
     np.testing.assert_array_equal(first, [2.0])
     with pytest.raises(tf.errors.UnimplementedError, match="saved with its first derivatives"):
         outer.gradient(first, x)
+
+
+def test_concrete_functions_of_a_loaded_function(folder):
+    first, second = tf.saved_model.load(folder).chosen.concrete_functions
+    assert {tuple(c.structured_input_signature[0][1:]) for c in (first, second)} == {
+        (True,),
+        (False,),
+    }
+
+
+def test_folders_of_earlier_versions_whose_models_were_loaded_and_saved_again(tmp_path):
+    module = tf.Module()
+    setattr(module, "__call__", tf.function(lambda x: x + 1.0, input_signature=[tf.TensorSpec([])]))
+    tf.saved_model.save(module, tmp_path)
+    manifest = tmp_path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["saved_model"]["tags"]
+    content["saved_model"]["functions"][0]["name"] = "_call"
+    manifest.write_text(json.dumps(content))
+    assert float(tf.saved_model.load(tmp_path, tags="serve")(1.0)) == 2.0

@@ -345,6 +345,13 @@ def compiled(name: str, program: Program) -> Callable[..., Any]:
 class RestoredFunction(Function):
     """A `tf.function` of the alternatives that were saved."""
 
+    @property
+    def concrete_functions(self) -> list[Any]:
+        """The function for each of the signatures that it was saved for."""
+        choice: Choice = self._python  # type: ignore[assignment]
+        given = [a.arguments for a in choice.alternatives]
+        return [self.get_concrete_function(*args, **kwargs) for args, kwargs in given]
+
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The function for one of the signatures that it was saved for.
 

@@ -163,6 +163,10 @@ class _Reader:
         self._constants: dict[str, Tensor] = {}
         self._programs: dict[bytes, Callable[[], Any]] = {}
         nodes = self._content["nodes"]
+        if "tags" not in self._content:
+            # Of earlier versions, in which what was loaded and saved again had another name for what it does when called.
+            for saved in self._content["functions"]:
+                saved["name"] = "__call__" if saved["name"] == "_call" else saved["name"]
         self._callable = {i for i, n in enumerate(nodes) if "__call__" in n["children"]}
         self._callable |= {
             f["owner"] for f in self._content["functions"] if f["name"] == "__call__"

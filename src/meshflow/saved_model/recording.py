@@ -8,8 +8,7 @@ program made of another call's result divides it: the first part runs, then the 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,151 +18,25 @@ from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.core.tracing.trace import Slot, Traced, bind_capture
+from meshflow.core.tracing.trace import bind_capture
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.jax_internals import dce_jaxpr, jex_core
 from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.lookup.table import Table
 from meshflow.ops.deferred_host_values import Pending, Recording, Unrecordable
 from meshflow.ops.files import host_bytes
 from meshflow.saved_model.assets import AssetFile
+from meshflow.saved_model.dividing import Cut, Noted, divided
 from meshflow.saved_model.host_calls import HOST_CALLS, Value
-from meshflow.saved_model.programs import Program, TextArgument, known_sizes, traced_for_export
+from meshflow.saved_model.programs import TextArgument, traced_for_export
+from meshflow.saved_model.steps import HostStep, Recorded
 
-__all__ = ["ByRank", "HostStep", "Plan", "ProgramStep", "Recorded", "recorded"]
-
-
-@dataclasses.dataclass
-class HostStep:
-    """A call of the host.
-
-    Attributes:
-      name: of the function in `HOST_CALLS`.
-      first: its first argument, with `Value`s, arrays, tables.
-      more: its other arguments by name.
-      result: the value that it gives.
-      spec: its spec.
-    """
-
-    name: str
-    first: Any
-    more: dict[str, Any]
-    result: int
-    spec: TensorSpec
-
-
-@dataclasses.dataclass
-class ProgramStep:
-    """A part of the program.
-
-    Attributes:
-      traced: what it does.
-      inputs: the values that it takes before what it captures.
-      outputs: the values that its results are.
-    """
-
-    traced: Traced
-    inputs: list[int]
-    outputs: list[int]
-
-
-@dataclasses.dataclass
-class Recorded:
-    """A function as steps.
-
-    Attributes:
-      steps: in their order.
-      results: the values that it returns.
-      structure: the nested result with `Slot`s.
-      specs: specs of the results.
-    """
-
-    steps: list[HostStep | ProgramStep]
-    results: list[int]
-    structure: Any
-    specs: list[TensorSpec]
-
-
-@dataclasses.dataclass
-class Plan:
-    """A function as calls of the host and programs, as TensorFlow's writer takes it.
-
-    Attributes:
-      name: of the function.
-      arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      recorded: what it does.
-      parts: `HostStep`s, and pairs of a `ProgramStep` and its `Program`.
-    """
-
-    name: str
-    arguments: Any
-    recorded: Recorded
-    parts: list[HostStep | tuple[ProgramStep, Program]]
-
-    @property
-    def specs(self) -> list[TensorSpec]:
-        """Specs of the arguments that are tensors, in TensorFlow's order."""
-        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
-
-    @property
-    def returned(self) -> Any:
-        """The nested result with `TensorSpec`s for tensors."""
-        specs = self.recorded.specs
-
-        def spec(leaf: Any) -> Any:
-            if not isinstance(leaf, Slot):
-                return leaf
-            return TensorSpec(known_sizes(specs[leaf.index].shape), specs[leaf.index].dtype)
-
-        return nest.map_structure(spec, self.recorded.structure)
-
-    def why_not(self) -> str | None:
-        """What of it TensorFlow cannot run, or None."""
-        programs = [part[1] for part in self.parts if not isinstance(part, HostStep)]
-        return next(filter(None, (p.why_not() for p in programs)), None)
-
-
-@dataclasses.dataclass
-class ByRank:
-    """A function that takes tensors of unknown rank, as programs for each rank.
-
-    Attributes:
-      name: of the function.
-      arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      programs: what it does, by rank.
-    """
-
-    name: str
-    arguments: Any
-    programs: dict[int, Program | Plan]
-
-    @property
-    def specs(self) -> list[TensorSpec]:
-        """Specs of the arguments that are tensors, in TensorFlow's order."""
-        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
-
-    @property
-    def returned(self) -> Any:
-        """The nested result with `TensorSpec`s of unknown shape for tensors."""
-        first = next(iter(self.programs.values()))
-        return nest.map_structure(lambda s: TensorSpec(None, s.dtype), first.returned)
-
-    def why_not(self) -> str | None:
-        """What of it TensorFlow cannot run, or None."""
-        return next(filter(None, (p.why_not() for p in self.programs.values())), None)
-
-
-class _Cut:
-    """What a program captures in the place of a value of the host."""
-
-    def __init__(self, number: int, shape: Any, dtype: Any) -> None:
-        self.number, self.shape, self.dtype = number, shape, dtype
+__all__ = ["recorded"]
 
 
 class _Text(Pending):
@@ -315,7 +188,7 @@ class _Recorder(Recording):
         if spec.dtype is string:
             return _Text(self, spec, number)
         scope: Any = context.trace
-        cut = _Cut(number, tuple(spec.shape), spec.dtype.dtype)
+        cut = Cut(number, tuple(spec.shape), spec.dtype.dtype)
         found = Tensor(bind_capture(len(scope.sources), cut.shape, cut.dtype))
         scope.sources.append(cut)
         self._numbers[id(found)] = number
@@ -449,7 +322,9 @@ def recorded(name: str, function: Callable[..., Any], args: Any, kwargs: Any) ->
         raise UnimplementedError(
             f"{name} has {error}, which is not among what can be saved of strings: {', '.join(sorted(HOST_CALLS))}."
         ) from error
-    return _steps(name, traced, about["recorder"], about["found"], (args, kwargs))
+    recorder = about["recorder"]
+    noted = Noted(recorder.steps, recorder.count, recorder.demands)
+    return divided(traced, noted, about["found"], (args, kwargs))
 
 
 def becomes_tensor(value: Any) -> bool:
@@ -457,161 +332,3 @@ def becomes_tensor(value: Any) -> bool:
     return isinstance(value, (Tensor, _Text, np.ndarray, np.generic)) or hasattr(
         value, "_as_tensor"
     )
-
-
-class _Divided:
-    """A traced function, of which parts are taken.
-
-    Args:
-      traced: the function.
-      recorder: what was noted of it.
-      numbers: which arguments its inputs are.
-    """
-
-    def __init__(self, traced: Traced, recorder: _Recorder, numbers: list[int]) -> None:
-        self._traced, self._recorder = traced, recorder
-        self._jaxpr = traced.closed.jaxpr
-        # The value that each input is; captures are themselves.
-        self._sources: list[Any] = [*numbers, *traced.captures]
-
-    def level(self, output: int, levels: Mapping[int, int]) -> int:
-        """After which of the host's levels an output can be computed."""
-        used = [i == output for i in range(len(self._jaxpr.outvars))]
-        small, inputs = dce_jaxpr(self._jaxpr, used)
-        needed = [_number(s) for s, u in zip(self._sources, inputs, strict=True) if u]
-        values = [levels[n] for n in needed if isinstance(n, int)]
-        missing = _symbols(small) - _plain(v.aval for v in small.invars)
-        return max([*values, *(self._level_of_size(name, levels) for name in missing)], default=0)
-
-    def _level_of_size(self, name: str, levels: Mapping[int, int]) -> int:
-        """After which of the levels a size is known that only its name tells of."""
-        pairs = zip(self._sources, self._jaxpr.invars, strict=True)
-        numbers = [_number(source) for source, var in pairs if name in _plain([var.aval])]
-        return min((levels[n] for n in numbers if n in levels), default=0)
-
-    def part(self, outputs: Sequence[int], writes: Sequence[Any], known: Sequence[int]) -> Any:
-        """The part that computes some outputs, and the values that it takes.
-
-        Args:
-          outputs: which, and those of `writes` after them.
-          writes: the variables that it writes.
-          known: values that there are by then.
-        """
-        jaxpr = self._jaxpr
-        last = len(jaxpr.outvars) - len(self._traced.writes)
-        wanted = [*outputs, *(range(last, len(jaxpr.outvars)) if writes else ())]
-        used = [i in wanted for i in range(len(jaxpr.outvars))]
-        small, inputs = dce_jaxpr(jaxpr, used)
-        # In the order that was asked for.
-        rank = {i: n for n, i in enumerate(sorted(wanted))}
-        outs = [small.outvars[rank[i]] for i in wanted]
-        kept = [s for s, is_used in zip(self._sources, inputs, strict=True) if is_used]
-        pairs = list(zip(kept, small.invars, strict=True))
-        values = [(_number(s), v) for s, v in pairs if isinstance(_number(s), int)]
-        captures = [(s, v) for s, v in pairs if not isinstance(_number(s), int)]
-        # Sizes are taken from what comes in.
-        missing = _symbols(small) - _plain(v.aval for _, v in pairs)
-        for source, var in zip(self._sources, jaxpr.invars, strict=True):
-            number = _number(source)
-            if (
-                isinstance(number, int)
-                and number in known
-                and missing & _plain([var.aval])
-                and number not in dict(values)
-            ):
-                values.append((number, var))
-                missing -= _plain([var.aval])
-        if missing:
-            raise Unrecordable("sizes of strings in what is computed of no strings")
-        small = small.replace(
-            invars=[v for _, v in (*values, *captures)],
-            outvars=outs,
-            debug_info=small.debug_info.with_unknown_names(),
-        )
-        closed = jex_core.ClosedJaxpr(small, self._traced.closed.consts)
-        slots = [Slot(i) for i in range(len(outputs))]
-        held = [s for s, _ in captures]
-        traced = Traced(self._traced.name, closed, held, list(writes), slots, len(outputs))
-        return traced, [n for n, _ in values]
-
-
-def _number(source: Any) -> Any:
-    return source.number if isinstance(source, _Cut) else source
-
-
-def _symbols(jaxpr: Any) -> set[str]:
-    """Names of the sizes that are symbols in what is computed."""
-    sizes = [n for q in jaxpr.eqns for e in q.outvars for n in getattr(e.aval, "shape", ())]
-    # A size as a number is no array's.
-    sizes += [q.params.get("dim") for q in jaxpr.eqns]
-    return {name for n in sizes if is_symbolic_dim(n) for name in n._get_vars()}
-
-
-def _plain(avals: Any) -> set[str]:
-    """Names of those that an array tells."""
-    sizes = [n for a in avals for n in getattr(a, "shape", ()) if is_symbolic_dim(n)]
-    # A size that is perhaps 0 is one less than a name.
-    return {text for n in sizes for text in (str(n), str(n + 1)) if text.isidentifier()}
-
-
-def _steps(name: str, traced: Traced, recorder: _Recorder, found: Any, arguments: Any) -> Recorded:
-    """The recorded function in the order in which it can be run."""
-    specs = [s for s in nest.flatten(arguments) if isinstance(s, TensorSpec)]
-    numbers = [i for i, s in enumerate(specs) if s.dtype is not string]
-    divided = _Divided(traced, recorder, numbers)
-    leaves = [v for v in nest.flatten(found) if isinstance(v, (Tensor, Value))]
-    tensors = [v for v in leaves if isinstance(v, Tensor)]
-    # Values of the program's results: those that are returned, and those that the host takes.
-    made = [
-        *range(recorder.count, recorder.count + len(tensors)),
-        *(n for n, _ in recorder.demands),
-    ]
-    levels = dict.fromkeys(range(len(specs)), 0)
-    of_host: dict[int, list[HostStep]] = {}
-    programs: dict[int, list[int]] = {}
-    demanded = {n: len(tensors) + i for i, (n, _) in enumerate(recorder.demands)}
-
-    def program_level(output: int) -> int:
-        level = divided.level(output, levels)
-        programs.setdefault(level, []).append(output)
-        return level
-
-    at_least = 0
-    for step in recorder.steps:
-        level = 0
-        for value in _values((step.first, step.more)):
-            if value in demanded and value not in levels:
-                levels[value] = program_level(demanded[value]) + 1
-            level = max(level, levels[value])
-        if any(isinstance(v, MutableHashTable) for v in nest.flatten((step.first, step.more))):
-            level = at_least = max(level, at_least)
-        levels[step.result] = level
-        of_host.setdefault(level, []).append(step)
-    for output in range(len(tensors)):
-        program_level(output)
-    last = len(made)
-    if traced.writes:
-        written = [divided.level(last + i, levels) for i in range(len(traced.writes))]
-        programs.setdefault(max([*programs, *written]), [])
-    final = max(programs, default=-1)
-    steps: list[HostStep | ProgramStep] = []
-    for level in range(max([*of_host, *programs], default=-1) + 1):
-        steps += of_host.get(level, [])
-        if level in programs:
-            writes = traced.writes if level == final else []
-            known = [n for n, at in levels.items() if at <= level]
-            part, inputs = divided.part(sorted(programs[level]), writes, known)
-            steps.append(ProgramStep(part, inputs, [made[i] for i in sorted(programs[level])]))
-    order = iter(made)
-    results = [v.number if isinstance(v, Value) else next(order) for v in leaves]
-    places = iter(range(len(leaves)))
-    structure = nest.map_structure(
-        lambda v: Slot(next(places)) if isinstance(v, (Tensor, Value)) else v, found
-    )
-    known_specs = {s.result: s.spec for s in recorder.steps} | dict(enumerate(specs))
-    known_specs |= {n: TensorSpec(t.shape, t.dtype) for n, t in zip(made, tensors, strict=False)}
-    return Recorded(steps, results, structure, [known_specs[n] for n in results])
-
-
-def _values(arguments: Any) -> list[int]:
-    return [v.number for v in nest.flatten(arguments) if isinstance(v, Value)]

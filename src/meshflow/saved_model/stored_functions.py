@@ -35,7 +35,8 @@ from meshflow.saved_model.programs import (
     serialized,
     traced_for_export,
 )
-from meshflow.saved_model.recording import ByRank, HostStep, Plan, Recorded, recorded
+from meshflow.saved_model.recording import recorded
+from meshflow.saved_model.steps import ByRank, HostStep, Plan, Recorded
 from meshflow.saved_model.structures import Unsaved, packed
 from meshflow.saved_model.text import TextCall
 

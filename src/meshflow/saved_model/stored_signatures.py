@@ -21,8 +21,8 @@ from meshflow.saved_model.calls import (
 from meshflow.saved_model.functions import COMPOSITES, Choice
 from meshflow.saved_model.objects import SavedObjects
 from meshflow.saved_model.programs import Program
-from meshflow.saved_model.recording import ByRank, Plan
 from meshflow.saved_model.restored import Restored
+from meshflow.saved_model.steps import ByRank, Plan
 from meshflow.saved_model.stored_functions import StoredFunctions
 from meshflow.saved_model.structures import Unsaved
 from meshflow.saved_model.text import TextCall

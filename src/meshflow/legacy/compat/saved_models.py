@@ -8,6 +8,7 @@ from typing import Any
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.io.tensors import make_tensor_proto
 from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.saved_model.graph.messages import SignatureDef, TensorInfo
 from meshflow.saved_model.graph.nodes import datatype, put_shape
@@ -82,12 +83,14 @@ def build_signature_def(
       inputs: `TensorInfo`s by name.
       outputs: those of the results.
       method_name: of the service that answers by it.
-      defaults: not kept.
+      defaults: values of inputs that may be left out, by name: tensors, or what becomes one.
     """
     made = SignatureDef()
     for place, given in ((made.inputs, inputs), (made.outputs, outputs)):
         for name, info in (given or {}).items():
             place[name].CopyFrom(info)
+    for name, value in (defaults or {}).items():
+        made.defaults[name].MergeFromString(make_tensor_proto(value).SerializeToString())
     made.method_name = method_name or ""
     return made
 

@@ -39,7 +39,7 @@ from meshflow.saved_model.graph.nodes import (
 from meshflow.saved_model.graph.portable import without_composites
 from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
-from meshflow.saved_model.recording import ByRank, HostStep, Plan
+from meshflow.saved_model.steps import ByRank, HostStep, Plan
 
 __all__ = [
     "Written",

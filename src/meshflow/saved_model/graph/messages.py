@@ -216,6 +216,7 @@ SIGNATURES: Table = {
         "inputs": (1, "{}TensorInfo"),
         "outputs": (2, "{}TensorInfo"),
         "method_name": (3, "string"),
+        "defaults": (4, "{}TensorProto"),
     },
 }
 

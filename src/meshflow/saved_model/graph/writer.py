@@ -27,7 +27,7 @@ from meshflow.saved_model.graph.nodes import (
 from meshflow.saved_model.graph.structured import argument_spec, put, sizes_of
 from meshflow.saved_model.graph.tables import add_table
 from meshflow.saved_model.programs import NO_GRADIENT
-from meshflow.saved_model.recording import ByRank, HostStep, Plan
+from meshflow.saved_model.steps import ByRank, HostStep, Plan
 from meshflow.saved_model.stored_functions import SavedFunction
 from meshflow.saved_model.structures import Unsaved
 
