@@ -196,6 +196,10 @@ class _Writer:
         # Assets, by their names in the folder.
         self.files: dict[str, bytes] = {}
         for node, item in list(zip(self._graph.nodes, self._graph.objects, strict=True)):
+            if isinstance(item, tuple):
+                # Loaded as a list: the fields of named tuples are in checkpoints alone.
+                own = node["children"].items()
+                node["children"] = {name: child for name, child in own if name.isdigit()}
             self._add_resources(node["children"], item)
         nodes = [
             {"children": node["children"], **self._describe(item, number)}
