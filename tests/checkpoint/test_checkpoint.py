@@ -373,3 +373,30 @@ def test_what_is_put_into_lists_and_dictionaries_later_is_restored(tmp_path):
     whole.listed = [tf.Variable(0.0)]
     assert float(whole.listed[0]) == 1.0
     assert type(copy.deepcopy(later.listed)) is list
+
+
+def test_lists_and_dictionaries_in_others_are_restored_when_they_are_filled(tmp_path):
+    saved = tf.train.Checkpoint(
+        listed=[[tf.Variable(1.0)], {"x": tf.Variable(2.0)}],
+        named={"a": {"b": [tf.Variable(3.0)]}, "c": [tf.Variable(4.0)]},
+    )
+    later = tf.train.Checkpoint()
+    status = later.restore(saved.save(tmp_path / "ckpt"))
+    later.listed, later.named = [[]], {"a": {}}
+    later.listed[0].append(tf.Variable(0.0))
+    later.listed.append({})
+    later.listed[1]["x"] = tf.Variable(0.0)
+    later.named["a"].update(b=[])
+    later.named["a"]["b"] += [tf.Variable(0.0)]
+    later.named |= {"d": 5}
+    later.named.setdefault("c", []).insert(0, tf.Variable(0.0))
+    found = [
+        later.listed[0][0],
+        later.listed[1]["x"],
+        later.named["a"]["b"][0],
+        later.named["c"][0],
+    ]
+    assert [float(v) for v in found] == [1.0, 2.0, 3.0, 4.0]
+    later.listed[2:] = [[5], 6]
+    assert later.listed[2:] == [[5], 6]
+    status.assert_consumed()

@@ -1,5 +1,6 @@
 """What restoring leads to what: objects that come later, go, are shared, or write their own values."""
 
+import collections
 import copy
 import gc
 import weakref
@@ -121,6 +122,22 @@ def test_an_object_writes_tensors_by_names_of_its_own(tmp_path):
     fresh, child = Pair(0, 0), Pair(0, 0)
     tf.train.Checkpoint(root=fresh, child=child).restore(path).expect_partial()
     assert (fresh._hidden, child._hidden) == ({"x": 1, "y": 2}, {"x": 3, "y": 4})
+
+
+def test_named_tuples_have_fields_and_positions(tmp_path):
+    pair = collections.namedtuple("Pair", "x y")
+    path = tf.train.Checkpoint(t=pair(tf.Variable(1.0), tf.Variable(2.0))).save(tmp_path / "ckpt")
+    assert float(tf.train.load_variable(path, "t/y")) == 2
+    view = tf.train.CheckpointView(path)
+    assert view.children(view.children(0)["t"]) == {"x": 3, "y": 4, "0": 3, "1": 4}
+    fresh = tf.train.Checkpoint(t=(tf.Variable(0.0), tf.Variable(0.0)))
+    fresh.restore(path).assert_consumed()
+    assert [float(v) for v in fresh.t] == [1, 2]
+    # A saved model has positions alone: the tuple comes back as a list.
+    module = tf.Module()
+    module.t = pair(tf.Variable(1.0), tf.Variable(2.0))
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    assert [float(v) for v in tf.saved_model.load(str(tmp_path / "model")).t] == [1, 2]
 
 
 def test_a_saved_models_variables(tmp_path):

@@ -38,7 +38,7 @@ def put(
     # Each device takes its part from the file, however the array was split when it was saved.
     value = folder.open(key) if split else folder.lent(key)
     if reshape:
-        value = value[...].reshape(variable.shape)
+        value = np.reshape(value[...], variable.shape.as_list())
     fits = variable.shape.is_compatible_with(value.shape)
     if not fits and getattr(variable, "_of_its_mesh", False):
         # It says something of the devices that it was on, of which there are others now.

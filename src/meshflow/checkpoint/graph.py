@@ -1,6 +1,6 @@
 """The graph of objects that a checkpoint saves: what an object owns, by name.
 
-Names are TensorFlow's: attributes, positions in lists, keys of dictionaries, `layer-0` and
+Names are TensorFlow's: attributes, positions in lists, fields of named tuples, keys of dictionaries, `layer-0` and
 `layer_with_weights-0` for the layers of a model, so that listings of a checkpoint look familiar.
 An object can say itself what it owns by `_checkpoint_children()`, and keep values that are no variable's
 by `_checkpoint_values()`, which gives arrays by the endings of their keys, and `_restore_checkpoint_values(attribute,
@@ -91,7 +91,8 @@ def children(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         found: Any = ((str(k), v) for k, v in value.items())
     elif isinstance(value, (list, tuple)):
-        found = ((str(i), v) for i, v in enumerate(value))
+        fields = zip(getattr(value, "_fields", ()), value, strict=False)
+        found = (*fields, *((str(i), v) for i, v in enumerate(value)))
     else:
         found = _attributes(value)
     return {name: child for name, child in found if _worth_saving(child)}

@@ -9,14 +9,18 @@ __all__ = ["growing"]
 
 
 def growing(value: list[Any] | dict[Any, Any], tell: Callable[[], None]) -> Any:
-    """A copy of a list or dictionary that tells of new elements.
+    """A copy of a list or dictionary that tells of new elements, also of those of lists and dictionaries in it.
 
     Args:
       value: the list or dictionary.
       tell: called when an element has been added.
     """
-    made: Any = _List(value) if isinstance(value, list) else _Dict(value)
+    made: Any = _List() if isinstance(value, list) else _Dict()
     made._tell = tell
+    if isinstance(value, list):
+        list.extend(made, map(made._taken, value))
+    else:
+        dict.update(made, {key: made._taken(item) for key, item in value.items()})
     return made
 
 
@@ -24,19 +28,25 @@ def _nothing() -> None:
     pass
 
 
-class _List(list[Any]):
+class _Growing:
     _tell: Callable[[], None] = staticmethod(_nothing)
 
+    def _taken(self, item: Any) -> Any:
+        """An element as it is kept."""
+        return growing(item, self._tell) if type(item) in (list, dict) else item
+
+
+class _List(_Growing, list[Any]):
     def append(self, value: Any) -> None:
-        super().append(value)
+        super().append(self._taken(value))
         self._tell()
 
     def extend(self, values: Any) -> None:
-        super().extend(values)
+        super().extend(map(self._taken, values))
         self._tell()
 
     def insert(self, place: Any, value: Any) -> None:
-        super().insert(place, value)
+        super().insert(place, self._taken(value))
         self._tell()
 
     def __iadd__(self, values: Any) -> Any:  # type: ignore[misc]
@@ -44,28 +54,32 @@ class _List(list[Any]):
         return self
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        super().__setitem__(place, value)
+        slots = isinstance(place, slice)
+        super().__setitem__(place, list(map(self._taken, value)) if slots else self._taken(value))
         self._tell()
 
     def __reduce__(self) -> Any:
         return list, (list(self),)
 
 
-class _Dict(dict[Any, Any]):
-    _tell: Callable[[], None] = staticmethod(_nothing)
-
+class _Dict(_Growing, dict[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
+        super().__setitem__(key, self._taken(value))
         self._tell()
 
     def update(self, *values: Any, **more: Any) -> None:
-        super().update(*values, **more)
+        new = dict(*values, **more)
+        super().update({key: self._taken(item) for key, item in new.items()})
         self._tell()
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        found = super().setdefault(key, default)
-        self._tell()
-        return found
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __ior__(self, values: Any) -> Any:  # type: ignore[misc,override]
+        self.update(values)
+        return self
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)

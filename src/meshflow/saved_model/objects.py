@@ -53,6 +53,10 @@ class SavedObjects:
         self.arrays: dict[str, tuple[str, Any]] = {}
         self.files: dict[str, bytes] = {}
         for node, item in list(zip(self.graph.nodes, self.graph.objects, strict=True)):
+            if isinstance(item, tuple):
+                # Loaded as a list: the fields of named tuples are in checkpoints alone.
+                own = node["children"].items()
+                node["children"] = {name: child for name, child in own if name.isdigit()}
             self._add_resources(node["children"], item)
         self.nodes = [
             {"children": node["children"], **self._describe(item, number)}

@@ -120,7 +120,7 @@ class BackupAndRestore(Callback):
         found = is_checkpoint(self._path)
         position = _Position()
         if found:
-            Checkpoint(position=position).read(self._path)
+            Checkpoint(position=position).read(self._path).expect_partial()
         self._check_workers(position.value if found else None)
         if found:
             if self.model.built:
@@ -128,7 +128,7 @@ class BackupAndRestore(Callback):
             self.model._resumption = Resumption(position.value, self._restore)
 
     def _restore(self) -> None:
-        self._checkpoint(_Position()).read(self._path)
+        self._checkpoint(_Position()).read(self._path).expect_partial()
 
     def _check_workers(self, value: dict[str, Any] | None) -> None:
         """All workers must have found the same backup; also keeps the first from writing too early."""
