@@ -156,3 +156,30 @@ def test_embeddings_of_words_that_were_known_are_kept(tmp_path):
     assert made.tolist() == [[3.0, 4.0], [9.0, 9.0], [1.0, 2.0]]
     with pytest.raises(ValueError, match="a row for each of the 3 words"):
         keras.utils.warmstart_embedding_matrix(["a", "b", "c"], ["a"], known)
+
+
+@pytest.mark.parametrize(
+    "layer, shape, spec",
+    [
+        (layers.PReLU(shared_axes=[1]), (2, 3, 4), "InputSpec(ndim=3, axes={2: 4})"),
+        (layers.GroupNormalization(2), (None, 4), "InputSpec(ndim=2, axes={-1: 4})"),
+        (
+            layers.Conv2DTranspose(2, 2, data_format="channels_first"),
+            (1, 3, 5, 5),
+            "InputSpec(ndim=4, axes={-3: 3})",
+        ),
+        (layers.RNN(layers.LSTMCell(2)), (1, 3, 4), "[InputSpec(shape=(None, None, 4), ndim=3)]"),
+        (layers.Bidirectional(layers.LSTM(2)), (1, 3, 4), "[InputSpec(ndim=3)]"),
+    ],
+)
+def test_what_built_layers_expect(layer, shape, spec):
+    layer.build(shape)
+    assert str(layer.input_spec) == spec
+
+
+def test_weights_of_a_folder_of_a_model(tmp_path):
+    model = keras.Sequential([layers.Dense(1, input_shape=(2,))])
+    model.save(tmp_path / "model", save_format="tf")
+    other = keras.Sequential([layers.Dense(1, input_shape=(2,))])
+    other.load_weights(tmp_path / "model")
+    assert np.array_equal(*(m.layers[0].kernel for m in (model, other)))

@@ -287,7 +287,10 @@ class PReLU(_Elementwise):
             regularizer=self.alpha_regularizer,
             constraint=self.alpha_constraint,
         )
-        self.input_spec = InputSpec(ndim=len(shape) + 1)
+        axes = range(1, len(shape) + 1)
+        shared = self.shared_axes or []
+        known = {axis: shape[axis - 1] for axis in axes if shared and axis not in shared}
+        self.input_spec = InputSpec(ndim=len(shape) + 1, axes=known)
         self.built = True
 
     def call(self, inputs: Any) -> Any:

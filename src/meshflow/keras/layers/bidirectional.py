@@ -136,7 +136,6 @@ class Bidirectional(Wrapper):
         for layer in (self.forward_layer, self.backward_layer):
             with layer._calling(None):
                 layer._maybe_build(KerasTensor(TensorSpec(shape, self.compute_dtype)))
-        self.input_spec = self.forward_layer.input_spec
         self.built = True
 
     def __call__(

@@ -151,7 +151,7 @@ class Conv(Layer):
                 f"The channel dimension of the inputs should be defined. The input_shape received is {input_shape} (layer {self.name})."
             )
         self.input_spec = InputSpec(
-            min_ndim=self.rank + 2, axes={1 if self._first else -1: channels}
+            min_ndim=self.rank + 2, axes={-1 - self.rank if self._first else -1: channels}
         )
         return channels
 

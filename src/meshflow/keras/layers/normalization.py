@@ -446,6 +446,7 @@ class GroupNormalization(_Scaled):
     def build(self, input_shape: Any) -> None:
         """Creates gamma and beta."""
         channels = TensorShape(input_shape)[self.axis]
+        self.input_spec = InputSpec(ndim=TensorShape(input_shape).rank, axes={self.axis: channels})
         self._count = channels if self.groups == -1 else self.groups
         if channels % self._count:
             raise ValueError(

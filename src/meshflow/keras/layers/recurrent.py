@@ -114,7 +114,7 @@ class RNN(Layer):
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
         if self.unroll and time is None:
             raise ValueError("Unrolling requires a fixed number of timesteps.")
-        if self.input_spec is not None:
+        if not nested:
             self.input_spec = [InputSpec(shape=(None, None, *sizes[2:]))]
 
         def of_one_step(shape: Any) -> TensorShape:

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.ops import nn
 
@@ -65,6 +66,7 @@ class ConvTranspose(Conv):
         )
         if self.use_bias:
             self.bias = self._add_kernel((self.filters,), "bias")
+        self.input_spec = InputSpec(ndim=self.rank + 2, axes=self.input_spec.axes)
         self.built = True
 
     def _spatial(self, shape: list[Any]) -> list[Any]:
