@@ -150,6 +150,8 @@ ALONE = {
     "ONE_HOT": (lambda i: tf.one_hot(i, 5, 2.0, -1.0, axis=1), [None, 3], _WHOLE),
     "RESIZE_BILINEAR": (lambda x: tf.image.resize(x, [9, 4]), _IMAGE, tf.float32),
     "RESIZE_NEAREST_NEIGHBOR": (lambda x: tf.image.resize(x, [9, 13], "nearest"), _IMAGE, tf.float32),
+    "RESIZE_NEAREST_NEIGHBOR ": (L.UpSampling2D((2, 3)), _IMAGE, tf.float32),
+    "RESIZE_BILINEAR ": (L.UpSampling2D(2, interpolation="bilinear"), _IMAGE, tf.float32),
     "SPACE_TO_DEPTH": (lambda x: tf.nn.space_to_depth(x, 2), _IMAGE, tf.float32),
     "DEPTH_TO_SPACE": (lambda x: tf.nn.depth_to_space(x, 2), _IMAGE, tf.float32),
     "SPACE_TO_BATCH_ND": (lambda x: tf.space_to_batch(x, [2, 3], [[0, 0], [0, 0]]), [2, 6, 6, 4], tf.float32),
