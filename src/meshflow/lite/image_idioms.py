@@ -75,7 +75,8 @@ def _takes_nearest(equation: Equation, axis: int) -> bool:
 
 def _enlarged(makers: Makers, equation: Equation) -> Equation | None:
     """Rows and columns of an image that are repeated."""
-    source, axes = equation.outputs[0], []
+    source = equation.outputs[0]
+    axes: list[int] = []
     found = _repeated(makers, equation)
     while found is not None and len(axes) < 2:
         source, axis = found
