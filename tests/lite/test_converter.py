@@ -101,7 +101,7 @@ def _codes(content, subgraph=0):
 
 def test_batch_normalization_biases_and_activations_go_into_convolutions():
     model = _sequential(
-        (8, 8, 2), L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.MaxPooling2D(), L.Flatten(), L.Dense(3, "softmax")
+        (8, 8, 2), L.ZeroPadding2D(((0, 1), (0, 1))), L.Conv2D(4, 3, strides=2), L.BatchNormalization(), L.ReLU(), L.MaxPooling2D(), L.Flatten(), L.Dense(3, "softmax")
     )  # fmt: skip
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     expected = ["CONV_2D", "MAX_POOL_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"]

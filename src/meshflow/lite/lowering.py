@@ -14,7 +14,10 @@ from meshflow.deployment import lowering
 from meshflow.deployment.lowering import Refused, is_number, joined
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
-__all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers"]
+__all__ = ["SAME", "VALID", "Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
+
+# How convolutions and pooling pad.
+SAME, VALID = 0, 1
 
 # Operators take bytes for numbers that were quantized.
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32", "int8": "int32"}
@@ -24,6 +27,14 @@ def kept_dtype(dtype: Any) -> np.dtype:
     """The dtype that LiteRT computes in: of floats, only float32 has operators, and int8 are not those of numbers."""
     dtype = np.dtype(dtype)
     return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
+
+
+def same_pads(size: Any, kernel: int, stride: int) -> tuple[int, int] | None:
+    """What LiteRT pads with 'SAME'; None where it depends on the size of the batch."""
+    if not is_number(size):
+        return ((kernel - 1) // 2, kernel // 2) if stride == 1 else None
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
 
 
 class Lowering(lowering.Lowering):

@@ -10,19 +10,9 @@ import numpy as np
 
 from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
-from meshflow.lite.lowering import Lowering, Refused, is_number, lowers
+from meshflow.lite.lowering import SAME, VALID, Lowering, Refused, is_number, lowers, same_pads
 
 __all__: list[str] = []
-
-_SAME, _VALID = 0, 1
-
-
-def _same_pads(size: Any, kernel: int, stride: int) -> tuple[int, int] | None:
-    """What LiteRT pads with 'SAME'; None where it depends on the size of the batch."""
-    if not is_number(size):
-        return ((kernel - 1) // 2, kernel // 2) if stride == 1 else None
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-    return total // 2, total - total // 2
 
 
 def _padding(
@@ -30,14 +20,14 @@ def _padding(
 ) -> tuple[Tensor, int]:
     """A tensor [batch, *spatial, channels], padded if LiteRT does not do so itself, and how LiteRT is to pad it."""
     if not any(map(any, pads)):
-        return x, _VALID
+        return x, VALID
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    same = [_same_pads(n, k, s) for n, k, s in zip(x.shape[1:-1], extents, strides, strict=True)]
+    same = [same_pads(n, k, s) for n, k, s in zip(x.shape[1:-1], extents, strides, strict=True)]
     if [tuple(p) for p in pads] == same:
-        return x, _SAME
+        return x, SAME
     if any(min(p) < 0 for p in pads):
         raise Refused("it cuts its operand")
-    return l.pad(x, [(0, 0), *pads, (0, 0)], filler), _VALID
+    return l.pad(x, [(0, 0), *pads, (0, 0)], filler), VALID
 
 
 # ---- convolutions --------------------------------------------------------------------------
@@ -114,16 +104,16 @@ def _transposed(l: Lowering, x: Tensor, kernel: Tensor, shape: list[Any], **abou
     weights = l.transpose(l.reverse(kernel, (0, 1)), (3, 0, 1, 2))
     steps, pads = about["between"], about["pads"]
     sizes = [k for k in kernel.shape[:2]]
-    same = [_same_pads(n, k, s) for n, k, s in zip(shape[1:3], sizes, steps, strict=True)]
+    same = [same_pads(n, k, s) for n, k, s in zip(shape[1:3], sizes, steps, strict=True)]
     fits = [(k - 1 - p[0], k - 1 - p[1]) for k, p in zip(sizes, pads, strict=True)]
     whole = [-(-n // s) == m if is_number(n) else False for n, s, m in zip(shape[1:3], steps, x.shape[1:3], strict=True)]  # fmt: skip
     options = {"strideH": steps[0], "strideW": steps[1]}
     if all(whole) and fits == same:
         inputs = [l.shape_tensor(shape), weights, x]
-        return l.emit("TRANSPOSE_CONV", inputs, shape, x.dtype, "TransposeConvOptions", padding=_SAME, **options)  # fmt: skip
+        return l.emit("TRANSPOSE_CONV", inputs, shape, x.dtype, "TransposeConvOptions", padding=SAME, **options)  # fmt: skip
     full = [shape[0], *((n - 1) * s + k for n, s, k in zip(x.shape[1:3], steps, sizes, strict=True)), shape[3]]  # fmt: skip
     inputs = [l.shape_tensor(full), weights, x]
-    y = l.emit("TRANSPOSE_CONV", inputs, full, x.dtype, "TransposeConvOptions", padding=_VALID, **options)  # fmt: skip
+    y = l.emit("TRANSPOSE_CONV", inputs, full, x.dtype, "TransposeConvOptions", padding=VALID, **options)  # fmt: skip
     # What is cut off at the edges, or added to them.
     edges = [(p[0] - k + 1, p[1] - k + 1) for k, p in zip(sizes, pads, strict=True)]
     starts = [0, *(max(-low, 0) for low, _ in edges), 0]
@@ -223,8 +213,8 @@ def _pool_flat(
     padded, padding = _padding(l, y, pads, window, steps, ones, filler)
     if kind == "average" and padded is not y:
         raise Refused(f"LiteRT averages without padding only with its own, not with {pads}")
-    if kind == "sum" and padding == _SAME:
-        padded, padding = l.pad(y, [(0, 0), *pads, (0, 0)], 0.0), _VALID
+    if kind == "sum" and padding == SAME:
+        padded, padding = l.pad(y, [(0, 0), *pads, (0, 0)], 0.0), VALID
     code = "MAX_POOL_2D" if kind == "max" else "AVERAGE_POOL_2D"
     found = l.emit(code, [padded], shape, y.dtype, "Pool2DOptions", padding=padding, strideH=steps[0], strideW=steps[1], filterHeight=window[0], filterWidth=window[1])  # fmt: skip
     if kind != "sum":
