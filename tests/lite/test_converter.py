@@ -101,7 +101,7 @@ def _codes(content, subgraph=0):
 
 def test_batch_normalization_biases_and_activations_go_into_convolutions():
     model = _sequential(
-        (8, 8, 2), L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.MaxPooling2D(), L.Flatten(), L.Dense(3, "softmax")
+        (8, 8, 2), L.ZeroPadding2D(((0, 1), (0, 1))), L.Conv2D(4, 3, strides=2), L.BatchNormalization(), L.ReLU(), L.MaxPooling2D(), L.Flatten(), L.Dense(3, "softmax")
     )  # fmt: skip
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     expected = ["CONV_2D", "MAX_POOL_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"]
@@ -150,6 +150,8 @@ ALONE = {
     "ONE_HOT": (lambda i: tf.one_hot(i, 5, 2.0, -1.0, axis=1), [None, 3], _WHOLE),
     "RESIZE_BILINEAR": (lambda x: tf.image.resize(x, [9, 4]), _IMAGE, tf.float32),
     "RESIZE_NEAREST_NEIGHBOR": (lambda x: tf.image.resize(x, [9, 13], "nearest"), _IMAGE, tf.float32),
+    "RESIZE_NEAREST_NEIGHBOR ": (L.UpSampling2D((2, 3)), _IMAGE, tf.float32),
+    "RESIZE_BILINEAR ": (L.UpSampling2D(2, interpolation="bilinear"), _IMAGE, tf.float32),
     "SPACE_TO_DEPTH": (lambda x: tf.nn.space_to_depth(x, 2), _IMAGE, tf.float32),
     "DEPTH_TO_SPACE": (lambda x: tf.nn.depth_to_space(x, 2), _IMAGE, tf.float32),
     "SPACE_TO_BATCH_ND": (lambda x: tf.space_to_batch(x, [2, 3], [[0, 0], [0, 0]]), [2, 6, 6, 4], tf.float32),

@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.deployment.equations import Equation
 from meshflow.deployment.lowering import Refused
 
-__all__ = ["Rows", "as_slice", "placed", "read"]
+__all__ = ["Rows", "as_slice", "placed", "read", "rows_of"]
 
 
 @dataclasses.dataclass
@@ -63,6 +63,18 @@ def read(
     if sorted(d.collapsed_slice_dims) != sorted(axes) or any(sizes[i] != 1 for i in axes):
         raise Refused("it gathers ranges of rows, not single ones")
     return Rows(axes, d.offset_dims)
+
+
+def rows_of(equation: Equation) -> Rows | str | None:
+    """What `read` says of a gather, or None for what it refuses.
+
+    Args:
+      equation: the gather.
+    """
+    try:
+        return read(equation, equation.inputs[0].shape, equation.inputs[1].shape)
+    except Refused:
+        return None
 
 
 def as_slice(equation: Equation) -> Equation | None:

@@ -17,7 +17,7 @@ from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.deployment.equations import Equation, Program, Value, without_unused
 from meshflow.deployment.gathering import as_slice
 
-__all__ = ["Makers", "number_of", "with_constant", "with_idioms"]
+__all__ = ["Makers", "is_near", "number_of", "same_value", "with_constant", "with_idioms"]
 
 
 def with_idioms(
@@ -76,6 +76,11 @@ def _sliced(makers: Makers, equation: Equation) -> Equation | None:
     return as_slice(equation)
 
 
+def same_value(value: Value) -> Equation:
+    """An equation that gives a value as it is."""
+    return Equation("reshape", [value], [], {"new_sizes": value.shape})
+
+
 def number_of(value: Value) -> float | None:
     """The number that a constant repeats."""
     known = value.constant
@@ -84,7 +89,8 @@ def number_of(value: Value) -> float | None:
     return float(known.flat[0]) if known.dtype.kind in "fiu" else None
 
 
-def _near(value: Value, number: float) -> bool:
+def is_near(value: Value, number: float) -> bool:
+    """Whether a constant repeats a number, to rounding."""
     found = number_of(value)
     return found is not None and math.isclose(found, number, rel_tol=1e-5)
 
@@ -208,7 +214,7 @@ def _positive_or(makers: Makers, equation: Equation) -> tuple[Value, Value] | No
         return None
     which, otherwise, chosen = equation.inputs
     test = makers.by(which, "ge", "gt")
-    if test is None or test.inputs[0].least is not chosen.least or not _near(test.inputs[1], 0):
+    if test is None or test.inputs[0].least is not chosen.least or not is_near(test.inputs[1], 0):
         return None
     return chosen, otherwise
 
@@ -221,7 +227,7 @@ def _elu(makers: Makers, equation: Equation) -> Equation | None:
     source, exponent = parts[0].least, power.inputs[0]
     negative = makers.by(exponent, "min")
     bound = with_constant(negative) if negative else None
-    if bound is not None and _near(bound[1], 0):
+    if bound is not None and is_near(bound[1], 0):
         exponent = bound[0]
     return Equation("elu", [parts[0]], [], {}) if exponent.least is source else None
 
@@ -273,7 +279,7 @@ def _is_hard_gate(makers: Makers, gate: Value, source: Value) -> bool:
     for name, number in (("min", 6), ("max", 0), ("add", 3)):
         made = makers.by(gate, name)
         parts = with_constant(made) if made else None
-        if parts is None or not _near(parts[1], number):
+        if parts is None or not is_near(parts[1], number):
             return False
         gate = parts[0]
     return gate.least is source.least
@@ -307,14 +313,18 @@ def _gelu(makers: Makers, equation: Equation) -> Equation | None:
     for half, gate in (equation.inputs, equation.inputs[::-1]):
         product = makers.by(half, "mul")
         scaled = with_constant(product) if product else None
-        if scaled is not None and _near(scaled[1], 0.5):
+        if scaled is not None and is_near(scaled[1], 0.5):
             source = scaled[0]
             if _is_exact_gate(makers, gate, source):
                 return Equation("gelu", [source], [], {"approximate": False})
         # x * (0.5 * (1 + tanh(...)))
         product = makers.by(gate, "mul")
         scaled = with_constant(product) if product else None
-        if scaled is not None and _near(scaled[1], 0.5) and _is_tanh_gate(makers, scaled[0], half):
+        if (
+            scaled is not None
+            and is_near(scaled[1], 0.5)
+            and _is_tanh_gate(makers, scaled[0], half)
+        ):
             return Equation("gelu", [half], [], {"approximate": True})
     return None
 
@@ -324,7 +334,7 @@ def _is_exact_gate(makers: Makers, gate: Value, source: Value) -> bool:
     error = makers.by(gate, "erfc")
     product = makers.by(error.inputs[0], "mul") if error else None
     scaled = with_constant(product) if product else None
-    if scaled is None or not _near(scaled[1], math.sqrt(0.5)):
+    if scaled is None or not is_near(scaled[1], math.sqrt(0.5)):
         return False
     negated = makers.by(scaled[0], "neg")
     return negated is not None and negated.inputs[0].least is source.least
@@ -334,17 +344,17 @@ def _is_tanh_gate(makers: Makers, gate: Value, source: Value) -> bool:
     """Whether a value is 1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
     total = makers.by(gate, "add")
     one = with_constant(total) if total else None
-    bent = makers.by(one[0], "tanh") if one and _near(one[1], 1) else None
+    bent = makers.by(one[0], "tanh") if one and is_near(one[1], 1) else None
     product = makers.by(bent.inputs[0], "mul") if bent else None
     scaled = with_constant(product) if product else None
-    if scaled is None or not _near(scaled[1], math.sqrt(2 / math.pi)):
+    if scaled is None or not is_near(scaled[1], math.sqrt(2 / math.pi)):
         return False
     total = makers.by(scaled[0], "add")
     if total is None or total.inputs[0].least is not source.least:
         return False
     product = makers.by(total.inputs[1], "mul")
     scaled = with_constant(product) if product else None
-    cube = makers.by(scaled[0], "integer_pow") if scaled and _near(scaled[1], 0.044715) else None
+    cube = makers.by(scaled[0], "integer_pow") if scaled and is_near(scaled[1], 0.044715) else None
     return cube is not None and cube.params["y"] == 3 and cube.inputs[0].least is source.least
 
 
@@ -448,7 +458,7 @@ def _average(makers: Makers, equation: Equation) -> Equation | None:
     ones = makers.by(equation.inputs[1], "pool")
     if equation.name == "div" and ones is not None:
         # Of sizes that vary the elements are counted by summing ones.
-        counted = ones.params == total.params and _near(ones.inputs[0], 1.0)
+        counted = ones.params == total.params and is_near(ones.inputs[0], 1.0)
         return (
             Equation("pool", total.inputs, [], {**total.params, "kind": "average"})
             if counted

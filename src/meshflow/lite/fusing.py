@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
+from meshflow.lite.lowering import SAME, VALID, same_pads
 
 __all__ = ["fuse"]
 
@@ -84,6 +85,27 @@ def _before(subgraph: Subgraph, tensor: Tensor, readers: Any, makers: Any) -> An
     if maker is None or maker.code not in CHANNELS:
         return None, None
     return maker, reshape
+
+
+def _padded(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """Zeros around an image that a convolution adds by itself."""
+    if o.code not in ("CONV_2D", "DEPTHWISE_CONV_2D") or o.options.get("padding") != VALID:
+        return False
+    pad = makers.get(o.inputs[0])
+    if pad is None or pad.code != "PAD" or pad.inputs[1].data is None:
+        return False
+    image, weights = pad.inputs[0], o.inputs[1]
+    assert weights is not None
+    if not _alone(subgraph, pad.outputs[0], readers):
+        return False
+    expected: list[Any] = [(0, 0)]
+    for axis, name in ((1, "H"), (2, "W")):
+        extent = (weights.shape[axis] - 1) * o.options[f"dilation{name}Factor"] + 1
+        expected.append(*same_pads([image.shape[axis]], [extent], [o.options[f"stride{name}"]]))
+    if [tuple(p) for p in pad.inputs[1].data.tolist()] != [*expected, (0, 0)]:
+        return False
+    o.inputs[0], o.options["padding"] = image, SAME
+    return True
 
 
 def _affine(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
@@ -279,4 +301,4 @@ def _turned(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
     return False
 
 
-_RULES = (_six, _one, _difference, _affine, _activation, _parametric, _reshaped, _unkept, _longer, _recast, _turned)  # fmt: skip
+_RULES = (_six, _one, _difference, _padded, _affine, _activation, _parametric, _reshaped, _unkept, _longer, _recast, _turned)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What several equations compute together that LiteRT has one operator for: lookups, resizing, rounded division.
+"""What several equations compute together that LiteRT has one operator for: here lookups, parts and orders.
 
 Finders as in `deployment.idioms`, for what only LiteRT is asked for.
 """
@@ -6,17 +6,16 @@ Finders as in `deployment.idioms`, for what only LiteRT is asked for.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
 from meshflow.deployment.equations import Equation, Program, Value, without_unused
-from meshflow.deployment.gathering import Rows, read
-from meshflow.deployment.idioms import Makers, number_of, with_constant, with_idioms
-from meshflow.deployment.lowering import Refused
-from meshflow.ops.image.resampling import weights
+from meshflow.deployment.gathering import rows_of
+from meshflow.deployment.idioms import Makers, number_of, same_value, with_constant, with_idioms
+from meshflow.lite import image_idioms as images
+from meshflow.lite import number_idioms as numbers
 
 __all__ = ["with_operators"]
 
@@ -32,23 +31,8 @@ def with_operators(program: Program, states: Collection[Value] = ()) -> Program:
       states: those of its inputs that random numbers are drawn from.
     """
     if states:
-        program = with_idioms(program, (functools.partial(_drawn, states),))
+        program = with_idioms(program, (functools.partial(numbers.drawn, states),))
     return _unpacked(with_idioms(program, _FINDERS))
-
-
-def _same(value: Value) -> Equation:
-    return Equation("reshape", [value], [], {"new_sizes": value.shape})
-
-
-def _equal(one: Value, other: Value) -> bool:
-    """Whether two values are one, or equal constants."""
-    if one.least is other.least:
-        return True
-    known = one.constant, other.constant
-    return known[0] is not None and known[1] is not None and np.array_equal(known[0], known[1])
-
-
-# ---- lookups -------------------------------------------------------------------------------
 
 
 def _wrapped(makers: Makers, equation: Equation) -> Equation | None:
@@ -63,7 +47,7 @@ def _wrapped(makers: Makers, equation: Equation) -> Equation | None:
         return None
     if index.shape != equation.outputs[0].shape or not _picks(makers, equation.outputs[0]):
         return None
-    return _same(index)
+    return same_value(index)
 
 
 def _picks(makers: Makers, value: Value) -> bool:
@@ -90,7 +74,7 @@ def _greatest(makers: Makers, equation: Equation) -> Equation | None:
         index = move.inputs[0]
         move = makers.by(index, "reshape")
     top = makers.by(index, "top_k")
-    if top is None or index.least is not top.outputs[1] or _rows(equation) != "along":
+    if top is None or index.least is not top.outputs[1] or rows_of(equation) != "along":
         return None
     # Zeros of both signs are made one before they are compared, which LiteRT does itself.
     choice = makers.by(top.inputs[0], "select_n")
@@ -98,14 +82,7 @@ def _greatest(makers: Makers, equation: Equation) -> Equation | None:
     if compared.least is not source.least or equation.outputs[0].shape != top.outputs[0].shape:
         return None
     top.inputs = [source]
-    return _same(top.outputs[0])
-
-
-def _rows(equation: Equation) -> Rows | str | None:
-    try:
-        return read(equation, equation.inputs[0].shape, equation.inputs[1].shape)
-    except Refused:
-        return None
+    return same_value(top.outputs[0])
 
 
 def _one_hot(makers: Makers, equation: Equation) -> Equation | None:
@@ -135,9 +112,6 @@ def _one_hot(makers: Makers, equation: Equation) -> Equation | None:
     if not np.array_equal(classes.reshape(-1), np.arange(depth)):
         return None
     return Equation("one_hot", [index], [], {"axis": axis, "depth": depth, "on": on, "off": off})
-
-
-# ---- parts and orders ----------------------------------------------------------------------
 
 
 def _unpacked(program: Program) -> Program:
@@ -217,370 +191,6 @@ def _counts(makers: Makers, value: Value, axis: int, down: bool = False) -> bool
     )
 
 
-# ---- random numbers ------------------------------------------------------------------------
-
-
-def _drawn(states: Collection[Value], makers: Makers, equation: Equation) -> Equation | None:
-    """Random numbers, drawn from a state that calls advance."""
-    name = {"philox_uniform": "random_uniform", "philox_normal": "random_standard_normal"}.get(
-        equation.name
-    )
-    if name is None:
-        return None
-    waiting, seen = list(equation.inputs), set(states)
-    while waiting:
-        value = waiting.pop()
-        maker = makers.made.get(value.least)
-        if {value, value.least} & seen or value.constant is not None:
-            continue
-        if maker is None:
-            return None
-        seen.add(value)
-        waiting += maker.inputs
-    return Equation(name, [], [], {})
-
-
-def _fake_quant(makers: Makers, equation: Equation) -> Equation | None:
-    """Numbers rounded to the steps of a range, and held in it."""
-    value, step = _constant_operand(equation, "mul")
-    if value is None or not step or step <= 0:
-        return None
-    value, _ = _past(makers, value, "add")
-    floor = makers.by(value, "floor")
-    value, half = _past(makers, floor.inputs[0], "add") if floor else (value, 0.0)
-    value, divisor = _past(makers, value, "div")
-    value, low = _past(makers, value, "sub")
-    inside, bounds = value, {}
-    for name in ("min", "max"):
-        made = makers.by(inside, name)
-        parts = with_constant(made) if made else None
-        found = number_of(parts[1]) if parts else None
-        if parts is None or found is None:
-            return None
-        inside, bounds[name] = parts[0], found
-    if (
-        floor is None
-        or half != 0.5
-        or divisor != step
-        or not math.isclose(low, bounds["max"], abs_tol=1e-9)
-    ):
-        return None
-    count = (bounds["min"] - low) / step
-    bits = math.ceil(math.log2(count + 1)) if count > 0 else 0
-    narrow = round(2**bits - 1 - count)
-    if narrow not in (0, 1) or not 2 <= bits <= 16:
-        return None
-    about = {"low": low, "high": bounds["min"], "bits": bits, "narrow": bool(narrow)}
-    return Equation("fake_quant", [inside], [], about)
-
-
-def _constant_operand(equation: Equation, name: str) -> tuple[Value | None, float | None]:
-    parts = with_constant(equation) if equation.name == name else None
-    return (None, None) if parts is None else (parts[0], number_of(parts[1]))
-
-
-def _past(makers: Makers, value: Value, name: str) -> tuple[Value, float]:
-    """The operand and the number of an equation, which is left out where it says nothing."""
-    made = makers.by(value, name)
-    source, number = _constant_operand(made, name) if made else (None, None)
-    return (value, 0.0) if source is None or number is None else (source, number)
-
-
-def _is_near(value: Value, number: float) -> bool:
-    found = number_of(value)
-    return found is not None and math.isclose(found, number, rel_tol=1e-5)
-
-
-# ---- images --------------------------------------------------------------------------------
-
-
-def _resized(makers: Makers, equation: Equation) -> Equation | None:
-    """Products with the weights of bilinear interpolation along height and width."""
-    second = makers.by(equation.inputs[0], "dot_general") if equation.name == "transpose" else None
-    first = makers.by(second.inputs[0], "dot_general") if second else None
-    if first is None or second is None or len(first.inputs[0].shape) != 4:
-        return None
-    places: list[Any] = [0, 1, 2, 3]
-    for product in (first, second):
-        matrix, (contracted, batch) = (
-            product.inputs[1].constant,
-            product.params["dimension_numbers"],
-        )
-        if matrix is None or matrix.ndim != 2 or batch != ((), ()) or tuple(contracted[1]) != (1,):
-            return None
-        (axis,) = contracted[0]
-        if places[axis] not in (1, 2) or not _is_bilinear(matrix):
-            return None
-        places = [p for i, p in enumerate(places) if i != axis] + [(places[axis], "new")]
-    turned = [places[i] for i in equation.params["permutation"]]
-    if turned != [0, (1, "new"), (2, "new"), 3]:
-        return None
-    return Equation("resize", [first.inputs[0]], [], {"method": "bilinear"})
-
-
-def _is_bilinear(matrix: np.ndarray) -> bool:
-    expected = weights(*matrix.shape, "bilinear", False)
-    return bool(np.allclose(matrix, expected, rtol=0, atol=1e-6))
-
-
-def _nearest(makers: Makers, equation: Equation) -> Equation | None:
-    """Lookups of the nearest rows, then of the nearest columns."""
-    if not _takes_nearest(equation, 2):
-        return None
-    rows = makers.by(equation.inputs[0], "gather")
-    if rows is None or not _takes_nearest(rows, 1):
-        return None
-    return Equation("resize", [rows.inputs[0]], [], {"method": "nearest"})
-
-
-def _takes_nearest(equation: Equation, axis: int) -> bool:
-    if equation.name != "gather" or len(equation.inputs[0].shape) != 4:
-        return False
-    places, how = equation.inputs[1].constant, _rows(equation)
-    others = [i for i in range(4) if i != axis]
-    if (
-        places is None
-        or not isinstance(how, Rows)
-        or how.axes != [axis]
-        or list(how.offsets) != others
-    ):
-        return False
-    new, old = places.size, equation.inputs[0].shape[axis]
-    scale = np.float32(old / new)
-    expected = np.minimum(
-        np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale), old - 1
-    )
-    return new != old and np.array_equal(places.reshape(-1), expected)
-
-
-def _blocks(makers: Makers, equation: Equation) -> Equation | None:
-    """Squares of an image that become channels, or images of a batch, and the other way round."""
-    turn = makers.by(equation.inputs[0], "transpose") if equation.name == "reshape" else None
-    apart = makers.by(turn.inputs[0], "reshape") if turn else None
-    if turn is None or apart is None or len(equation.outputs[0].shape) != 4:
-        return None
-    source, cut, order = apart.inputs[0], turn.inputs[0].shape, tuple(turn.params["permutation"])
-    if len(source.shape) != 4 or len(cut) != 6:
-        return None
-    b, h, w, c = source.shape
-    whole = equation.outputs[0].shape
-    if order == (0, 1, 3, 2, 4, 5):
-        size = cut[2] if cut[2] == cut[4] else cut[3]
-        if cut == (b, whole[1], size, whole[2], size, c):
-            return Equation("space_to_depth", [source], [], {"size": size})
-        if cut == (b, h, w, size, size, whole[3]) and cut[3] == cut[4]:
-            return Equation("depth_to_space", [source], [], {"size": size})
-    if order == (2, 4, 0, 1, 3, 5) and cut == (b, whole[1], cut[2], whole[2], cut[4], c):
-        return Equation("space_to_batch", [source], [], {"sizes": [cut[2], cut[4]]})
-    if order == (2, 3, 0, 4, 1, 5) and cut == (cut[0], cut[1], whole[0], h, w, c):
-        return Equation("batch_to_space", [source], [], {"sizes": [cut[0], cut[1]]})
-    return None
-
-
-def _mirrored(makers: Makers, equation: Equation) -> Equation | None:
-    """A tensor with its own edges, reversed, before and behind it."""
-    if equation.name != "concatenate" or len(equation.inputs) != 2:
-        return None
-    axis, (longer, behind) = equation.params["dimension"], equation.inputs
-    first = makers.by(longer, "concatenate")
-    if first is None or len(first.inputs) != 2 or first.params["dimension"] != axis:
-        return None
-    before, source = first.inputs
-    low, size = before.shape[axis], source.shape[axis]
-    if not isinstance(size, int):
-        return None
-    start = _reversed_part(makers, before, source, axis)
-    end = _reversed_part(makers, behind, longer, axis)
-    if start is None or end is None or start not in (0, 1):
-        return None
-    high = behind.shape[axis]
-    # The last `high` elements, without the very last one if the first one is left out, too.
-    if end != low + size - high - start:
-        return None
-    pads = [(low, high) if i == axis else (0, 0) for i in range(len(source.shape))]
-    return Equation("mirror_pad", [source], [], {"pads": pads, "mode": start})
-
-
-def _reversed_part(makers: Makers, value: Value, source: Value, axis: int) -> int | None:
-    """Where the elements that a value has in reverse order begin."""
-    turn = makers.by(value, "rev")
-    if turn is None or tuple(turn.params["dimensions"]) != (axis,):
-        return None
-    part = makers.by(turn.inputs[0], "slice")
-    if part is None:
-        return 0 if turn.inputs[0].least is source.least else None
-    starts = list(part.params["start_indices"])
-    ones = part.params["strides"] is None or set(part.params["strides"]) == {1}
-    if (
-        part.inputs[0].least is not source.least
-        or not ones
-        or any(s for i, s in enumerate(starts) if i != axis)
-    ):
-        return None
-    others = [i for i in range(len(source.shape)) if i != axis]
-    if any(part.outputs[0].shape[i] != source.shape[i] for i in others):
-        return None
-    return int(starts[axis])
-
-
-# ---- arithmetic ----------------------------------------------------------------------------
-
-
-def _floor_mod(makers: Makers, equation: Equation) -> Equation | None:
-    """The rest with the divisor's sign, made of that with the dividend's."""
-    rest = makers.by(equation.inputs[1], "rem") if _is_choice(equation) else None
-    if rest is None:
-        return None
-    which, _, chosen = equation.inputs
-    total = makers.by(chosen, "add")
-    if total is None or total.inputs[0].least is not rest.outputs[0]:
-        return None
-    if not _equal(total.inputs[1], rest.inputs[1]) or not _has_rest(makers, which, rest):
-        return None
-    return Equation("floor_mod", list(rest.inputs), [], {})
-
-
-def _floor_div(makers: Makers, equation: Equation) -> Equation | None:
-    """Division rounded down, made of that towards zero."""
-    if equation.name == "round":
-        choice = makers.by(equation.inputs[0], "select_n")
-        if choice is None or equation.outputs[0].dtype.kind != "f":
-            return None
-    else:
-        choice = equation
-    if not _is_choice(choice) or choice.outputs[0].dtype.kind not in "if":
-        return None
-    which, quotient, chosen = choice.inputs
-    division, less = makers.by(quotient, "div"), makers.by(chosen, "sub")
-    if division is None or less is None or number_of(less.inputs[1]) != 1:
-        return None
-    if less.inputs[0].least is not division.outputs[0]:
-        return None
-    dividend, divisor = division.inputs
-    if equation.name == "round":
-        # (a - rest) / b, of numbers that have one.
-        guarded = makers.by(dividend, "select_n")
-        whole = makers.by(guarded.inputs[1] if guarded else dividend, "sub")
-        rest = makers.by(whole.inputs[1], "rem") if whole else None
-        if whole is None or rest is None or whole.inputs[0].least is not rest.inputs[0].least:
-            return None
-        if not _equal(rest.inputs[1], divisor) or not _has_rest(makers, which, rest):
-            return None
-        return Equation("floor_div", [whole.inputs[0], divisor], [], {})
-    rests = [
-        r for r in makers.readers(dividend) if r.name == "rem" and _equal(r.inputs[1], divisor)
-    ]
-    if not any(_has_rest(makers, which, r) for r in rests):
-        return None
-    return Equation("floor_div", [dividend, divisor], [], {})
-
-
-def _is_choice(equation: Equation) -> bool:
-    return equation.name == "select_n" and len(equation.inputs) == 3
-
-
-def _has_rest(makers: Makers, which: Value, rest: Equation) -> bool:
-    """Whether a value says that there is a rest, and that signs differ."""
-    both = makers.by(which, "and")
-    tests = [makers.by(v, "ne") for v in both.inputs] if both else []
-    if len(tests) != 2 or None in tests:
-        return False
-    plain = [
-        t
-        for t in tests
-        if t and t.inputs[0].least is rest.outputs[0] and number_of(t.inputs[1]) == 0
-    ]
-    signs = [t for t in tests if t and t not in plain]
-    return len(plain) == 1 and all(
-        v.constant is not None or makers.by(v, "lt", "sign") is not None
-        for t in signs
-        for v in t.inputs
-    )
-
-
-def _l2_normalized(makers: Makers, equation: Equation) -> Equation | None:
-    """Rows divided by their lengths."""
-    if equation.name != "mul":
-        return None
-    for source, factor in (equation.inputs, equation.inputs[::-1]):
-        inverse = makers.by(factor, "div", "rsqrt")
-        if inverse is None:
-            continue
-        root = inverse if inverse.name == "rsqrt" else makers.by(inverse.inputs[1], "sqrt")
-        if inverse.name == "div" and number_of(inverse.inputs[0]) != 1:
-            continue
-        bounded = makers.by(root.inputs[0], "max") if root else None
-        bound = with_constant(bounded) if bounded else None
-        total = makers.by(bound[0], "reduce_sum") if bound else None
-        square = makers.by(total.inputs[0], "square") if total else None
-        if bound is None or total is None or square is None:
-            continue
-        last = (len(source.shape) - 1,)
-        least = number_of(bound[1])
-        if square.inputs[0].least is not source.least or tuple(total.params["axes"]) != last:
-            continue
-        if (
-            least is not None
-            and math.isclose(least, 1e-12, rel_tol=1e-3)
-            and len(source.shape) <= 4
-        ):
-            return Equation("l2_normalization", [source], [], {})
-    return None
-
-
-def _inverse_root(makers: Makers, equation: Equation) -> Equation | None:
-    """One divided by a root."""
-    root = makers.by(equation.inputs[1], "sqrt") if equation.name == "div" else None
-    if (
-        root is None
-        or number_of(equation.inputs[0]) != 1
-        or equation.outputs[0].shape != root.outputs[0].shape
-    ):
-        return None
-    return Equation("rsqrt", root.inputs, [], {})
-
-
-def _exclusive(makers: Makers, equation: Equation) -> Equation | None:
-    """Sums of what is before each element."""
-    if equation.name != "concatenate" or len(equation.inputs) != 2:
-        return None
-    axis, (zero, rest) = equation.params["dimension"], equation.inputs
-    part = makers.by(rest, "slice")
-    sums = makers.by(part.inputs[0], "cumsum") if part else None
-    if (
-        part is None
-        or sums is None
-        or number_of(_filler(makers, zero)) != 0
-        or zero.shape[axis] != 1
-    ):
-        return None
-    if sums.params["axis"] != axis or sums.params["reverse"] or sums.params.get("exclusive"):
-        return None
-    size = sums.outputs[0].shape[axis]
-    if any(part.params["start_indices"]) or part.outputs[0].shape[axis] != size - 1:
-        return None
-    return Equation("cumsum", sums.inputs, [], {**sums.params, "exclusive": True})
-
-
-def _filler(makers: Makers, value: Value) -> Value:
-    wide = makers.by(value, "broadcast")
-    return wide.inputs[0] if wide else value
-
-
-def _turned_sums(makers: Makers, equation: Equation) -> Equation | None:
-    """Sums from the end, as sums of what is turned around."""
-    sums = makers.by(equation.inputs[0], "cumsum") if equation.name == "rev" else None
-    turn = makers.by(sums.inputs[0], "rev") if sums else None
-    if sums is None or turn is None:
-        return None
-    axes = tuple(turn.params["dimensions"]), tuple(equation.params["dimensions"])
-    if axes != ((sums.params["axis"],), (sums.params["axis"],)):
-        return None
-    params = {**sums.params, "reverse": not sums.params["reverse"]}
-    return Equation("cumsum", turn.inputs, [], params)
-
-
 _FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
-    _fake_quant, _wrapped, _greatest, _one_hot, _resized, _nearest, _blocks, _mirrored, _floor_mod, _floor_div, _l2_normalized, _inverse_root, _exclusive,
-    _turned_sums, _descending, _ascending,
+    _wrapped, _greatest, _one_hot, *images.FINDERS, *numbers.FINDERS, _descending, _ascending,
 )  # fmt: skip

@@ -14,7 +14,10 @@ from meshflow.deployment import lowering
 from meshflow.deployment.lowering import Refused, holder, is_number, joined, same_pads
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
-__all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
+__all__ = ["SAME", "VALID", "Lowering", "Refused", "is_number", "kept_dtype", "lowers", "same_pads"]
+
+# How convolutions and pooling pad.
+SAME, VALID = 0, 1
 
 # Operators take bytes for numbers that were quantized.
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32", "int8": "int32"}

@@ -10,11 +10,9 @@ import numpy as np
 
 from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
-from meshflow.lite.lowering import Lowering, Refused, is_number, lowers, same_pads
+from meshflow.lite.lowering import SAME, VALID, Lowering, Refused, is_number, lowers, same_pads
 
 __all__: list[str] = []
-
-_SAME, _VALID = 0, 1
 
 
 def _padding(
@@ -23,13 +21,13 @@ def _padding(
     """A tensor [batch, *spatial, channels], padded if LiteRT does not do so itself, and how LiteRT is to pad it."""
     pads = [tuple(p) for p in pads]
     if pads == [(0, 0)] * len(pads):
-        return x, _VALID
+        return x, VALID
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     if pads == same_pads(x.shape[1:-1], extents, strides):
-        return x, _SAME
+        return x, SAME
     if any(is_number(n) and n < 0 for p in pads for n in p):
         raise Refused("it cuts its operand")
-    return l.pad(x, [(0, 0), *pads, (0, 0)], filler), _VALID
+    return l.pad(x, [(0, 0), *pads, (0, 0)], filler), VALID
 
 
 # ---- convolutions --------------------------------------------------------------------------
@@ -108,14 +106,14 @@ def _transposed(l: Lowering, x: Tensor, kernel: Tensor, shape: list[Any], **abou
     sizes = [k for k in kernel.shape[:2]]
     same = same_pads(shape[1:3], sizes, steps)
     fits = [(k - 1 - p[0], k - 1 - p[1]) for k, p in zip(sizes, pads, strict=True)]
-    whole = [-(-n // s) == m for n, s, m in zip(shape[1:3], steps, x.shape[1:3], strict=True)]
+    whole = [-(-n // s) == m if is_number(n) else False for n, s, m in zip(shape[1:3], steps, x.shape[1:3], strict=True)]  # fmt: skip
     options = {"strideH": steps[0], "strideW": steps[1]}
     if all(whole) and fits == same:
         inputs = [l.shape_tensor(shape), weights, x]
-        return l.emit("TRANSPOSE_CONV", inputs, shape, x.dtype, "TransposeConvOptions", padding=_SAME, **options)  # fmt: skip
+        return l.emit("TRANSPOSE_CONV", inputs, shape, x.dtype, "TransposeConvOptions", padding=SAME, **options)  # fmt: skip
     full = [shape[0], *((n - 1) * s + k for n, s, k in zip(x.shape[1:3], steps, sizes, strict=True)), shape[3]]  # fmt: skip
     inputs = [l.shape_tensor(full), weights, x]
-    y = l.emit("TRANSPOSE_CONV", inputs, full, x.dtype, "TransposeConvOptions", padding=_VALID, **options)  # fmt: skip
+    y = l.emit("TRANSPOSE_CONV", inputs, full, x.dtype, "TransposeConvOptions", padding=VALID, **options)  # fmt: skip
     # What is cut off at the edges, or added to them.
     edges = [(p[0] - k + 1, p[1] - k + 1) for k, p in zip(sizes, pads, strict=True)]
     starts = [0, *(max(-low, 0) for low, _ in edges), 0]
@@ -215,8 +213,8 @@ def _pool_flat(
     padded, padding = _padding(l, y, pads, window, steps, ones, filler)
     if kind == "average" and padded is not y:
         raise Refused(f"LiteRT averages without padding only with its own, not with {pads}")
-    if kind == "sum" and padding == _SAME:
-        padded, padding = l.pad(y, [(0, 0), *pads, (0, 0)], 0.0), _VALID
+    if kind == "sum" and padding == SAME:
+        padded, padding = l.pad(y, [(0, 0), *pads, (0, 0)], 0.0), VALID
     code = "MAX_POOL_2D" if kind == "max" else "AVERAGE_POOL_2D"
     found = l.emit(code, [padded], shape, y.dtype, "Pool2DOptions", padding=padding, strideH=steps[0], strideW=steps[1], filterHeight=window[0], filterWidth=window[1])  # fmt: skip
     if kind != "sum":
