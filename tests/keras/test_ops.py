@@ -148,6 +148,39 @@ def test_bounds_beyond_a_dtype_are_its_own():
     np.testing.assert_array_equal(ops.clip(bytes_, -200, 3), [-3, 3])
 
 
+def test_corners_where_both_backends_of_keras_agree():
+    x = np.array([1.0, np.nan, 2.0, np.nan], "float32")
+    np.testing.assert_array_equal(ops.unique(x), [1, 2, np.nan, np.nan])
+    np.testing.assert_array_equal(ops.argpartition([[3, 1], [2, 0]], 1, axis=None)[:2], [3, 1])
+    assert ops.multi_hot([0, 2], 3, dtype="bool").numpy().tolist() == [True, False, True]
+    assert ops.logaddexp2(2.5, ops.cast([1.0], "bfloat16")).dtype == tf.float32
+    assert ops.cast([1], None).dtype == ops.saturate_cast([1], None).dtype == tf.float32
+    z = np.array([1 + 2j, -3j], "complex64")
+    np.testing.assert_allclose(ops.silu(z), z / (1 + np.exp(-z)), 1e-5)
+    signal = np.arange(16, dtype="float32")
+    spectra = ops.stft(signal, 4, 2, 4, window=None)
+    np.testing.assert_allclose(
+        ops.istft(spectra, 4, 2, 4, window=None)[2:-2], 2 * signal[2:-2], 1e-5
+    )
+
+
+def test_wrong_signals_segments_and_blocks_are_named():
+    wrong = {
+        "rank >= 2": lambda: ops.fft2((np.ones(3), np.ones(3))),
+        "rank >= 1": lambda: ops.rfft(1.0),
+        "same shape": lambda: ops.fft((np.ones(3), np.ones(2))),
+        "must be a positive integer": lambda: ops.stft(np.ones(8), 4, 0, 4),
+        "larger than `sequence_length`": lambda: ops.stft(np.ones(8), 4, 1, 2),
+        "1-D vector": lambda: ops.segment_sum(np.ones([2, 2]), np.zeros([2, 2], int)),
+        "leading dimension": lambda: ops.segment_sum(np.ones([4, 2]), [0, 1]),
+        "at least 2": lambda: ops.space_to_depth(np.ones([1, 4, 4, 1]), 1),
+        "`unroll`": lambda: ops.scan(lambda c, v: (c, v), 0, [1], unroll=0),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
 def test_loops_that_count_in_functions_need_their_dtype():
     count = lambda n: ops.fori_loop(0, n, lambda i, v: v + i, 0.0)
     assert float(count(4)) == 6.0

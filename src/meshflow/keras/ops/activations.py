@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import registry
 from meshflow.keras.ops.graph_calls import one_layer
@@ -62,7 +63,13 @@ sigmoid = unary("sigmoid", math.sigmoid, "`1 / (1 + exp(-x))`.")
 log_sigmoid = unary("log_sigmoid", math.log_sigmoid, "`log(1 / (1 + exp(-x)))`.")
 softplus = unary("softplus", nn_ops.softplus, "`log(1 + exp(x))`.")
 softsign = unary("softsign", nn_ops.softsign, "`x / (1 + |x|)`.")
-silu = unary("silu", nn_ops.silu, "`x * sigmoid(x)`.")
+
+
+def _silu(x: Any) -> Any:
+    return x * math.sigmoid(x) if dtypes.as_dtype(x.dtype).is_complex else nn_ops.silu(x)
+
+
+silu = unary("silu", _silu, "`x * sigmoid(x)`.")
 swish = silu
 selu = unary("selu", nn_ops.selu, "The scaled exponential linear unit (arXiv:1706.02515).")
 hard_sigmoid = unary(

@@ -86,7 +86,10 @@ def multi_hot(
         raise ValueError("Argument `num_classes` must be specified. Received: num_classes=None")
     inputs = tensor(inputs)
     summed = 1 if len(inputs.shape) > 1 else 0
-    return math.reduce_max(one_hot(inputs, count, axis, dtype, sparse), summed)
+    _refuse_sparse(sparse, "multi_hot")
+    kind = dtypes.as_dtype(dtype or floatx())
+    found = one_hot(inputs, count, axis, "uint8" if kind.is_bool else kind)
+    return casting.cast(math.reduce_max(found, summed), kind)
 
 
 def binary_crossentropy(

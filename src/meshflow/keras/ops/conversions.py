@@ -46,14 +46,14 @@ def cast(x: TensorLike, dtype: Any) -> Tensor:
 
     Args:
       x: a tensor.
-      dtype: the dtype or its name.
+      dtype: the dtype or its name; None for `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.cast([1.7, -1.7], "int32").numpy().tolist()
       [1, -1]
     """
-    return casting.cast(tensor(x), dtypes.as_dtype(floatx() if dtype is float else dtype))
+    return casting.cast(tensor(x), dtypes.as_dtype(floatx() if dtype in (None, float) else dtype))
 
 
 def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
@@ -61,14 +61,14 @@ def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
 
     Args:
       x: a tensor.
-      dtype: the dtype or its name.
+      dtype: the dtype or its name; None for `floatx()`.
 
     Example:
       >>> from meshflow.keras import ops
       >>> ops.saturate_cast([-3.0, 300.0], "uint8").numpy().tolist()
       [0, 255]
     """
-    return casting.saturate_cast(tensor(x), dtypes.as_dtype(dtype))
+    return casting.saturate_cast(tensor(x), dtypes.as_dtype(dtype or floatx()))
 
 
 @op(same=("x1", "x2"), name="polar")

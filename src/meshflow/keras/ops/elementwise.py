@@ -147,7 +147,9 @@ arctan2 = binary(
 )
 hypot = binary("hypot", jnp.hypot, "`sqrt(x1^2 + x2^2)`.", wide=True, array=True)
 logaddexp = binary("logaddexp", jnp.logaddexp, "`log(exp(x1) + exp(x2))`.", floats=True, array=True)
-logaddexp2 = binary("logaddexp2", jnp.logaddexp2, "`log2(2^x1 + 2^x2)`.", floats=True, array=True)
+logaddexp2 = binary(
+    "logaddexp2", jnp.logaddexp2, "`log2(2^x1 + 2^x2)`.", floats=True, weak=False, array=True
+)
 heaviside = binary(
     "heaviside",
     jnp.heaviside,

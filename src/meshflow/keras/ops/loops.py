@@ -314,6 +314,10 @@ def scan(
     """
     if not callable(f):
         raise TypeError(f"`f` should be a callable. Received: f={f}")
+    if not isinstance(unroll, bool) and not (isinstance(unroll, int) and unroll > 0):
+        raise ValueError(
+            f"`unroll` must be a positive integer or boolean. Received: unroll={unroll}"
+        )
     init = nest.map_structure(tensor, init)
     if xs is None:
         if length is None:

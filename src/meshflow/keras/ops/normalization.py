@@ -239,6 +239,7 @@ def depth_to_space(
       >>> ops.depth_to_space(ops.zeros([1, 2, 2, 4]), 2).shape
       TensorShape([1, 4, 4, 1])
     """
+    _check_block(block_size)
     return array_ops.depth_to_space(tensor(x), block_size, _letters(data_format))
 
 
@@ -257,7 +258,13 @@ def space_to_depth(
       >>> ops.space_to_depth(ops.zeros([1, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 4])
     """
+    _check_block(block_size)
     return array_ops.space_to_depth(tensor(x), block_size, _letters(data_format))
+
+
+def _check_block(block_size: int) -> None:
+    if block_size < 2:
+        raise ValueError(f"`block_size` must be at least 2. Received: block_size={block_size}")
 
 
 def _letters(data_format: str | None) -> str:

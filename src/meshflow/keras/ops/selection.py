@@ -396,20 +396,23 @@ def _argpartition(x: TensorLike, kth: int, axis: int) -> Any:
 
 
 @one_layer()
-def argpartition(x: TensorLike, kth: int, axis: int = -1) -> Tensor:
+def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
     """Places such that the element at `kth` is where sorting puts it, smaller ones before it.
 
     Args:
       x: a tensor.
       kth: the place.
-      axis: the dimension.
+      axis: the dimension; None for all elements in a row.
 
     Example:
       >>> from meshflow.keras import ops
       >>> int(ops.argpartition([3, 1, 2], 0)[0])
       1
     """
-    return _argpartition(tensor(x), kth, axis)
+    x = tensor(x)
+    if axis is None:
+        x, axis = array_ops.reshape(x, [-1]), 0
+    return _argpartition(x, kth, axis)
 
 
 def size(x: TensorLike) -> Tensor:
@@ -463,7 +466,9 @@ def unravel_index(indices: TensorLike, shape: Any) -> tuple[Tensor, ...]:
 
 @op(same=(), name="unique_of_size", differentiable=False)
 def _unique_of_size(x: TensorLike, axis: Any, size: int, fill_value: Any) -> Any:
-    found = jnp.unique(x, True, True, True, axis=axis, size=size, fill_value=fill_value)
+    found = jnp.unique(
+        x, True, True, True, axis=axis, equal_nan=False, size=size, fill_value=fill_value
+    )
     return (found[0], *(v.astype(jnp.int32) for v in found[1:]))
 
 
@@ -499,7 +504,7 @@ def unique(
     if size is not None:
         found: Any = _unique_of_size(x, axis, size, fill_value)
     else:
-        known = np.unique(np.asarray(x), True, True, True, axis=axis)
+        known = np.unique(np.asarray(x), True, True, True, axis=axis, equal_nan=False)
         found = [tensor(known[0]), *(tensor(v.astype(np.int32)) for v in known[1:])]
     kept = [v for v, is_wanted in zip(found, wanted, strict=True) if is_wanted]
     return kept[0] if len(kept) == 1 else tuple(kept)

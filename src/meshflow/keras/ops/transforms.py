@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
@@ -83,9 +82,10 @@ def _segments(kind: str, doc: str) -> Segments:
         num_segments: int | None = None,
         sorted: bool = False,
     ) -> Tensor:
-        ids = casting.cast(tensor(segment_ids), "int32")
+        data, ids = tensor(data), casting.cast(tensor(segment_ids), "int32")
+        _check_ids(data, ids)
         count: Any = math.reduce_max(ids) + 1 if num_segments is None else num_segments
-        return reduce(tensor(data), ids, count)
+        return reduce(data, ids, count)
 
     public.__name__ = public.__qualname__ = f"segment_{kind}"
     public.__doc__ = (
@@ -96,23 +96,43 @@ def _segments(kind: str, doc: str) -> Segments:
     return public
 
 
+def _check_ids(data: Any, ids: Any) -> None:
+    if len(ids.shape) != 1:
+        raise ValueError(
+            f"Argument `segment_ids` should be an 1-D vector, the number of each row. Received: shape={tuple(ids.shape)}"
+        )
+    if None not in (ids.shape[0], data.shape[0]) and ids.shape[0] != data.shape[0]:
+        raise ValueError(
+            "Argument `segment_ids` and `data` should have same leading dimension. Received: "
+            f"{tuple(ids.shape)} and {tuple(data.shape)}"
+        )
+
+
 segment_sum = _segments("sum", "The sum")
 segment_max = _segments("max", "The greatest elements")
 segment_min = _segments("min", "The least elements")
 segment_prod = _segments("prod", "The product")
 
 
-def _parts(x: Any, name: str) -> tuple[Any, Any]:
+def _ranked(x: Any, least: int) -> Any:
+    """The tensor, if it has at least so many dimensions."""
+    if len(x.shape) < least:
+        raise ValueError(f"Input should have rank >= {least}. Received: shape={tuple(x.shape)}")
+    return x
+
+
+def _parts(x: Any, name: str, least: int = 1) -> tuple[Any, Any]:
     if not isinstance(x, (tuple, list)) or len(x) != 2:
         raise ValueError(
-            f"{name}: input `x` should be a tuple of two tensors - real and imaginary. Received: x={x}"
+            f"{name}: Input `x` should be a tuple of two tensors - real and imaginary. Received: x={x}"
         )
     real, imaginary = (as_float(v) for v in x)
     if tuple(real.shape) != tuple(imaginary.shape):
         raise ValueError(
-            f"{name}: both parts must have one shape. Received: {tuple(real.shape)} and {tuple(imaginary.shape)}."
+            f"{name}: Both the real and imaginary parts should have the same shape. Received: "
+            f"{tuple(real.shape)} and {tuple(imaginary.shape)}"
         )
-    return real, imaginary
+    return _ranked(real, least), imaginary
 
 
 @op(name="fft")
@@ -154,7 +174,7 @@ def fft2(x: Any) -> tuple[Tensor, Tensor]:
       >>> ops.fft2(([[1.0]], [[0.0]]))[0].numpy().tolist()
       [[1.0]]
     """
-    return tuple(_fft(*_parts(x, "fft2"), "fft2"))
+    return tuple(_fft(*_parts(x, "fft2", 2), "fft2"))
 
 
 @one_layer()
@@ -172,7 +192,7 @@ def ifft2(x: Any) -> tuple[Tensor, Tensor]:
       >>> ops.ifft2(([[1.0]], [[0.0]]))[0].numpy().tolist()
       [[1.0]]
     """
-    return tuple(_fft(*_parts(x, "ifft2"), "ifft2"))
+    return tuple(_fft(*_parts(x, "ifft2", 2), "ifft2"))
 
 
 @op(same=(), name="rfft")
@@ -197,7 +217,7 @@ def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
       >>> ops.rfft([1.0, 1.0])[0].numpy().tolist()
       [2.0, 0.0]
     """
-    return tuple(_rfft(as_float(x), fft_length))
+    return tuple(_rfft(_ranked(as_float(x), 1), fft_length))
 
 
 @op(name="irfft")
@@ -244,7 +264,15 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
       >>> ops.extract_sequences([1, 2, 3, 4, 5], 3, 2).numpy().tolist()
       [[1, 2, 3], [3, 4, 5]]
     """
-    return _extract(tensor(x), sequence_length, sequence_stride)
+    _check_stride(sequence_stride)
+    return _extract(_ranked(tensor(x), 1), sequence_length, sequence_stride)
+
+
+def _check_stride(stride: Any) -> None:
+    if not isinstance(stride, int) or stride < 1:
+        raise ValueError(
+            f"`sequence_stride` must be a positive integer. Received: sequence_stride={stride}"
+        )
 
 
 def _window(window: Any, length: int, fft_length: int, dtype: Any) -> np.ndarray | Any:
@@ -306,12 +334,13 @@ def stft(
       >>> ops.stft([0.0, 1.0, 2.0, 3.0, 4.0], 3, 2, 3)[0].shape
       TensorShape([3, 2])
     """
-    if sequence_length > fft_length or sequence_stride < 1:
+    _check_stride(sequence_stride)
+    if sequence_length > fft_length:
         raise ValueError(
-            f"`fft_length` must equal or larger than `sequence_length`, `sequence_stride` 1 at least. Received: "
-            f"sequence_length={sequence_length}, sequence_stride={sequence_stride}, fft_length={fft_length}"
+            "`fft_length` must equal or larger than `sequence_length`. Received: "
+            f"sequence_length={sequence_length}, fft_length={fft_length}"
         )
-    x = as_float(x)
+    x = _ranked(as_float(x), 1)
     factors = tensor(_window(window, sequence_length, fft_length, x.dtype))
     return tuple(_stft(x, factors, fft_length, sequence_stride, center))
 
@@ -325,6 +354,7 @@ def _istft(
     stride: int,
     center: bool,
     length: Any,
+    scaled: bool,
 ) -> Any:
     frames = jnp.fft.irfft(real + 1j * imaginary, fft_length).astype(real.dtype)
     count = frames.shape[-2]
@@ -332,10 +362,11 @@ def _istft(
     places = np.arange(count)[:, None] * stride + np.arange(fft_length)
     blank = jnp.zeros((*frames.shape[:-2], size), frames.dtype)
     total = blank.at[..., places].add(frames * window)
-    weights = (
-        jnp.zeros(size, frames.dtype).at[places].add(jnp.broadcast_to(window**2, places.shape))
-    )
-    found = jnp.where(weights > 1e-10, total / jnp.where(weights > 1e-10, weights, 1), total)
+    found = total
+    if scaled:
+        squares = jnp.broadcast_to(window**2, places.shape)
+        weights = jnp.zeros(size, frames.dtype).at[places].add(squares)
+        found = jnp.where(weights > 1e-10, total / jnp.where(weights > 1e-10, weights, 1), total)
     start = fft_length // 2 if center else 0
     if length is not None:
         end = start + length
@@ -362,7 +393,7 @@ def istft(
       sequence_stride: as in `stft`.
       fft_length: as in `stft`.
       length: how many elements the signal has; default what the parts cover.
-      window: as in `stft`.
+      window: as in `stft`; with None parts that overlap are summed, and not divided by how many there are.
       center: as in `stft`.
 
     Example:
@@ -371,10 +402,8 @@ def istft(
       >>> ops.istft(parts, 1, 1, 1, window=None).numpy().tolist()
       [0.0, 1.0, 2.0, 3.0, 4.0]
     """
-    real, imaginary = _parts(x, "istft")
-    if real.shape[-1] != fft_length // 2 + 1:
-        raise InvalidValueError(
-            f"istft: {real.shape[-1]} frequencies do not belong to fft_length={fft_length}."
-        )
+    real, imaginary = _parts(x, "istft", 2)
+    _check_stride(sequence_stride)
     factors = tensor(_window(window, sequence_length, fft_length, real.dtype))
-    return _istft(real, imaginary, factors, fft_length, sequence_stride, center, length)
+    scaled = window is not None
+    return _istft(real, imaginary, factors, fft_length, sequence_stride, center, length, scaled)

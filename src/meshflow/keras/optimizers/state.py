@@ -29,10 +29,12 @@ class VariableList(list):
         return self
 
 
+def _as_list(_: None, values: Any) -> Any:
+    return list(values)
+
+
 # For functions that JAX transforms it is a list.
-jax.tree_util.register_pytree_node(
-    VariableList, lambda variables: (tuple(variables), None), lambda _, values: list(values)
-)
+jax.tree_util.register_pytree_node(VariableList, lambda held: (tuple(held), None), _as_list)
 
 # The strategies in whose scopes optimizers were made, if these host variables; no part of what copies have.
 _hosts = IdentityWeakDict()

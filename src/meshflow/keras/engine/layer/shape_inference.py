@@ -79,8 +79,10 @@ def _with_sizes_that_occur(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     leaves = nest.flatten((args, kwargs))
     symbolic = [v for v in leaves if _may_meet(v)]
     unknown = sum(size is None for t in symbolic for size in t.shape)
-    sizes = {size for t in symbolic for size in t.shape} | {v for v in leaves if type(v) is int}
-    occur = sorted(s for s in sizes if s is not None and s > 1)
+    sizes = {v for v in leaves if type(v) is int}
+    if len(symbolic) > 1:
+        sizes |= {size for t in symbolic for size in t.shape if size is not None}
+    occur = sorted(s for s in sizes if s > 1)
     if not unknown or (1 + len(occur)) ** unknown > _MOST_CHOICES:
         return
     choices = itertools.product((None, *occur), repeat=unknown)

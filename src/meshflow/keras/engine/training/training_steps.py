@@ -119,7 +119,10 @@ class TrainingSteps:
         container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
         if container._user_losses is not None and y is None and not self.losses:
             return None
-        call = lambda *rows: container(*rows, regularization_losses=self.losses)
+
+        def call(y: Any, y_pred: Any, sample_weight: Any) -> Any:
+            return container(y, y_pred, sample_weight, regularization_losses=self.losses)
+
         if not traced_by_jax((y, y_pred, sample_weight)):
             return call(y, y_pred, sample_weight)
         if not container.built:
