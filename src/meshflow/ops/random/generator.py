@@ -231,7 +231,7 @@ def _as_state(state: Any) -> np.ndarray:
             f"Shapes {value.shape} and [3] are incompatible: a state is three numbers."
         )
     if value.dtype == np.uint32:
-        return np.array(place_of_earlier(value), np.int64)
+        return np.array(place_of_earlier(value.tolist()), np.int64)
     return value.astype(np.int64)
 
 
