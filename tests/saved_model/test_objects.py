@@ -71,6 +71,12 @@ def test_what_tensorflow_saved(of_tensorflow, caplog):
     check(tf, loaded, sparse=True)
     assert loaded.tensorflow_version == "2.21.0"
     assert "function ragged is left out: it takes or returns a tf.RaggedTensor" in caplog.text
+    with pytest.raises(
+        AttributeError, match=r"left out, as it takes or returns a tf\.RaggedTensor"
+    ):
+        loaded.ragged
+    with pytest.raises(AttributeError, match=r"'other'$"):
+        loaded.other
     assert float(with_aliases(of_tensorflow)["other"]()) == 9.0
     with pytest.raises(ValueError, match="Could not find matching"):
         loaded.doubled(tf.constant([[1.0, 0.0, 2.0]]))
@@ -140,7 +146,10 @@ def test_what_cannot_be_saved_says_why(tmp_path, caplog):
         tf.function(lambda: save(root, tmp_path))()
     with caplog.at_level(logging.WARNING):
         save(root, tmp_path, signatures={})
-    assert "a tf.Variable as an argument that it does not only read" in caplog.text
+    why = "a tf.Variable as an argument that it does not only read"
+    assert why in caplog.text
+    with pytest.raises(AttributeError, match=why):
+        tf.saved_model.load(tmp_path).writes
     caplog.clear()
     root.untraced = tf.function(lambda x: x)
     with caplog.at_level(logging.WARNING):

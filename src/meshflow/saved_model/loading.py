@@ -168,9 +168,9 @@ class _Reader:
             for saved in self._content["functions"]:
                 saved["name"] = "__call__" if saved["name"] == "_call" else saved["name"]
         self._callable = {i for i, n in enumerate(nodes) if "__call__" in n["children"]}
-        self._callable |= {
-            f["owner"] for f in self._content["functions"] if f["name"] == "__call__"
-        }
+        self._left_out = self._content.get("left_out", ())
+        named = [*self._content["functions"], *self._left_out]
+        self._callable |= {f["owner"] for f in named if f["name"] == "__call__"}
         shards = {p for n in nodes if n["kind"] == "shards" for p in n["children"].values()}
         self._items: list[Any] = []
         for place, node in enumerate(nodes):
@@ -222,6 +222,10 @@ class _Reader:
             put_child(self._items[saved["owner"]], saved["name"], restored)
             for alias in saved.get("aliases", ()):
                 aliases.setdefault(alias, []).append(restored)
+        for missing in self._left_out:
+            owner = self._items[missing["owner"]]
+            if isinstance(owner, Restored):
+                owner.note_left_out(missing["name"], missing["why"])
         signatures = {
             name: Signature(name, self._alternative(name, saved))
             for name, saved in self._content["signatures"].items()

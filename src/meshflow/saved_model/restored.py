@@ -13,6 +13,10 @@ from meshflow.core.variables.variable import Variable
 __all__ = ["CallableRestored", "Restored", "own_name", "put_child"]
 
 
+# More places are no list's that somebody saved.
+_LONGEST_LIST = 1 << 24
+
+
 class Restored(Module):
     """An object that was saved: its attributes are those that were variables, objects or functions.
 
@@ -26,6 +30,20 @@ class Restored(Module):
     tensorflow_version: str
     tensorflow_git_version: str
     _ordered: tuple[Variable, ...] | None = None
+
+    def note_left_out(self, name: str, why: str) -> None:
+        """Notes that a function is not there, for who asks for it.
+
+        Args:
+          name: its name.
+          why: what of it could not be saved or loaded.
+        """
+        self.__dict__.setdefault("_left_out", {})[name] = why
+
+    def __getattr__(self, name: str) -> Any:
+        why = self.__dict__.get("_left_out", {}).get(name)
+        reason = f": the function was left out, as {why}" if why else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{reason}")
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -49,7 +67,10 @@ class CallableRestored(Restored):
         """
         own = self.__dict__.get("__call__")
         if own is None:
-            raise TypeError("The `__call__` of this saved object could not be loaded.")
+            why = self.__dict__.get("_left_out", {}).get("__call__", "it could not be loaded")
+            raise TypeError(
+                f"This saved object is not callable: its __call__ was left out, as {why}"
+            )
         return own(*args, **kwargs)
 
 
@@ -71,10 +92,15 @@ def put_child(owner: Any, name: str, child: Any) -> None:
       owner: a `Restored` object, a list, or a dictionary.
       name: the part's name; in a list its place, before which there is None for what was not saved.
       child: the part.
+
+    Raises:
+      KeyError: for a place in a list that is none, as damaged files have.
     """
     if isinstance(owner, dict):
         owner[name] = child
     elif isinstance(owner, list):
+        if not name.isdecimal() or int(name) > _LONGEST_LIST:
+            raise KeyError(name)
         place = int(name)
         owner.extend([None] * (place + 1 - len(owner)))
         owner[place] = child

@@ -194,6 +194,7 @@ def _together(
         "nodes": objects.nodes,
         "variables": objects.places_of(getattr(objects.root, "variables", ())),
         "functions": functions.entries,
+        "left_out": functions.left_out,
         "signatures": signatures.entries,
     }
     made = Content(objects.arrays, {"saved_model": manifest}, files=objects.files)

@@ -83,6 +83,7 @@ class StoredFunctions:
     Attributes:
       entries: what the manifest says of the functions.
       saved: the same functions for TensorFlow.
+      left_out: what the manifest says of the functions that cannot be saved.
       made: what the descriptions of programs stand for, by the descriptions' identities.
     """
 
@@ -100,6 +101,7 @@ class StoredFunctions:
                 )
         self.entries: list[dict[str, Any]] = []
         self.saved: list[SavedFunction] = []
+        self.left_out: list[dict[str, Any]] = []
         self.made: dict[int, Any] = {}
         self._stored_programs: dict[bytes, str] = {}
         # By what runs forwards.
@@ -130,6 +132,7 @@ class StoredFunctions:
 
     def _add_function(self, owner: int, name: str, function: Any, calls: list[Any]) -> None:
         alternatives: list[Any] = []
+        why = ""
         for call, args, kwargs in calls:
             try:
                 if isinstance(function, Signed):
@@ -141,7 +144,9 @@ class StoredFunctions:
                 alternatives.extend(found)
                 what = "saved for the sizes it was called with only" if found else "not saved"
                 _log.warning("tf.saved_model.save: function %s is %s: %s", name, what, error)
+                why = str(error)
         if not alternatives and calls:
+            self.left_out.append({"owner": owner, "name": name, "why": why})
             return
         about = self._about(owner, name, function, alternatives)
         entry = {

@@ -93,5 +93,11 @@ def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     Args:
       name: of the class.
       fields: names of its parts.
+
+    Raises:
+      TypeError: for names that no class can have, as damaged files have.
     """
-    return collections.namedtuple(name, fields)
+    try:
+        return collections.namedtuple(name, fields)
+    except ValueError as error:
+        raise TypeError(f"a named tuple {name!r} with the fields {fields}: {error}") from error

@@ -209,6 +209,8 @@ class _Reader(_SignatureReader):
         self._objects = meta.object_graph_def
         self._keys = self._keys_of_nodes()
         self._items: list[Any] = [None] * len(self._objects.nodes)
+        # Why functions are left out, by their names.
+        self._left_out: dict[str, str] = {}
         for number, proto in enumerate(self._objects.nodes):
             self._items[number] = self._make(number, proto)
         for number, proto in enumerate(self._objects.nodes):
@@ -352,7 +354,9 @@ class _Reader(_SignatureReader):
         elif kind == "bare_concrete_function":
             about = proto.bare_concrete_function
             child = self._concrete(name, about.concrete_function_name, about.function_spec)
-        if child is not None and name != "signatures":
+        if child is None and name in self._left_out and isinstance(item, Restored):
+            item.note_left_out(name, self._left_out[name])
+        elif child is not None and name != "signatures":
             put_child(item, name, child)
 
     # ---- functions -------------------------------------------------------------------------
@@ -382,6 +386,7 @@ class _Reader(_SignatureReader):
             # Private ones are Keras's own, such as the step of `adapt`, which takes an iterator.
             level = logging.DEBUG if name.startswith("_") else logging.WARNING
             _log.log(level, "%s: function %s is left out: %s", self._path, name, error)
+            self._left_out[name] = str(error)
             return None
         captured = [self._captured(n) for n in about.bound_inputs]
         library = self._library
