@@ -77,7 +77,7 @@ class _Dict(_Growing, dict[Any, Any]):
             self[key] = default
         return self[key]
 
-    def __ior__(self, values: Any) -> Any:  # type: ignore[misc,override]
+    def __ior__(self, values: Any) -> Any:  # type: ignore[misc]
         self.update(values)
         return self
 
