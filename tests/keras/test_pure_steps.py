@@ -85,7 +85,7 @@ def test_steps_that_return_another_state_are_named():
         made(Short, run_eagerly=True).fit(X, Y, verbose=0)
 
 
-def test_variables_are_arguments_of_functions_of_jax():
+def test_values_of_variables_are_arguments_of_functions_of_jax():
     model = made(tf.keras.Sequential)
     model.optimizer.build(model.trainable_variables)
     loss = tf.keras.losses.MeanSquaredError()
@@ -100,9 +100,8 @@ def test_variables_are_arguments_of_functions_of_jax():
         return found, *model.optimizer.stateless_apply(held, gradients, trained)
 
     before = [v.numpy() for v in model.trainable_variables]
-    found, trained, held = step(
-        model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
-    )
+    parts = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+    found, trained, held = step(*([jnp.asarray(v) for v in part] for part in parts))
     assert isinstance(found, jax.Array) and all(isinstance(v, jax.Array) for v in (*trained, *held))
     np.testing.assert_allclose(float(found), float(loss(Y, model(X, training=True))), 1e-5)
     for variable, old, new in zip(model.trainable_variables, before, trained, strict=True):

@@ -109,10 +109,6 @@ class Variable(VariableRows, _Operators):
     # Whether others hold its value as a rule: a program makes a new array then, where it would be given a copy.
     _is_lent = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _register_as_array(cls)
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         if cls is Variable and context.variable_creators:
             return create_through(Variable, args, kwargs)
@@ -570,16 +566,6 @@ class Variable(VariableRows, _Operators):
         if context.trace is not None:
             return head + ">"
         return f"{head}, {Tensor(self._current())._labelled()}>"
-
-
-def _register_as_array(cls: type[Variable]) -> None:
-    """Lets functions that JAX transforms take variables: inside, there are their values."""
-    jax.tree_util.register_pytree_node(
-        cls, lambda v: ((v.__jax_array__(),), None), lambda _, values: values[0]
-    )
-
-
-_register_as_array(Variable)
 
 
 def _restore(array: np.ndarray, how: dict[str, Any], own: dict[str, Any]) -> Variable:
