@@ -81,7 +81,8 @@ def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
             if skip_mismatch or not (stored or any(key.isdigit() for key in variables)):
                 continue
             raise ValueError(
-                f"Weight count mismatch at {path!r}: model {model.name} has {len(variables)} weights there, the file {len(stored)}."
+                f"Weight count mismatch at {path!r}: model {model.name} expected {len(variables)} variables there, but "
+                f"received {len(stored)} variables from the file."
             )
         pairs = [(variable, np.asarray(stored[key])) for key, variable in variables.items()]
         assign(pairs, skip_mismatch, path)

@@ -13,6 +13,7 @@ from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.keras.engine.saving import hdf5, keras3, safetensors
 from meshflow.keras.engine.saving.archives import Archive, h5py, open_hdf5
+from meshflow.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME
 
 
 def _is_h5(path: str, save_format: str | None = None) -> bool:
@@ -87,7 +88,7 @@ def load_weights(
 
     Args:
       model: the model.
-      filepath: the path given to `save_weights`, here or in Keras; for checkpoints also their folder.
+      filepath: the path given to `save_weights`, here or in Keras; for checkpoints also their folder, and that of a SavedModel.
       skip_mismatch: whether layers that do not fit are left out.
       by_name: whether layers are matched by name instead of order, in `.h5` files; of `.safetensors`, whether names that
         only the model or only the file has are passed over.
@@ -119,7 +120,12 @@ def load_weights(
             raise NotImplementedError(
                 "Weights may only be loaded with by_name or skip_mismatch from HDF5 files."
             )
-        status = restore_objects(path, model)
+        # A SavedModel holds a checkpoint.
+        inside_folder = gfile.join(path, VARIABLES_DIRECTORY, VARIABLES_FILENAME)
+        is_folder = gfile.isdir(path) and is_checkpoint(inside_folder)
+        status = restore_objects(inside_folder if is_folder else path, model)
+        if is_folder:
+            status.expect_partial()
         # One that makes its layers later takes their values then.
         return status.assert_nontrivial_match() if model.built or model.layers else status
     alone = (".weights.h5", ".keras", *safetensors.ENDINGS)
