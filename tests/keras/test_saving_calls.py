@@ -57,6 +57,8 @@ def test_keras_v3_is_the_archive(tmp_path):
     assert_close(loaded(tf.ones([1, 3])), model(tf.ones([1, 3])))
     with pytest.raises(ValueError, match=r"Invalid `filepath` argument.*notkeras"):
         model.save(tmp_path / "m.notkeras", save_format="keras_v3")
+    with pytest.raises(ValueError, match=r"\['signatures'\] are not supported with the native"):
+        model.save(tmp_path / "m.keras", signatures={})
 
 
 def test_folders_hold_weights_and_leave_the_optimizer_out(tmp_path):

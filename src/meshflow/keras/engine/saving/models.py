@@ -64,7 +64,7 @@ def save_model(
       keras_version: whose form a `.keras` or `.h5` file has: 2 for TensorFlow until 2.15 and tf-keras, 3 for Keras 3
         and TensorFlow since 2.16, in `.h5` files without the optimizer's state. Both are read here.
       **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
-        computes is saved too, so that it can be loaded without its class; others are ignored.
+        computes is saved too, so that it can be loaded without its class; others are ignored, and `.keras` takes none.
 
     Raises:
       FileExistsError: when the file exists and may not be replaced.
@@ -87,6 +87,10 @@ def save_model(
     if file is None and gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
     kind = "h5" if file is not None else _kind(path, save_format)
+    if kind == "keras" and kwargs:
+        raise ValueError(
+            f"save_model: {sorted(kwargs)} are not supported with the native Keras format ({path}): save a folder."
+        )
     if keras_version not in (2, 3) or (keras_version == 3 and kind == "tf"):
         raise ValueError(
             f"save_model: keras_version is 2 or 3, and for .keras and .h5 files only; got {keras_version!r} for {path}."
