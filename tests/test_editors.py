@@ -53,7 +53,7 @@ class Owner:
 """
 # Public names of which the signature, or the result, is not known. These numbers may only fall, but for functions
 # whose result is what the functions given to them return.
-MOST = {"nothing is known": 1, "arguments are not": 3, "the result is not": 33}
+MOST = {"nothing is known": 1, "arguments are not": 3, "the result is not": 34}
 
 
 STORED = json.loads((Path(__file__).parent / "reference" / "editors.json").read_text())

@@ -48,7 +48,10 @@ def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]
     """
     if isinstance(data, HeldCode):
         return data.value
-    refuse(f"{what} with a Python function inside it", "This runs code of the file's author.")
+    refuse(
+        f"{what} with a Python function inside it",
+        "This runs code of the file's author (arbitrary code execution).",
+    )
     code, defaults, closure = data
     try:
         body = marshal.loads(base64.b64decode(code))

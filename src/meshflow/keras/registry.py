@@ -262,6 +262,11 @@ class Family:
 
 def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
     """An object of a class; a class of ours that does not find what it needs has a damaged configuration."""
+    if not hasattr(cls, "from_config"):
+        raise TypeError(
+            f"Unable to reconstruct an instance of {cls.__name__}, which has a configuration: the class needs a "
+            "classmethod `from_config` that takes it."
+        )
     try:
         if "custom_objects" in inspect.signature(cls.from_config).parameters:
             return cls.from_config(config, custom_objects=custom_objects)

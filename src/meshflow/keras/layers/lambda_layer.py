@@ -7,8 +7,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch import op_names
-from meshflow.keras import function_code, registry
+from meshflow.keras import function_code, registry, serialization
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.safe_mode import HeldName
@@ -71,7 +73,7 @@ class Lambda(Layer):
         kind = "function"
         if _is_registered(function) or not isinstance(function, types.FunctionType):
             data: Any = HeldName(registry.get_registered_name(function), function)
-        elif function.__module__.startswith("meshflow."):
+        elif str(function.__module__).startswith("meshflow."):
             data = HeldName(op_table.public_name(function), function)
         else:
             data, kind = function_code.to_data(function), "lambda"
@@ -108,7 +110,17 @@ class Lambda(Layer):
             config["function"] = function_code.from_data(data, names, f"layer {config.get('name')}")
         else:
             config["function"] = _named_function(data, home, custom_objects)
+        arguments = config.get("arguments") or {}
+        config["arguments"] = {name: _argument(value) for name, value in arguments.items()}
         return cls(**config)
+
+
+def _argument(value: Any) -> Any:
+    """An argument of the function, of which configurations hold arrays as lists."""
+    if isinstance(value, dict) and value.get("type") == "ndarray" and "value" in value:
+        # As Keras 2 writes it.
+        return np.array(value["value"])
+    return serialization.deserialize_keras_object(value)
 
 
 def _is_registered(function: Any) -> bool:

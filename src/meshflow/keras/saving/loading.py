@@ -17,7 +17,7 @@ from meshflow.keras import registry
 from meshflow.keras.blame import within
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
-from meshflow.keras.engine.saving.archives import Archive, open_hdf5
+from meshflow.keras.engine.saving.archives import Archive, is_hdf5, open_hdf5
 from meshflow.keras.engine.saving.configuration import (
     compile_from_config,
 )
@@ -46,7 +46,7 @@ def load_model(
     """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`, or as a SavedModel of TensorFlow's.
 
     Args:
-      filepath: the path.
+      filepath: the path, or an `h5py.File` that is open.
       custom_objects: classes and functions by name.
       compile: whether the model is compiled as it was.
       options: ignored.
@@ -73,14 +73,18 @@ def load_model(
       >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
       True
     """
-    path = text(filepath)
-    folder = gfile.isdir(path) or is_checkpoint(path)
-    if not folder and not gfile.exists(path):
+    opened = filepath if is_hdf5(filepath) else None
+    path = str(opened.filename) if opened is not None else text(filepath)
+    folder = opened is None and (gfile.isdir(path) or is_checkpoint(path))
+    if opened is None and not folder and not gfile.exists(path):
         raise OSError(f"No file or directory found at {path}")
     scope = registry.custom_object_scope(custom_objects or {})
     with within(path), scope, safe_mode_scope(safe_mode):
         if folder:
             return _load_folder(path, custom_objects, compile)
+        if opened is not None:
+            with open_hdf5(opened, path) as file:
+                return _load_h5(file, custom_objects, compile, path)
         with local_copy(path) as here:
             if zipfile.is_zipfile(here):
                 with Archive(here, path) as archive:

@@ -19,7 +19,7 @@ from meshflow.keras.registry import (
     register_keras_serializable,
 )
 from meshflow.keras.serialization import deserialize_keras_object, serialize_keras_object
-from meshflow.keras.utils import experimental
+from meshflow.keras.utils import experimental, legacy
 from meshflow.keras.utils.arrays import (
     Sequence,
     normalize,
@@ -73,6 +73,7 @@ __all__ = [
     "image_dataset_from_directory",
     "img_to_array",
     "is_interactive_logging_enabled",
+    "legacy",
     "load_img",
     "model_to_dot",
     "normalize",

@@ -502,6 +502,8 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
     def _has_config(self) -> bool:
         """Whether `get_config` says how the model can be made again."""
         method = type(self).get_config
+        if type(self).__init__ is Model.__init__ and self._current_graph() is not None:
+            return True
         return not made_with.is_default(method) or made_with.arguments(self) is not None
 
     @classmethod

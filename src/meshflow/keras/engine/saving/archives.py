@@ -11,6 +11,7 @@ import io
 import json
 import lzma
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from typing import Any
 from meshflow.environment import extras
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 
-__all__ = ["Archive", "h5py", "open_hdf5"]
+__all__ = ["Archive", "h5py", "is_hdf5", "open_hdf5"]
 
 _CHUNK = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
@@ -33,6 +34,16 @@ def h5py() -> Any:
       ImportError: naming the extra that installs it.
     """
     return extras.load("h5py", "keras", "HDF5 files need h5py")
+
+
+def is_hdf5(value: Any) -> bool:
+    """Whether a value is an HDF5 file that somebody has opened.
+
+    Args:
+      value: a path, or an `h5py.File` or group.
+    """
+    module = sys.modules.get("h5py")
+    return module is not None and isinstance(value, module.Group)
 
 
 class _TooLargeError(ValueError):
@@ -164,7 +175,7 @@ def open_hdf5(file: Any, what: str | None = None, size: int | None = None) -> It
     """An HDF5 file, open for reading.
 
     Args:
-      file: its path, or an object like a file.
+      file: its path, an object like a file, or an `h5py.File` that is open already, and stays so.
       what: what it is called in errors; default the path.
       size: its size in bytes; default that of the path.
 
@@ -175,8 +186,10 @@ def open_hdf5(file: Any, what: str | None = None, size: int | None = None) -> It
     what = what or str(file)
     library = h5py()
     try:
-        with library.File(file, "r") as opened:
-            limit = unpacked_limit(os.path.getsize(file) if size is None else size)
+        opening = contextlib.nullcontext(file) if is_hdf5(file) else library.File(file, "r")
+        with opening as opened:
+            size = opened.file.id.get_filesize() if size is None else size
+            limit = unpacked_limit(size)
             _check_hdf5(opened, what, limit)
             yield opened
     except FileNotFoundError:

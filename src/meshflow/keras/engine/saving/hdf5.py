@@ -100,7 +100,10 @@ def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) ->
     """
     for variable, value in pairs:
         if not variable.shape.is_compatible_with(value.shape):
-            message = f"{where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored value has shape {tuple(value.shape)}."
+            message = (
+                f"Shape mismatch in {where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored "
+                f"value has shape {tuple(value.shape)}."
+            )
             if not skip_mismatch:
                 raise ValueError(message)
             _warn_skipped(message)
@@ -175,7 +178,8 @@ def write_model(model: Any, group: Any) -> None:
     group.attrs["keras_version"] = KERAS_VERSION.encode()
     for layer in layers:
         weights = layer_weights(layer)
-        _write_group(group.create_group(layer.name), weights, names_of(weights))
+        # A name may lead into the group of another layer: `conv/pointwise` and `conv`.
+        _write_group(group.require_group(layer.name), weights, names_of(weights))
     rest = _top_level(model)
     _write_group(group.create_group("top_level_model_weights"), rest, names_of(rest))
 
@@ -209,15 +213,16 @@ def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: boo
                 f"Layer count mismatch when loading weights from file. Model {model.name} expected {len(layers)} layers, found {len(stored)} saved layers."
             )
         matched = [(layer, values) for layer, (_, values) in zip(layers, stored, strict=True)]
-    for layer, values in matched:
+    for i, (layer, values) in enumerate(matched):
+        where = f"layer #{i} (named {layer.name})"
         own = layer_weights(layer)
         if len(own) != len(values):
-            message = f"Weight count mismatch for layer {layer.name}: it has {len(own)} weights, the file {len(values)}."
+            message = f"Weight count mismatch for {where}: it has {len(own)} weights, the file {len(values)}."
             if not skip_mismatch:
                 raise ValueError(message)
             _warn_skipped(message)
             continue
-        assign(list(zip(own, values, strict=True)), skip_mismatch, f"layer {layer.name}")
+        assign(list(zip(own, values, strict=True)), skip_mismatch, where)
     if "top_level_model_weights" in group:
         values, rest = _read_group(group["top_level_model_weights"]), _top_level(model)
         if len(values) == len(rest):

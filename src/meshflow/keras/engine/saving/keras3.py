@@ -78,7 +78,8 @@ def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
             if skip_mismatch or not (found or any(key.isdigit() for key in variables)):
                 continue
             raise ValueError(
-                f"Weight count mismatch at {path!r}: model {model.name} has {len(variables)} weights there, the file {len(found)}."
+                f"Weight count mismatch at {path!r}: model {model.name} expected {len(variables)} variables there, but "
+                f"received {len(found)} variables from the file."
             )
         pairs = [(variable, stored(found[key])) for key, variable in variables.items()]
         assign(pairs, skip_mismatch, path)

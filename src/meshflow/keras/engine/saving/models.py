@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import shutil
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from typing import IO, Any
 
 from meshflow.core.variables.sharded_variable import whole_variables
@@ -25,7 +27,7 @@ from meshflow.keras.engine.saving import (
     optimizer_state,
     tensorflow_metadata,
 )
-from meshflow.keras.engine.saving.archives import h5py
+from meshflow.keras.engine.saving.archives import h5py, is_hdf5
 from meshflow.keras.engine.saving.configuration import (
     KERAS_VERSION,
     compile_config,
@@ -55,14 +57,14 @@ def save_model(
 
     Args:
       model: the model.
-      filepath: path ending in `.keras` or `.h5`, or a folder.
+      filepath: path ending in `.keras` or `.h5`, or a folder; or an `h5py.File` that is open for writing.
       overwrite: whether an existing file is replaced.
-      save_format: 'keras', 'h5' or 'tf'; default by the path.
+      save_format: 'keras' (or 'keras_v3'), 'h5' or 'tf'; default by the path.
       include_optimizer: whether the optimizer's state is saved too.
       keras_version: whose form a `.keras` or `.h5` file has: 2 for TensorFlow until 2.15 and tf-keras, 3 for Keras 3
         and TensorFlow since 2.16, in `.h5` files without the optimizer's state. Both are read here.
       **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
-        computes is saved too, so that it can be loaded without its class; others are ignored.
+        computes is saved too, so that it can be loaded without its class; others are ignored, and `.keras` takes none.
 
     Raises:
       FileExistsError: when the file exists and may not be replaced.
@@ -80,14 +82,20 @@ def save_model(
       ...     os.listdir(folder)
       ['model.h5']
     """
-    path = text(filepath)
-    if gfile.exists(path) and not overwrite:
+    file = filepath if is_hdf5(filepath) else None
+    path = str(file.filename) if file is not None else text(filepath)
+    if file is None and gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
-    kind = _kind(path, save_format)
+    kind = "h5" if file is not None else _kind(path, save_format)
+    if kind == "keras" and kwargs:
+        raise ValueError(
+            f"save_model: {sorted(kwargs)} are not supported with the native Keras format ({path}): save a folder."
+        )
     if keras_version not in (2, 3) or (keras_version == 3 and kind == "tf"):
         raise ValueError(
             f"save_model: keras_version is 2 or 3, and for .keras and .h5 files only; got {keras_version!r} for {path}."
         )
+    _warn_of_what_is_left_out(model)
     training = training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
     config = keras3_writing.model_config if keras_version == 3 else model_config
@@ -97,7 +105,9 @@ def save_model(
         "built_shape": _built_shape(model),
         "input_specs": building.describe(model.__dict__.get("_save_spec")),
     }
-    if kind == "h5":
+    if file is not None:
+        _write_h5(model, file, meta, optimizer, keras_version)
+    elif kind == "h5":
         with replacing(path) as part, h5py().File(part.name, "w") as file:
             _write_h5(model, file, meta, optimizer, keras_version)
     elif kind == "keras":
@@ -105,10 +115,15 @@ def save_model(
             _write_archive(model, part, meta, optimizer, keras_version)
     else:
         state = [] if optimizer is None else optimizer_state.state_of(optimizer)
-        _write_folder(model, path, meta, state, kwargs)
+        with contextlib.nullcontext() if include_optimizer else _without_optimizer(model):
+            _write_folder(model, path, meta, state, kwargs)
 
 
-_FORMATS = {"h5": "h5", "hdf5": "h5", "keras": "keras", "tf": "tf", "tensorflow": "tf"}
+_FORMATS = {
+    **dict.fromkeys(("h5", "hdf5"), "h5"),
+    **dict.fromkeys(("keras", "keras_v3"), "keras"),
+    **dict.fromkeys(("tf", "tensorflow"), "tf"),
+}
 
 
 def _kind(path: str, save_format: str | None) -> str:
@@ -116,6 +131,10 @@ def _kind(path: str, save_format: str | None) -> str:
         raise ValueError(
             "Unknown `save_format` argument. Expected one of 'keras', 'tf', or 'h5'. "
             f"Received: {save_format!r}"
+        )
+    if save_format == "keras_v3" and not path.endswith(".keras"):
+        raise ValueError(
+            f"Invalid `filepath` argument: with save_format='keras_v3' it ends in `.keras`. Received: {path!r}"
         )
     save_format = _FORMATS.get(save_format or "")
     if path.endswith((".h5", ".hdf5")) or save_format == "h5":
@@ -131,6 +150,33 @@ def _config_if_any(model: Any) -> dict[str, Any] | None:
         if input_specs(model) is None:
             raise
         return None
+
+
+@contextlib.contextmanager
+def _without_optimizer(model: Any) -> Iterator[None]:
+    """Keeps the optimizer out of the objects of a model that are written."""
+    optimizer, model.optimizer = model.optimizer, None
+    try:
+        yield
+    finally:
+        model.optimizer = optimizer
+
+
+def _warn_of_what_is_left_out(model: Any) -> None:
+    added = {
+        "losses": getattr(model, "_symbolic_losses", None),
+        "metrics": getattr(model, "_symbolic_metrics", None),
+    }
+    for what, found in added.items():
+        if found:
+            _log.warning(
+                "%s was given %d %s of tensors between its layers (add_%s), which are not saved: add them again after "
+                "loading, or compute them in a layer's `call`.",
+                model.name,
+                len(found),
+                what,
+                "loss" if what == "losses" else "metric",
+            )
 
 
 def _write_folder(

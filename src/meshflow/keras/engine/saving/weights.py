@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import restore_objects, write_objects
@@ -14,6 +13,7 @@ from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.keras.engine.saving import hdf5, keras3, safetensors
 from meshflow.keras.engine.saving.archives import Archive, h5py, open_hdf5
+from meshflow.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME
 
 
 def _is_h5(path: str, save_format: str | None = None) -> bool:
@@ -113,8 +113,6 @@ def load_weights(
       True
     """
     path = text(filepath)
-    if gfile.exists(os.path.join(path, "saved_model.pb")):
-        path = os.path.join(path, "variables", "variables")
     in_safetensors = path.endswith(safetensors.ENDINGS) and not is_checkpoint(path)
     if not (in_safetensors or _is_h5(path)) and (
         is_checkpoint(path) or gfile.isdir(path) or not gfile.exists(path)
@@ -123,7 +121,12 @@ def load_weights(
             raise NotImplementedError(
                 "Weights may only be loaded with by_name or skip_mismatch from HDF5 files."
             )
-        status = restore_objects(path, model)
+        # A SavedModel holds a checkpoint.
+        inside_folder = gfile.join(path, VARIABLES_DIRECTORY, VARIABLES_FILENAME)
+        is_folder = gfile.isdir(path) and is_checkpoint(inside_folder)
+        status = restore_objects(inside_folder if is_folder else path, model)
+        if is_folder:
+            status.expect_partial()
         # One that makes its layers later takes their values then.
         return status.assert_nontrivial_match() if model.built or model.layers else status
     alone = (".weights.h5", ".keras", *safetensors.ENDINGS)

@@ -93,7 +93,8 @@ class Compiling(TrainingSteps):
           gradient_accumulation_steps: weights are updated every so many batches, by the average of their
             gradients, as with the optimizer's argument of this name.
           **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, into how many shares data are divided so
-            that evaluation sees each batch exactly once, or 'auto'; `auto_scale_loss` is accepted.
+            that evaluation sees each batch exactly once, or 'auto'; `auto_scale_loss` and `sample_weight_mode` are accepted:
+            weights of any shape that fits the losses are used.
 
         Raises:
           TypeError: for an unknown keyword.
@@ -118,6 +119,7 @@ class Compiling(TrainingSteps):
             "auto_scale_loss",
             "distribute",
             "experimental_steps_per_execution",
+            "sample_weight_mode",
         ):
             value = kwargs.pop(accepted, None)
             if accepted == "experimental_steps_per_execution" and value:

@@ -1,0 +1,161 @@
+"""Ways to call what saves and loads models that tf-keras has beside the usual ones."""
+
+import h5py
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+from meshflow.keras import layers
+
+
+class WithOwnStep(tf.keras.Model):
+    """A functional model in all but its class."""
+
+    def answer(self):
+        return 42
+
+
+class Factor:
+    """Has a configuration, and no way to be made of it."""
+
+    def __call__(self, x):
+        return 2.0 * x
+
+    def get_config(self):
+        return {}
+
+
+def small():
+    return tf.keras.Sequential([tf.keras.Input([3]), layers.Dense(2)])
+
+
+def test_open_files_hold_models():
+    model = small()
+    model.compile("adam", "mse")
+    model.train_on_batch(tf.ones([4, 3]), tf.zeros([4, 2]))
+    with h5py.File("none", "w", driver="core", backing_store=False) as file:
+        tf.keras.models.save_model(model, file)
+        loaded = tf.keras.models.load_model(file)
+        assert file["model_weights"] is not None  # still open
+    assert_close(loaded(tf.ones([1, 3])), model(tf.ones([1, 3])))
+    assert int(loaded.optimizer.iterations) == 1
+
+
+def test_open_files_are_checked_as_others(tmp_path):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        tf.keras.models.save_model(small(), file)
+        file["elsewhere"] = h5py.ExternalLink("other.h5", "/x")
+        with pytest.raises(ValueError, match="link to another file"):
+            tf.keras.models.load_model(file)
+
+
+def test_keras_v3_is_the_archive(tmp_path):
+    model = small()
+    model.save(tmp_path / "m.keras", save_format="keras_v3")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+    assert_close(loaded(tf.ones([1, 3])), model(tf.ones([1, 3])))
+    with pytest.raises(ValueError, match=r"Invalid `filepath` argument.*notkeras"):
+        model.save(tmp_path / "m.notkeras", save_format="keras_v3")
+    with pytest.raises(ValueError, match=r"\['signatures'\] are not supported with the native"):
+        model.save(tmp_path / "m.keras", signatures={})
+
+
+def test_folders_hold_weights_and_leave_the_optimizer_out(tmp_path):
+    model = small()
+    model.compile("adam", "mse")
+    model.train_on_batch(tf.ones([4, 3]), tf.zeros([4, 2]))
+    optimizer = model.optimizer
+    model.save(tmp_path / "folder", include_optimizer=False)
+    assert model.optimizer is optimizer
+    names = dict(tf.train.list_variables(str(tmp_path / "folder" / "variables" / "variables")))
+    assert names and not [name for name in names if "optimizer" in name]
+    other = small()
+    other.load_weights(tmp_path / "folder")
+    np.testing.assert_array_equal(other.layers[0].kernel, model.layers[0].kernel)
+    np.testing.assert_array_equal(other.layers[0].bias, model.layers[0].bias)
+
+
+def test_functional_models_of_own_classes(tmp_path):
+    x = tf.keras.Input([3])
+    model = WithOwnStep(x, layers.Dense(2)(x))
+    model.save(tmp_path / "m.h5")
+    loaded = tf.keras.models.load_model(
+        tmp_path / "m.h5", custom_objects={"WithOwnStep": WithOwnStep}
+    )
+    assert loaded.answer() == 42
+    assert_close(loaded(tf.ones([1, 3])), model(tf.ones([1, 3])))
+
+
+def test_groups_inside_groups_of_other_layers(tmp_path):
+    x = tf.keras.Input([3])
+    y = layers.Activation("relu", name="first")(layers.Dense(2, name="first/dense")(x))
+    model = tf.keras.Model(x, y)
+    model.save_weights(tmp_path / "w.h5")
+    before = model.get_weights()
+    model.set_weights([0.0 * w for w in before])
+    model.load_weights(tmp_path / "w.h5")
+    for value, wanted in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, wanted)
+
+
+@pytest.mark.parametrize("written", ["plain", "keras 2"])
+def test_arrays_are_arguments_of_lambda_layers(written):
+    mean = np.arange(6.0).reshape(2, 3)
+    layer = layers.Lambda(lambda x, mean: x - mean, arguments={"mean": mean})
+    config = layer.get_config()
+    if written == "keras 2":
+        config["arguments"] = {"mean": {"type": "ndarray", "value": mean.tolist()}}
+    else:
+        config["arguments"] = tf.keras.saving.serialize_keras_object(config["arguments"])
+    loaded = layers.Lambda.from_config(config)
+    np.testing.assert_array_equal(loaded.arguments["mean"], mean)
+    # A function that came from a file has no module, and is written again all the same.
+    stored = {**config, "function": list(config["function"])}
+    again = tf.keras.saving.deserialize_keras_object(
+        {"class_name": "Lambda", "config": stored}, safe_mode=False
+    )
+    assert again.get_config()["function_type"] == "lambda"
+    assert_close(again(tf.ones([1, 2, 3])), 1.0 - mean[None])
+
+
+def test_classes_without_from_config_are_named():
+    config = {"class_name": "Factor", "config": {}}
+    with pytest.raises(
+        TypeError, match=r"Unable to reconstruct an instance of Factor.*from_config"
+    ):
+        tf.keras.saving.deserialize_keras_object(config, custom_objects={"Factor": Factor})
+
+
+def test_losses_between_layers_are_not_left_out_silently(tmp_path, caplog):
+    x = tf.keras.Input([3])
+    y = layers.Dense(2)(x)
+    model = tf.keras.Model(x, y)
+    model.add_loss(tf.reduce_sum(y))
+    model.save(tmp_path / "m.keras")
+    assert "1 losses of tensors between its layers (add_loss), which are not saved" in caplog.text
+
+
+def test_configurations_of_old():
+    legacy = tf.keras.utils.legacy
+    for thing in (
+        layers.Dense(2, kernel_regularizer="l2"),
+        tf.keras.initializers.VarianceScaling(2.0),
+        layers.Bidirectional(layers.LSTM(2)),
+    ):
+        old = legacy.serialize_keras_object(thing)
+        assert set(old) == {"class_name", "config"} and "registered_name" not in str(old)
+        again = legacy.deserialize_keras_object(old)
+        new = tf.keras.saving.serialize_keras_object
+        assert new(again) == new(thing)
+    assert legacy.serialize_keras_object(tf.keras.activations.relu) == "relu"
+    assert legacy.serialize_keras_object(None) is None
+    with pytest.raises(ValueError, match="no `get_config"):
+        legacy.serialize_keras_object(3)
+
+
+def test_modes_of_sample_weights_are_accepted():
+    model = small()
+    model.compile("sgd", "mse", sample_weight_mode="temporal")
+    with pytest.raises(TypeError, match="Invalid keyword argument"):
+        model.compile("sgd", "mse", sample_weight_modes="temporal")
