@@ -277,7 +277,7 @@ class _Recorder(Recording):
         """Notes what is done with a table that changes."""
         return self.note(name, keys, {"table": table, **more} if keys is not table else {})
 
-    def key(self, seed: int | None) -> Any:
+    def key(self, seed: int | None, used: int) -> Any:
         """Random numbers are a program's."""
 
     def argument(self, spec: TensorSpec, number: int) -> Pending:
