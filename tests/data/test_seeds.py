@@ -1,5 +1,7 @@
 """What a pass over a dataset draws does not move seeds that are drawn elsewhere."""
 
+import numpy as np
+
 import meshflow as tf
 
 D = tf.data.Dataset
@@ -51,3 +53,37 @@ def test_datasets_made_by_elements_are_shuffled_alike_in_every_run():
     first = order()
     assert first == order()
     assert len({tuple(first[i : i + 4]) for i in (0, 4, 8)}) > 1
+
+
+def test_orders_of_tensorflow_where_the_buffer_holds_all():
+    """Stored from TensorFlow 2.21, with the numbers of `Dataset.random`."""
+    ten = tf.data.Dataset.range(10)
+    listed = lambda data, count=10: [int(x) for x in data.take(count)]
+    tf.random.set_seed(7)
+    data = ten.shuffle(10, seed=1)
+    assert [listed(data), listed(data)] == [
+        [5, 3, 1, 7, 8, 9, 6, 0, 4, 2],
+        [4, 1, 7, 2, 6, 0, 3, 5, 9, 8],
+    ]
+    assert listed(ten.shuffle(100, seed=1, reshuffle_each_iteration=False)) == [
+        8,
+        1,
+        5,
+        7,
+        2,
+        0,
+        6,
+        9,
+        4,
+        3,
+    ]
+    # A dataset without a seed draws it as an op does.
+    drawn = ten.shuffle(10)
+    np.testing.assert_allclose(tf.random.uniform([2]), [0.019053, 0.649655], atol=2e-6)
+    assert listed(drawn) == [8, 9, 2, 3, 1, 5, 4, 6, 7, 0]
+    random = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)
+    assert [listed(random, 2), listed(random, 2)] == [
+        [712881005, 3007319447],
+        [3056234074, 1676164905],
+    ]
+    assert listed(tf.data.Dataset.random(seed=1), 2) == [2126179728, 737597871]

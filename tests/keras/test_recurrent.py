@@ -212,10 +212,10 @@ def test_a_cell_of_nested_inputs_outputs_and_states():
     x, y = (rng.random(s).astype("float32") for s in ((8, 6, 2), (8, 6, 2, 3)))
     last_a, last_b, sum_a, sum_b = model([x, y])
     steps = np.einsum("btij,ijkl->btkl", y, rnn.cell.two.numpy())
-    np.testing.assert_allclose(last_a, x[:, -1] @ rnn.cell.one.numpy(), rtol=1e-5)
-    np.testing.assert_allclose(last_b, steps[:, -1], rtol=1e-5)
-    np.testing.assert_allclose(sum_a, x.sum(1) @ rnn.cell.one.numpy(), rtol=1e-5)
-    np.testing.assert_allclose(sum_b, steps.sum(1), rtol=1e-5)
+    np.testing.assert_allclose(last_a, x[:, -1] @ rnn.cell.one.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last_b, steps[:, -1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sum_a, x.sum(1) @ rnn.cell.one.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sum_b, steps.sum(1), rtol=1e-5, atol=1e-6)
 
 
 def test_initial_states_are_a_list():

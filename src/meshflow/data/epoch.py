@@ -23,6 +23,7 @@ from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.data import structure
+from meshflow.data.execution.draws import Draws
 from meshflow.data.execution.random_maps import RandomStates
 from meshflow.data.execution.resumable import ClosingIterator, Failed, Raising, caught, close
 from meshflow.data.optional import Optional
@@ -82,6 +83,16 @@ class Epoch:
 
     def generator(self, node: Any) -> np.random.Generator:
         """The random numbers of a node's next epoch in this pass."""
+        words, number = self._next(node)
+        return np.random.default_rng([*words, number if node.reshuffles else 0])
+
+    def draws(self, node: Any) -> Draws:
+        """The same for nodes that draw as TensorFlow's do."""
+        words, number = self._next(node)
+        return Draws(words, number if node.reshuffles else 0, node.reshuffles)
+
+    def _next(self, node: Any) -> tuple[list[int], int]:
+        """The words of a node's seed, and the number of its next epoch."""
         place = self._place(node)
         if place not in self.seeds:
             words = [int(w) for w in node.seed()]
@@ -93,7 +104,7 @@ class Epoch:
         number = first + self._epochs.get(place, 0)
         self._epochs[place] = self._epochs.get(place, 0) + 1
         node.epoch = max(node.epoch, number + 1)
-        return np.random.default_rng([*words, number if node.reshuffles else 0])
+        return words, number
 
 
 def _nodes(root: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
-from meshflow.core.variables.random import global_seed, new_seed, seed_words
+from meshflow.core.variables.random import dataset_seed
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
 from meshflow.data.dataset import Dataset, Vector
@@ -300,17 +300,14 @@ class Random(Dataset):
         return INFINITE_CARDINALITY
 
     def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
-        rng = epoch.generator(self)
+        words = epoch.draws(self).words
         while True:
-            yield from (np.asarray(n) for n in rng.integers(0, 1 << 32, 256))
+            yield from (np.asarray(n) for n in words.take(256).astype(np.int64))
 
 
 def seed_of(seed: Any) -> list[int]:
     """The words of a transformation's seed: its own together with the global one, or a new one."""
-    if seed is None:
-        return new_seed()
-    base = global_seed()
-    return [*seed_words(0 if base is None else base), *seed_words(integer(seed, "seed"))]
+    return dataset_seed(None if seed is None else integer(seed, "seed"))
 
 
 def list_files(patterns: Any) -> list[str]:

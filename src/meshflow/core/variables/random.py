@@ -303,6 +303,10 @@ class _Global:
             op_seed, scope.random_ops = scope.random_ops, scope.random_ops + 1
         return SeedStream.of_op(self.place_of_op(op_seed))
 
+    def next_op_seed(self) -> int:
+        """The seed of an eager op that has none, as TensorFlow draws it."""
+        return self.op_seeds.next(0, _SEED_LIMIT)
+
     def draw_seed(self) -> list[int]:
         """Words of a new seed; the n-th since the global seed was set is always the same."""
         self._drawn += 1
@@ -418,8 +422,7 @@ def op_key(seed: Any, used: Any, kind: str) -> Tensor:
         return _global.stream_of_op(scope, number).next_key(used)
     if scope is None and seeded and number is None:
         # Each call has a seed of its own, so nothing goes on from it.
-        drawn = _global.op_seeds.next(0, _SEED_LIMIT)
-        return Tensor(np.array(_global.place_of_op(drawn), np.int64))
+        return Tensor(np.array(_global.place_of_op(_global.next_op_seed()), np.int64))
     # Outside of functions each call goes on where the last one ended, also one that is traced for its gradient.
     return _global.stream(kind, number).next_key(used)
 
@@ -428,6 +431,13 @@ def _is_in_function(scope: Tracing) -> bool:
     while not scope.once and scope.parent is not None:
         scope = scope.parent
     return scope.once
+
+
+def dataset_seed(seed: int | None) -> list[int]:
+    """Two words of a seed: the op's and the program's, as TensorFlow's datasets have them; new ones without both."""
+    if seed is None and (_global.seed is None or _element.keys is not None):
+        return new_seed()
+    return _global.place_of_op(_global.next_op_seed() if seed is None else seed)[1:]
 
 
 def place_of_pass() -> list[int]:
@@ -479,7 +489,7 @@ def set_state(known: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
             getattr(_global, name).set_state(known[name])
 
 
-def place_of_earlier(words: Sequence[int]) -> list[int]:
+def place_of_earlier(words: Any) -> list[int]:
     """What the state of a generator of earlier versions stands for: a key of two words, and how often it drew."""
     return place(int(words[0]) << 32 | int(words[1]), low=int(words[2]))
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.data.execution.chunks import BLOCK, Chunk, alike, length, part
+from meshflow.data.execution.draws import Draws
 from meshflow.data.execution.resumable import Failed, close
 from meshflow.kernels import row_gather
 
@@ -146,16 +147,14 @@ def _woven(parts: list[Chunk], block: int) -> Chunk:
     return leaves
 
 
-def shuffled(
-    chunks: Iterator[Any], blank: Chunk, buffer_size: int, rng: np.random.Generator
-) -> Iterator[Any]:
+def shuffled(chunks: Iterator[Any], blank: Chunk, buffer_size: int, draws: Draws) -> Iterator[Any]:
     """Elements drawn at random from a buffer, in the order of `order.shuffled`, in chunks.
 
     Args:
       chunks: the elements.
       blank: a chunk of one, in the place of a failure.
       buffer_size: how many elements are drawn from.
-      rng: draws.
+      draws: what is drawn in the pass.
     """
     heads = Head(chunks)
     try:
@@ -175,14 +174,14 @@ def shuffled(
             while (chunk := heads.take(1 << 62)) is not None:
                 chunk = _marked(chunk, blank)
                 new = np.arange(count, count + length(chunk))
-                left = row_gather.exchange(rng.random(len(new)), new, buffer)
+                left = row_gather.exchange(draws.random(len(new)), new, buffer)
                 yield from _unmarked(_gathered(places, chunk, left))
                 moved = np.flatnonzero(buffer >= count)
                 free = left[left < count]
                 for place, leaf in zip(places, chunk, strict=True):
                     place[free] = leaf[buffer[moved] - count]
                 buffer[moved] = free
-        left = row_gather.drain(rng.random(count), buffer)
+        left = draws.drained(buffer)
         for start in range(0, count, BLOCK):
             at = left[start : start + BLOCK]
             yield from _unmarked([place[at] for place in places])

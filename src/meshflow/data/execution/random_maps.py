@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,30 +24,33 @@ class RandomStates:
     """
 
     def __init__(self) -> None:
-        # By function and by what an op begins with: the function may be traced for several shapes.
+        # By function, by what an op begins with, and by how many begin alike before it: the function may be
+        # traced for several shapes.
         self._states: dict[tuple[int, ...], Any] = {}
         self._calls: dict[int, Iterator[int]] = {}
 
     def captures(self, function: Any, traced: Traced) -> list[Any]:
         """The arrays that a traced form of a function captures, with the states of this pass."""
+        streams = _streams(function, traced)
         found = []
         for captured in traced.captures:
-            start = _start(captured)
-            if start is None:
+            known = streams.get(id(captured))
+            if known is None:
                 found.append(captured._value)
             else:
-                first = np.array(start, np.int64)
-                found.append(self._states.get((id(function), *start), first))
+                first = np.array(known[1:4], np.int64)
+                found.append(self._states.get(known, first))
         return found
 
     def assign(self, function: Any, traced: Traced, values: Sequence[Any]) -> None:
         """Takes the new values of the variables that it writes."""
+        streams = _streams(function, traced)
         for variable, value in zip(traced.writes, values, strict=True):
-            start = _start(variable)
-            if start is None:
+            known = streams.get(id(variable))
+            if known is None:
                 variable._value = value
             else:
-                self._states[(id(function), *start)] = value
+                self._states[known] = value
 
     def numbers(self, function: Any) -> Iterator[int]:
         """The numbers of a function's calls, counted on from earlier rounds of this pass."""
@@ -114,6 +118,18 @@ def can_be_stacked(traced: Traced) -> bool:
     """Whether all that a function changes are states of random ops, whatever its arguments are."""
     results = range(traced.count, traced.count + len(traced.writes))
     return all(map(is_stream_state, traced.writes)) and not affine.arguments_of(traced, results)
+
+
+def _streams(function: Any, traced: Traced) -> dict[int, tuple[int, ...]]:
+    """What the states of a function's streams are kept by."""
+    alike: collections.Counter[tuple[int, ...]] = collections.Counter()
+    found: dict[int, tuple[int, ...]] = {}
+    for captured in traced.captures:
+        start = _start(captured)
+        if start is not None:
+            found[id(captured)] = (id(function), *start, alike[tuple(start)])
+            alike[tuple(start)] += 1
+    return found
 
 
 def _start(captured: Any) -> list[int] | None:

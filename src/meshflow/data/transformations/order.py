@@ -15,6 +15,7 @@ from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, i
 from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
+from meshflow.data.execution.draws import Draws
 from meshflow.data.execution.resumable import Failed, Raising, caught, close
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
@@ -50,7 +51,7 @@ class Shuffle(Unary):
 
         def drawn() -> Iterator[Any]:
             # The epoch begins with the first number, as below.
-            yield from shuffled(parent, self._buffer, epoch.generator(self))
+            yield from shuffled(parent, self._buffer, epoch.draws(self))
 
         return Raising(drawn())
 
@@ -61,7 +62,7 @@ class Shuffle(Unary):
 
         def blocks() -> Iterator[np.ndarray]:
             # The epoch begins with the first number, not when somebody asks whether there are any.
-            yield from shuffled_blocks(parent.blocks, self._buffer, epoch.generator(self))
+            yield from shuffled_blocks(parent.blocks, self._buffer, epoch.draws(self))
 
         return parent._replace(blocks=blocks(), in_order=False)
 
@@ -74,7 +75,7 @@ class Shuffle(Unary):
 
         def parts() -> Iterator[Any]:
             blank = [structure.zeros(s)[None] for s in structure.nest.flatten(self.element_spec)]
-            yield from chunk_reordering.shuffled(parent, blank, self._buffer, epoch.generator(self))
+            yield from chunk_reordering.shuffled(parent, blank, self._buffer, epoch.draws(self))
 
         return parts()
 
@@ -87,23 +88,22 @@ class Shuffle(Unary):
         return "its buffer is larger than the source holds in memory"
 
 
-def shuffled(items: Iterator[Any], buffer_size: int, rng: np.random.Generator) -> Iterator[Any]:
+def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[Any]:
     """Items drawn at random from a buffer that is filled again from the front."""
     buffer = list(itertools.islice(items, buffer_size))
-    draws = (u for _ in itertools.count() for u in rng.random(1024).tolist())
     if len(buffer) == buffer_size:
+        shares = (u for _ in itertools.count() for u in draws.random(1024).tolist())
         for item in items:
-            at = int(next(draws) * buffer_size)
+            at = int(next(shares) * buffer_size)
             yield buffer[at]
             buffer[at] = item
-    for size in range(len(buffer), 0, -1):
-        at = int(next(draws) * size)
-        buffer[at], buffer[size - 1] = buffer[size - 1], buffer[at]
-        yield buffer.pop()
+    for at in draws.drained(np.arange(len(buffer))).tolist():
+        yield buffer[at]
+        buffer[at] = None
 
 
 def shuffled_blocks(
-    blocks: Iterator[np.ndarray], buffer_size: int, rng: np.random.Generator
+    blocks: Iterator[np.ndarray], buffer_size: int, draws: Draws
 ) -> Iterator[np.ndarray]:
     """What `shuffled` makes of the numbers in some blocks, a block at a time."""
     waiting: list[np.ndarray] = []
@@ -119,8 +119,8 @@ def shuffled_blocks(
     if len(buffer) == buffer_size:
         for items in itertools.chain([rest], blocks):
             if len(items):
-                yield row_gather.exchange(rng.random(len(items)), items, buffer)
-    yield row_gather.drain(rng.random(len(buffer)), buffer)
+                yield row_gather.exchange(draws.random(len(items)), items, buffer)
+    yield draws.drained(buffer)
 
 
 class Repeat(Unary):
