@@ -87,3 +87,26 @@ def test_orders_of_tensorflow_where_the_buffer_holds_all():
         [3056234074, 1676164905],
     ]
     assert listed(tf.data.Dataset.random(seed=1), 2) == [2126179728, 737597871]
+
+
+def test_orders_of_tensorflow_where_the_buffer_is_filled_again():
+    """Stored from TensorFlow 2.21: elements by number, in chunks, and one by one."""
+    listed = lambda data: [int(x) for x in data]
+    tf.random.set_seed(7)
+    twelve = D.range(12)
+    first = [1, 4, 3, 5, 0, 2, 6, 9, 10, 8, 7, 11]
+    second = [2, 0, 3, 5, 6, 1, 7, 4, 9, 8, 11, 10]
+    chunks = twelve.filter(lambda x: x >= 0)
+    plain = D.from_generator(lambda: range(12), output_signature=tf.TensorSpec([], tf.int64))
+    for data in (twelve, chunks, plain):
+        shuffled = data.shuffle(4, seed=1)
+        assert [listed(shuffled), listed(shuffled)] == [first, second]
+    kept = listed(twelve.shuffle(4, seed=1, reshuffle_each_iteration=False))
+    assert kept == [0, 4, 5, 3, 7, 2, 6, 1, 10, 9, 11, 8]
+    repeated = listed(D.range(6).shuffle(4, seed=2).repeat(2))
+    assert repeated == [2, 3, 4, 1, 5, 0, 3, 2, 0, 1, 4, 5]
+    tf.random.set_seed(7)
+    assert listed(twelve.shuffle(5)) == [3, 5, 2, 6, 7, 1, 4, 11, 0, 9, 8, 10]
+    many = listed(D.range(2000).shuffle(100, seed=9))
+    assert many[:10] == [94, 13, 60, 65, 101, 84, 73, 55, 31, 5]
+    assert sum(place * x for place, x in enumerate(many)) == 2655151898

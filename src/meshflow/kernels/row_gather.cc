@@ -180,14 +180,20 @@ extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_
   return 0;
 }
 
-// Takes a number from a place of the buffer for each new one, which is put there.
-extern "C" void meshflow_exchange(const double* draws, const int64_t* items, int64_t count,
-                                  int64_t* buffer, int64_t size, int64_t* out) noexcept {
+// Takes a number from a place of the buffer for each new one, as TensorFlow's ring: the first number goes where one was
+// taken, and the new one, the last, where the first was. Gives the new place of the first.
+extern "C" int64_t meshflow_ring(const uint32_t* words, const int64_t* items, int64_t count,
+                                 int64_t* buffer, int64_t size, int64_t first,
+                                 int64_t* out) noexcept {
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t place = static_cast<int64_t>(draws[i] * static_cast<double>(size));
+    int64_t place = first + static_cast<int64_t>(words[i] % static_cast<uint64_t>(size));
+    if (place >= size) place -= size;
     out[i] = buffer[place];
-    buffer[place] = items[i];
+    buffer[place] = buffer[first];
+    buffer[first] = items[i];
+    if (++first == size) first = 0;
   }
+  return first;
 }
 
 // Takes all numbers from a buffer; what is taken next is put last.

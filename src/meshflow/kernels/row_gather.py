@@ -112,8 +112,9 @@ class Loops:
         self.begin.argtypes = [address, address, number, address]
         self.finish = compiled.meshflow_rows_finish
         self.finish.argtypes = [ctypes.c_int]
-        self.exchange = compiled.meshflow_exchange
-        self.exchange.argtypes = [address, address, number, address, number, address]
+        self.exchange = compiled.meshflow_ring
+        self.exchange.argtypes = [address, address, number, address, number, number, address]
+        self.exchange.restype = number
         self.drain = compiled.meshflow_drain
         self.drain.argtypes = [address, address, number]
 
@@ -286,38 +287,40 @@ def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
             OPERATIONS[step.operation](rows, step.value, rows)
 
 
-def exchange(draws: np.ndarray, items: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """Numbers taken from random places of a buffer, where new ones are put, one after the other.
+def exchange(
+    words: np.ndarray, items: np.ndarray, buffer: np.ndarray, first: int
+) -> tuple[np.ndarray, int]:
+    """Numbers taken from random places of a full ring, which gets new ones at its end, one after the other.
 
     Args:
-      draws: float64 [count] in [0, 1).
+      words: uint32 [count], random.
       items: int64 [count], the new numbers.
       buffer: int64, changed.
+      first: the place of the ring's first number.
 
     Returns:
-      int64 [count].
+      (int64 [count], the place of the first number afterwards).
     """
+    found = np.empty(len(items), np.int64)
     compiled = _loops()
     if compiled is not None:
-        items = np.ascontiguousarray(items, np.int64)
-        found = np.empty(len(items), np.int64)
-        compiled.exchange(
-            draws.ctypes.data,
+        items, words = np.ascontiguousarray(items, np.int64), np.ascontiguousarray(words, np.uint32)
+        first = compiled.exchange(
+            words.ctypes.data,
             items.ctypes.data,
             len(items),
             buffer.ctypes.data,
             len(buffer),
+            first,
             found.ctypes.data,
         )
-        return found
-    at = (draws * len(buffer)).astype(np.int64)
-    # A place that an earlier item took gives that item; others what they held.
-    order = np.argsort(at, kind="stable")
-    again = np.flatnonzero(at[order[1:]] == at[order[:-1]])
-    found = buffer[at]
-    found[order[again + 1]] = items[order[again]]
-    buffer[at] = items
-    return found
+        return found, first
+    size = len(buffer)
+    for i, (offset, item) in enumerate(zip((words % size).tolist(), items.tolist(), strict=True)):
+        place = (first + offset) % size
+        found[i], buffer[place], buffer[first] = buffer[place], buffer[first], item
+        first = (first + 1) % size
+    return found, first
 
 
 def drain(draws: np.ndarray, buffer: np.ndarray) -> np.ndarray:

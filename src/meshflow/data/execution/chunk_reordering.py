@@ -10,9 +10,8 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.data.execution.chunks import BLOCK, Chunk, alike, length, part
-from meshflow.data.execution.draws import Draws
+from meshflow.data.execution.draws import Draws, Ring
 from meshflow.data.execution.resumable import Failed, close
-from meshflow.kernels import row_gather
 
 
 class Head:
@@ -169,19 +168,20 @@ def shuffled(chunks: Iterator[Any], blank: Chunk, buffer_size: int, draws: Draws
         # Elements lie in places; which of them the buffer has in which order is a row of numbers.
         places = [np.concatenate(arrays) for arrays in zip(*held, strict=True)]
         del held
-        buffer = np.arange(count)
+        ring = Ring(draws.words, np.arange(count))
+        buffer = ring.buffer
         if count == buffer_size:
             while (chunk := heads.take(1 << 62)) is not None:
                 chunk = _marked(chunk, blank)
                 new = np.arange(count, count + length(chunk))
-                left = row_gather.exchange(draws.random(len(new)), new, buffer)
+                left = ring.exchange(new)
                 yield from _unmarked(_gathered(places, chunk, left))
                 moved = np.flatnonzero(buffer >= count)
                 free = left[left < count]
                 for place, leaf in zip(places, chunk, strict=True):
                     place[free] = leaf[buffer[moved] - count]
                 buffer[moved] = free
-        left = draws.drained(buffer)
+        left = draws.drained(ring.left())
         for start in range(0, count, BLOCK):
             at = left[start : start + BLOCK]
             yield from _unmarked([place[at] for place in places])

@@ -9,11 +9,11 @@ import numpy as np
 from meshflow.core.runtime.philox_host import Words
 from meshflow.kernels import row_gather
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "Ring"]
 
 
 class Draws:
-    """The draws of one pass; those of TensorFlow's kernels, but for the places in a buffer that is filled again.
+    """The draws of one pass, those of TensorFlow's kernels.
 
     Args:
       words: of the seed: the op's and the program's, as TensorFlow combines them.
@@ -27,9 +27,8 @@ class Draws:
     """
 
     def __init__(self, words: Sequence[int], number: int, renewed: bool = True) -> None:
-        self._rng = np.random.default_rng([*words, number])
         if len(words) > 2:
-            words = self._rng.integers(1 << 32, size=2).tolist()
+            words = np.random.default_rng([*words, number]).integers(1 << 32, size=2).tolist()
         place = [0, *words]
         if renewed:
             seeds = Words(place)
@@ -37,13 +36,35 @@ class Draws:
             place = [0, *seeds.take(2).tolist()[::-1]]
         self.words = Words(place)
 
-    def random(self, count: int) -> np.ndarray:
-        """Shares in [0, 1), float64 [count]."""
-        return self._rng.random(count)
-
     def drained(self, buffer: np.ndarray) -> np.ndarray:
         """All numbers of a buffer, int64, in random order."""
         left = np.arange(len(buffer), 0, -1, dtype=np.int64)
         # TensorFlow exchanges from the front, which is from the back of the reversed numbers.
         places = left - 1 - self.words.take(len(buffer)) % left
         return row_gather.drain((places + 0.5) / left, np.ascontiguousarray(buffer[::-1]))
+
+
+class Ring:
+    """A full buffer of numbers that gets a new one for each that is drawn, as TensorFlow's kernel keeps it.
+
+    Args:
+      words: what is drawn with.
+      buffer: int64, changed.
+
+    Attributes:
+      buffer: the numbers that are held.
+    """
+
+    def __init__(self, words: Words, buffer: np.ndarray) -> None:
+        self.buffer = buffer
+        self._words, self._first = words, 0
+
+    def exchange(self, items: np.ndarray) -> np.ndarray:
+        """As many numbers as there are new ones, int64."""
+        words = self._words.take(len(items))
+        found, self._first = row_gather.exchange(words, items, self.buffer, self._first)
+        return found
+
+    def left(self) -> np.ndarray:
+        """The numbers that are held, the first one first."""
+        return np.roll(self.buffer, -self._first)

@@ -15,11 +15,10 @@ from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, i
 from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
-from meshflow.data.execution.draws import Draws
+from meshflow.data.execution.draws import Draws, Ring
 from meshflow.data.execution.resumable import Failed, Raising, caught, close
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
-from meshflow.kernels import row_gather
 
 
 class Shuffle(Unary):
@@ -91,13 +90,20 @@ class Shuffle(Unary):
 def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[Any]:
     """Items drawn at random from a buffer that is filled again from the front."""
     buffer = list(itertools.islice(items, buffer_size))
+    first = 0
     if len(buffer) == buffer_size:
-        shares = (u for _ in itertools.count() for u in draws.random(1024).tolist())
+        words, used = [], 0
         for item in items:
-            at = int(next(shares) * buffer_size)
+            if used == len(words):
+                words, used = draws.words.take(1024).tolist(), 0
+            at = (first + words[used] % buffer_size) % buffer_size
+            used += 1
             yield buffer[at]
-            buffer[at] = item
-    for at in draws.drained(np.arange(len(buffer))).tolist():
+            # As in the ring of `row_gather.exchange`.
+            buffer[at], buffer[first] = buffer[first], item
+            first = (first + 1) % buffer_size
+        draws.words.taken -= len(words) - used
+    for at in draws.drained(np.roll(np.arange(len(buffer)), -first)).tolist():
         yield buffer[at]
         buffer[at] = None
 
@@ -116,11 +122,12 @@ def shuffled_blocks(
         held += len(block)
     everything = np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
     buffer, rest = everything[:buffer_size].copy(), everything[buffer_size:]
+    ring = Ring(draws.words, buffer)
     if len(buffer) == buffer_size:
         for items in itertools.chain([rest], blocks):
             if len(items):
-                yield row_gather.exchange(draws.random(len(items)), items, buffer)
-    yield draws.drained(buffer)
+                yield ring.exchange(items)
+    yield draws.drained(ring.left())
 
 
 class Repeat(Unary):
