@@ -26,7 +26,7 @@ def _one_hot(l: Lowering, e: Equation) -> Tensor:
 @lowers("resize")
 def _resize(l: Lowering, e: Equation) -> Tensor:
     image, shape = l.full(e.inputs[0]), e.outputs[0].shape
-    sizes = l.constant(np.asarray(shape[1:3], np.int32))
+    sizes = l.shape_tensor(shape[1:3])
     code, kind = {
         "bilinear": ("RESIZE_BILINEAR", "ResizeBilinearOptions"),
         "nearest": ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),

@@ -23,7 +23,7 @@ class Orders:
       >>> from meshflow.keras.engine.training.orders import Orders
       >>> orders = Orders([0, 0, 42])
       >>> [orders.permutation(5).tolist() for _ in range(2)]
-      [[2, 3, 0, 4, 1], [2, 4, 0, 3, 1]]
+      [[3, 4, 2, 1, 0], [3, 2, 1, 4, 0]]
     """
 
     def __init__(self, place: Sequence[int] | None = None) -> None:
