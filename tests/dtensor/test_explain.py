@@ -260,5 +260,5 @@ def test_drawing_of_a_model(mesh, capsys, monkeypatch):
     assert repr(drawing) == "<Drawing of 1 tables; see .text and .html>"
     assert "(4, 4)" in drawing.text and "128 of 192" in drawing.text
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="no weights yet"):
+    with pytest.raises(ValueError, match="not yet been created"):
         dtensor.visualize(tf.keras.Sequential())

@@ -29,7 +29,7 @@ def text(path: Any) -> str:
     path = path.decode() if isinstance(path, bytes) else path
     if not isinstance(path, str):
         raise errors.DtypeMismatchError(
-            f"Expected a path: text, bytes or an os.PathLike object, got {path!r}."
+            f"A path must be one string (text, bytes or an os.PathLike object), got {path!r}."
         )
     return path.removeprefix("file://")
 
