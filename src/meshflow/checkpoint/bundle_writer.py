@@ -28,6 +28,7 @@ from meshflow.core.values import dtypes
 from meshflow.environment.protobuf_wire import varint
 from meshflow.files import gfile
 from meshflow.files.crc32c import crc32c, masked
+from meshflow.files.flushing import Flushing
 from meshflow.files.parts import clear_parts
 from meshflow.files.paths import is_remote, parent, text
 from meshflow.files.replacing import replacing
@@ -116,8 +117,8 @@ def write_files(prefix: Any, files: Sequence[Mapping[str, Any]]) -> None:
     items: _Items = []
     parts: dict[str, Parts] = {}
     for shard, values in enumerate([*files, {}][:shards]):
-        with replacing(data_file(target, shard, shards)) as file:
-            items += _put_all(_Data(file, shard), values)
+        with replacing(data_file(target, shard, shards)) as file, Flushing(file) as flushing:
+            items += _put_all(_Data(file, shard, flushing), values)
         for name, value in values.items():
             if isinstance(value, Parts):
                 parts.setdefault(name, Parts(value.shape, [])).parts.extend(value.parts)
@@ -166,8 +167,8 @@ def _write_data(
 ) -> _Items:
     """Writes this process's data file; gives the entries of what is in it, and the first also those of arrays in parts."""
     items: _Items = []
-    with replacing(data_file(target, process, shards)) as file:
-        data = _Data(file, process)
+    with replacing(data_file(target, process, shards)) as file, Flushing(file) as flushing:
+        data = _Data(file, process, flushing)
         for name, value in values.items():
             split = is_split(value)
             if not split and not isinstance(value, Parts):
@@ -228,8 +229,8 @@ def _number(name: str, dtype: Any) -> int:
 class _Data:
     """A data file that is being written."""
 
-    def __init__(self, file: IO[bytes], shard: int) -> None:
-        self._file, self._shard, self._at = file, shard, 0
+    def __init__(self, file: IO[bytes], shard: int, flushing: Flushing) -> None:
+        self._file, self._shard, self._flushing, self._at = file, shard, flushing, 0
 
     def put(self, name: str, value: Any) -> Entry:
         """Writes an array; gives its entry."""
@@ -246,6 +247,7 @@ class _Data:
                 piece = raw[begin : begin + _PIECE]
                 checksum = crc32c(piece, checksum)
                 self._file.write(piece.data)
+                self._flushing.wrote(piece.size)
         entry = Entry(number, array.shape, self._shard, self._at, size, masked(checksum))
         self._at += size
         return entry

@@ -92,7 +92,8 @@ def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[A
     buffer = list(itertools.islice(items, buffer_size))
     first = 0
     if len(buffer) == buffer_size:
-        words, used = [], 0
+        words: list[int] = []
+        used = 0
         for item in items:
             if used == len(words):
                 words, used = draws.words.take(1024).tolist(), 0
