@@ -182,7 +182,7 @@ def test_reading_without_objects(tmp_path):
         f"w{value} (DT_FLOAT) [1,2]",
     ]
     for wrong in (lambda: reader.has_tensor(3), lambda: tf.train.load_checkpoint(None)):
-        with pytest.raises(TypeError, match="path must be one string"):
+        with pytest.raises(TypeError, match=r"must be one string|the key of a tensor"):
             wrong()
 
 
