@@ -343,7 +343,7 @@ def digits():
     )
     adam = tf.keras.optimizers.Adam(3e-3)
     model.compile(adam, "sparse_categorical_crossentropy")
-    model.fit(x[:1400], y[:1400], batch_size=100, epochs=16, verbose=0)
+    model.fit(x[:1400], y[:1400], batch_size=100, epochs=30, verbose=0)
     return model, x, y
 
 
