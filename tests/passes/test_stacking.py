@@ -39,7 +39,7 @@ def test_a_run_is_a_loop_with_the_same_values_and_gradients(operands):
     program = stacked(closed)
     assert loops(program, operands) == 1
     leaves = jax.tree.leaves(operands)
-    np.testing.assert_allclose(program(*leaves)[0], chain(*operands)[0], rtol=1e-6)
+    np.testing.assert_allclose(program(*leaves)[0], chain(*operands)[0], rtol=1e-6, atol=1e-7)
     for got, wanted in zip(program(*leaves)[1:], chain(*operands)[1:], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
@@ -76,5 +76,8 @@ def test_a_layer_that_needs_more_than_the_one_before_ends_a_run(operands):
     closed = jax.make_jaxpr(skipping)(*operands)
     assert [len(run.places) for run in equal_runs(closed.jaxpr, 2)] == [3, 2]
     np.testing.assert_allclose(
-        stacked(closed, 2)(*jax.tree.leaves(operands))[0], skipping(x, weights, s), rtol=1e-6
+        stacked(closed, 2)(*jax.tree.leaves(operands))[0],
+        skipping(x, weights, s),
+        rtol=1e-6,
+        atol=1e-7,
     )
