@@ -1,6 +1,8 @@
 """What tests need of the machine, and what could not run at the end of a run."""
 
 import collections
+import os
+import pathlib
 import re
 
 import pytest
@@ -30,6 +32,17 @@ def needs(*names):
     """Marks tests that run where the machine, as far as MESHFLOW_MAX_ISA lets it, has these `CAPABILITIES`."""
     missing = [name for name in names if not CAPABILITIES[name]()]
     return pytest.mark.skipif(bool(missing), reason=", ".join(missing) or "all there")
+
+
+# The Python that has TensorFlow, for tests that ask it.
+PEERS_PYTHON = os.environ.get(
+    "MESHFLOW_PEERS_PYTHON",
+    str(pathlib.Path(__file__).parent.parent / ".venv-peers" / "bin" / "python"),
+)
+needs_tensorflow = pytest.mark.skipif(
+    not os.access(PEERS_PYTHON, os.X_OK),
+    reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
+)
 
 
 def pytest_terminal_summary(terminalreporter):

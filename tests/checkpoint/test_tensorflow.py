@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import PEERS_PYTHON, needs_tensorflow
 from helpers import assert_close
 from meshflow import train
 from meshflow.checkpoint.bundle_writer import write_bundle
@@ -18,8 +19,6 @@ from meshflow.checkpoint.slices import Parts
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
-PEERS = REFERENCE.parent.parent / ".venv-peers" / "bin" / "python"
-PYTHON = os.environ.get("MESHFLOW_PEERS_PYTHON", str(PEERS))
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 spec = importlib.util.spec_from_file_location("cases", REFERENCE / "checkpoint_cases.py")
@@ -138,15 +137,11 @@ def test_parts_of_arrays(stored):
 
 # ---- the other way: TensorFlow itself reads what was written here --------------------------
 
-needs_tensorflow = pytest.mark.skipif(
-    not os.path.exists(PYTHON), reason="TensorFlow is not installed: benchmarks/peers.sh does it"
-)
-
 
 def run(task, folder, legacy):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1" if legacy else ""}
-    command = [PYTHON, str(SCRIPT), task, str(folder)]
+    command = [PEERS_PYTHON, str(SCRIPT), task, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import PEERS_PYTHON, needs_tensorflow
 from helpers import assert_close
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "called_in_tensorflow.py"
-PYTHON = os.environ.get("MESHFLOW_PEERS_PYTHON", str(ROOT / ".venv-peers" / "bin" / "python"))
 layers = tf.keras.layers
 Spec = tf.TensorSpec
 RANDOM = np.random.default_rng(0)
@@ -213,10 +213,10 @@ def test_functions_are_saved_for_any_size(saved, name, tmp_path):
     assert_same(called(tf.saved_model.load(tmp_path / name), calls), wanted[name])
 
 
-@pytest.mark.skipif(not pathlib.Path(PYTHON).exists(), reason="TensorFlow is not installed")
+@needs_tensorflow
 def test_tensorflow_calls_them(saved):
     folder, wanted = saved
-    subprocess.run([PYTHON, str(SCRIPT), str(folder)], check=True, timeout=600, env={**os.environ, "PYTHONPATH": ""})  # fmt: skip
+    subprocess.run([PEERS_PYTHON, str(SCRIPT), str(folder)], check=True, timeout=600, env={**os.environ, "PYTHONPATH": ""})  # fmt: skip
     for name in CASES:
         assert_same(pickle.loads((folder / f"{name}.results").read_bytes()), wanted[name])
 

@@ -1,7 +1,6 @@
 """SavedModels written here, as TensorFlow sees them: their files always, what it does with them where it is installed."""
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -11,13 +10,13 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import PEERS_PYTHON, needs_tensorflow
 from helpers import assert_close
 from meshflow.checkpoint.bundle import Bundle
 from meshflow.saved_model.graph.messages import SavedMetadata, SavedModel
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
 ROOT = pathlib.Path(__file__).parent.parent.parent
-PYTHON = os.environ.get("MESHFLOW_PEERS_PYTHON", str(ROOT / ".venv-peers" / "bin" / "python"))
 layers = tf.keras.layers
 
 
@@ -559,12 +558,6 @@ def models():
     yield "several", tf.keras.Model([first, second], outputs), data
 
 
-needs_tensorflow = pytest.mark.skipif(
-    not os.access(PYTHON, os.X_OK),
-    reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
-)
-
-
 @needs_tensorflow
 @pytest.mark.timeout(900)
 def test_tensorflow_runs_functions_of_strings(folder):
@@ -576,7 +569,7 @@ def test_tensorflow_runs_functions_of_strings(folder):
         "print(json.dumps([{k: v.numpy().tolist() for k, v in f.items()} for f in "
         "(loaded(text, x), loaded.signatures['serving_default'](text=text, x=x))]))"
     )
-    command = [PYTHON, "-c", code, str(folder / "live_strings"), json.dumps(WORDS)]
+    command = [PEERS_PYTHON, "-c", code, str(folder / "live_strings"), json.dumps(WORDS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     called, signed = json.loads(done.stdout.splitlines()[-1])
@@ -600,7 +593,7 @@ def test_tensorflow_gives_strings_and_changes_tables(labels):
         "print(json.dumps([found, named, g, o, v], default=bytes.decode))"
     )
     calls = json.dumps([c[:2] for c in CALLS])
-    command = [PYTHON, "-c", code, str(labels), calls]
+    command = [PEERS_PYTHON, "-c", code, str(labels), calls]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found, named, gradient, content, served = json.loads(done.stdout.splitlines()[-1])
@@ -633,7 +626,7 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         arrays = {f"x{i}": x for i, x in enumerate(data)}
         names = getattr(model, "input_names", ["input_1"])
         np.savez(folder / f"{name}.npz", names=np.array(names), **arrays)
-    command = [PYTHON, str(SCRIPT), str(folder), *expected]
+    command = [PEERS_PYTHON, str(SCRIPT), str(folder), *expected]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, (outputs, gradients) in expected.items():

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import pathlib
 import subprocess
 import sys
@@ -12,20 +11,13 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import PEERS_PYTHON, needs_tensorflow
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(REFERENCE))
 from saved_object_cases import check, module, signature
 
 sys.path.pop(0)
-
-PYTHON = os.environ.get(
-    "MESHFLOW_PEERS_PYTHON", str(REFERENCE.parent.parent / ".venv-peers" / "bin" / "python")
-)
-needs_tensorflow = pytest.mark.skipif(
-    not os.access(PYTHON, os.X_OK),
-    reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
-)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +76,7 @@ def test_what_tensorflow_saved(of_tensorflow, caplog):
 
 @needs_tensorflow
 def test_tensorflow_finds_the_same(folder):
-    command = [PYTHON, str(REFERENCE / "generate_saved_objects.py"), str(folder)]
+    command = [PEERS_PYTHON, str(REFERENCE / "generate_saved_objects.py"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -1,7 +1,6 @@
 """Functions of many ops that TensorFlow 2.21 saved (tests/reference/generate_saved_functions.py)."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import PEERS_PYTHON, needs_tensorflow
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.saved_model.graph.interpreter import known_ops
 from meshflow.saved_model.graph.messages import SavedModel
@@ -23,13 +23,6 @@ from saved_function_cases import cases
 
 sys.path.pop(0)
 
-PYTHON = os.environ.get(
-    "MESHFLOW_PEERS_PYTHON", str(REFERENCE.parent.parent / ".venv-peers" / "bin" / "python")
-)
-needs_tensorflow = pytest.mark.skipif(
-    not os.access(PYTHON, os.X_OK),
-    reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
-)
 NAMES = list(cases(tf))
 
 
@@ -129,7 +122,7 @@ def test_tensorflow_runs_what_jax_writes_as_composites(composites):
         "print(json.dumps([v.numpy().tolist() for v in (*y, tape.gradient(y[2], x))]))"
     )
     done = subprocess.run(
-        [PYTHON, "-c", code, str(composites)], capture_output=True, text=True, check=True
+        [PEERS_PYTHON, "-c", code, str(composites)], capture_output=True, text=True, check=True
     )
     x = tf.constant([[0.1, 0.4, 0.3, 0.2]])
     with tf.GradientTape() as tape:
