@@ -129,12 +129,15 @@ def test_a_row_that_is_not_there(monkeypatch, loops):
 @given(st.integers(1, 20), st.integers(0, 60), st.integers(0, 99))
 def test_draws_of_a_shuffle(size, count, seed):
     rng = np.random.default_rng(seed)
-    words, items = rng.integers(1 << 32, size=count, dtype=np.uint32), np.arange(100, 100 + count)
+    words, items = (
+        rng.integers(1 << 32, size=max(count, size), dtype=np.uint32),
+        np.arange(100, 100 + count),
+    )
 
     def exchanged():
         buffer = np.arange(size)
-        found, first = row_gather.exchange(words, items, buffer, size // 2)
-        drained = row_gather.drain(np.random.default_rng(seed).random(size), buffer.copy())
+        found, first = row_gather.exchange(words[:count], items, buffer, size // 2)
+        drained = row_gather.shuffle(words[:size], buffer.copy())
         return found.tolist(), buffer.tolist(), first, drained.tolist()
 
     assert exchanged() == by_numpy(exchanged)

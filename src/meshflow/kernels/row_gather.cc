@@ -196,10 +196,10 @@ extern "C" int64_t meshflow_ring(const uint32_t* words, const int64_t* items, in
   return first;
 }
 
-// Takes all numbers from a buffer; what is taken next is put last.
-extern "C" void meshflow_drain(const double* draws, int64_t* buffer, int64_t count) noexcept {
-  for (int64_t size = count; size > 0; --size) {
-    const int64_t place = static_cast<int64_t>(draws[count - size] * static_cast<double>(size));
-    std::swap(buffer[place], buffer[size - 1]);
+// Exchanges numbers of a buffer, from the first on, for one of those from there to the end.
+extern "C" void meshflow_shuffle(const uint32_t* words, int64_t steps, int64_t* buffer,
+                                 int64_t count) noexcept {
+  for (int64_t i = 0; i < steps; ++i) {
+    std::swap(buffer[i], buffer[i + words[i] % static_cast<uint64_t>(count - i)]);
   }
 }

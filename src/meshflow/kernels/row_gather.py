@@ -24,9 +24,9 @@ __all__ = [
     "Packed",
     "Rows",
     "Step",
-    "drain",
     "exchange",
     "operate",
+    "shuffle",
     "take",
 ]
 
@@ -115,8 +115,8 @@ class Loops:
         self.exchange = compiled.meshflow_ring
         self.exchange.argtypes = [address, address, number, address, number, number, address]
         self.exchange.restype = number
-        self.drain = compiled.meshflow_drain
-        self.drain.argtypes = [address, address, number]
+        self.shuffle = compiled.meshflow_shuffle
+        self.shuffle.argtypes = [address, number, address, number]
 
 
 @functools.cache
@@ -323,19 +323,24 @@ def exchange(
     return found, first
 
 
-def drain(draws: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """All numbers of a buffer in random order.
+def shuffle(words: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+    """All numbers of a buffer in random order (Fisher and Yates), exchanged from the front as in TensorFlow's kernels.
 
     Args:
-      draws: float64 [count] in [0, 1).
+      words: uint32, random, one for each number; the last one may be left out.
       buffer: int64 [count], changed.
+
+    Returns:
+      The buffer.
     """
     compiled = _loops()
     if compiled is not None:
-        compiled.drain(draws.ctypes.data, buffer.ctypes.data, len(buffer))
-        return buffer[::-1]
+        words = np.ascontiguousarray(words, np.uint32)
+        compiled.shuffle(words.ctypes.data, len(words), buffer.ctypes.data, len(buffer))
+        return buffer
     left = buffer.tolist()
-    for size, draw in zip(range(len(left), 0, -1), draws.tolist(), strict=True):
-        place = int(draw * size)
-        left[place], left[size - 1] = left[size - 1], left[place]
-    return np.array(left[::-1], np.int64)
+    for i, word in enumerate(words.tolist()):
+        place = i + word % (len(left) - i)
+        left[i], left[place] = left[place], left[i]
+    buffer[:] = left
+    return buffer

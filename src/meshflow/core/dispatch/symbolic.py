@@ -32,7 +32,7 @@ def also_symbolic(function: F) -> F:
 
 
 def in_graphs(function: F) -> F:
-    """`also_symbolic` for functions that call functions they are given, which files may not name.
+    """`also_symbolic` for functions that files may not name, or name otherwise.
 
     Args:
       function: such a function, as a loop whose body is an argument.

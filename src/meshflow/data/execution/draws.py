@@ -38,10 +38,7 @@ class Draws:
 
     def drained(self, buffer: np.ndarray) -> np.ndarray:
         """All numbers of a buffer, int64, in random order."""
-        left = np.arange(len(buffer), 0, -1, dtype=np.int64)
-        # TensorFlow exchanges from the front, which is from the back of the reversed numbers.
-        places = left - 1 - self.words.take(len(buffer)) % left
-        return row_gather.drain((places + 0.5) / left, np.ascontiguousarray(buffer[::-1]))
+        return row_gather.shuffle(self.words.take(len(buffer)), np.array(buffer, np.int64))
 
 
 class Ring:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.dispatch.symbolic import in_graphs
 
 __all__ = ["one_layer"]
 
@@ -33,7 +33,6 @@ def one_layer(space: str | None = None) -> Callable[[F], F]:
     place = "keras.ops." if space is None else f"keras.ops.{space}."
 
     def decorated(function: F) -> F:
-        public = also_symbolic(function)
-        return op_names.nameable(public, f"{place}{function.__name__}")
+        return op_names.nameable(in_graphs(function), f"{place}{function.__name__}")
 
     return decorated

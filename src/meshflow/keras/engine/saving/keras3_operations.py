@@ -133,16 +133,14 @@ _FED: dict[str, tuple[str, ...]] = {
 }
 
 
-@functools.cache
-def _modules() -> dict[str, frozenset[str]]:
-    """Keras 3's modules with the functions whose classes they hold."""
-    return {
-        "image": frozenset(ops.image.__all__),
-        "linalg": frozenset(ops.linalg.__all__),
-        "math": frozenset(transforms.__all__) | {"cdist", "view_as_complex", "view_as_real"},
-        "numpy": frozenset(ops.numpy.__all__),
-        "nn": frozenset(ops.nn.__all__),
-    }
+# Keras 3's modules with the functions whose classes they hold; `core` has the others.
+_MODULES = {
+    "image": frozenset(ops.image.__all__),
+    "linalg": frozenset(ops.linalg.__all__),
+    "math": frozenset(transforms.__all__) | {"cdist", "view_as_complex", "view_as_real"},
+    "numpy": frozenset(ops.numpy.__all__),
+    "nn": frozenset(ops.nn.__all__),
+}
 
 
 @functools.cache
@@ -233,7 +231,7 @@ def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dic
     """The entry of a function of `keras.ops`, whose class takes the tensors, and is made with the rest."""
     *_, plain = symbol.split(".")
     function: Any = op_names.find(symbol)
-    module = next((m for m, known in _modules().items() if plain in known), "core")
+    module = next((m for m, known in _MODULES.items() if plain in known), "core")
     class_name = _CLASSES.get(plain) or "".join(p.capitalize() for p in plain.split("_"))
     if plain == "einsum":
         return _entry(name, module, class_name, {"subscripts": args[0]}, args[1:])

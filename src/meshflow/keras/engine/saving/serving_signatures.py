@@ -96,10 +96,11 @@ def call_specs(model: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
 def save_spec(model: Any, dynamic_batch: bool) -> tuple[list[Any], dict[str, Any]] | None:
     """`Model.save_spec`."""
     found = call_specs(model)
-    if found is None or (model._current_graph() is None and "_save_spec" not in model.__dict__):
+    graph = model._current_graph()
+    if found is None or (graph is None and "_save_spec" not in model.__dict__):
         return None
     args, kwargs = found
-    if dynamic_batch or model._current_graph() is not None:
+    if dynamic_batch or graph is not None:
         return list(args), kwargs
     own = model._save_spec
     names = _names(own)

@@ -34,11 +34,7 @@ class Orders:
         drawn = self._words.take(max(count - 1, 0))
         # Calls begin at whole numbers of the counter.
         self._words.taken = -(-self._words.taken // 4) * 4
-        left = np.arange(count, 0, -1, dtype=np.int64)
-        places = left - 1
-        places[: count - 1] -= drawn % left[: count - 1]
-        # Exchanges from the front are those from the back of the reversed numbers.
-        return row_gather.drain((places + 0.5) / left, np.arange(count - 1, -1, -1, dtype=np.int64))
+        return row_gather.shuffle(drawn, np.arange(count, dtype=np.int64))
 
     @property
     def state(self) -> dict[str, list[int]]:
