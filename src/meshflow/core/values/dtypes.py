@@ -6,7 +6,7 @@ direction is a dictionary lookup. `tf.string` is stored as NumPy objects on the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -232,6 +232,10 @@ def of_numpy(dtype: np.dtype) -> DType:
     if dtype.kind in "SU":
         return string
     raise TypeError(f"NumPy dtype {dtype!r} has no tensor dtype.")
+
+
+# A value that `as_dtype` converts: a `DType`, its name or number, a NumPy dtype or scalar type, or a Python type.
+DTypeLike: TypeAlias = DType | str | int | np.dtype[Any] | type[Any]
 
 
 def as_dtype(type_value: Any) -> DType:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax.export
 
@@ -222,6 +222,10 @@ def _as_size(size: Any) -> int | None:
     if value < 0:
         raise ValueError(f"Dimension size must be >= 0, got {value}.")
     return value
+
+
+# A value that `as_shape` converts: a shape, its sizes (None where a size is unknown), or None for an unknown rank.
+ShapeLike: TypeAlias = TensorShape | Sequence[int | None] | int | None
 
 
 def as_shape(value: Any) -> TensorShape:

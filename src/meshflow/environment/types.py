@@ -1,0 +1,63 @@
+"""Type aliases that the package shares.
+
+`DTypeLike` is defined in `meshflow.core.values.dtypes`, `ShapeLike` in `meshflow.core.values.shapes`, and `TensorLike` in
+`meshflow.core.values.tensor`: a parameter of an op that is annotated `TensorLike` is an operand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from meshflow.environment.jax_internals import jex_core
+
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "Atom",
+    "ClosedJaxpr",
+    "Config",
+    "Jaxpr",
+    "JaxprEqn",
+    "Json",
+    "Literal",
+    "Logs",
+    "Primitive",
+    "PyTree",
+    "StrPath",
+    "Var",
+]
+
+# An array in the memory of a device or of the host.
+Array: TypeAlias = jax.Array | np.ndarray
+
+# The parts of a traced program.
+ClosedJaxpr: TypeAlias = jex_core.ClosedJaxpr
+Jaxpr: TypeAlias = jex_core.Jaxpr
+JaxprEqn: TypeAlias = jex_core.JaxprEqn
+Literal: TypeAlias = jex_core.Literal
+Primitive: TypeAlias = jex_core.Primitive
+Var: TypeAlias = jex_core.Var
+
+# A value in a jaxpr: a variable or a literal.
+Atom: TypeAlias = Var | Literal
+
+# A nested structure of dictionaries, lists, tuples and registered nodes. Python's type system cannot describe its leaves.
+PyTree: TypeAlias = Any
+
+# A value that `json.loads` returns. The alias is not recursive, because mypy would reject reads of nested values.
+Json: TypeAlias = Any
+
+# The configuration of a Keras object: what `get_config` returns and `from_config` takes.
+Config: TypeAlias = dict[str, Any]
+
+# The metrics of a batch or epoch by name, as `fit` passes them to callbacks.
+Logs: TypeAlias = Mapping[str, Any] | None
+
+# A path in a file system.
+StrPath: TypeAlias = str | os.PathLike[str]
