@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.helpers import rounds
+from helpers import rounds
 
 import meshflow as tf
 from meshflow.distribute.parameter_server.hosting import placed_on

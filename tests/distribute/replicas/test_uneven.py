@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.helpers import assert_close
+from helpers import assert_close
 
 import meshflow as tf
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers import assert_close
+from helpers import assert_close
 
 import meshflow as tf
 
