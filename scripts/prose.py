@@ -1,0 +1,337 @@
+"""Measure names, docstrings, comments, Markdown pages and commit subjects against fixed limits.
+
+    python scripts/prose.py                        # check everything; exit with 1 if a limit is exceeded
+    python scripts/prose.py --list odd_words       # print each finding of one measure
+    python scripts/prose.py --update               # lower the limits to the measured values
+
+The limits are stored in `scripts/prose_limits.json`. They can only decrease: the check also fails if a limit is higher
+than in the last commit. `docs/recipes/naming.md` explains the rules in prose.
+
+Measures of the source code:
+  bare_participles: functions and methods (properties excepted) with a lone participle or adjective as their name.
+  of_names: functions with `of` at either end of their name.
+  pronoun_docstrings: docstrings that start with a relative pronoun, in percent.
+  fragment_comments: comments that start with a relative pronoun, `Of`, `From` or `Nothing`, in percent.
+  odd_words: unidiomatic words in docstrings and comments, per 1,000 words.
+  bare_any: annotations that are exactly `Any`, in percent.
+  duplicate_classes: classes that share their name with another class of the same top-level package.
+  private_reads: accesses to private attributes of other objects, per 1,000 lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import io
+import json
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "meshflow"
+LIMITS = ROOT / "scripts" / "prose_limits.json"
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs", "benchmarks/README.md")
+MAX_ODD_WORDS_PER_PAGE = 5.0
+# Commits before this date have other subjects, and history is not rewritten.
+COMMITS_SINCE = "2026-11-28T00:00:00Z"
+MAX_SUBJECT_LENGTH = 72
+
+IRREGULAR_PARTICIPLES = frozenset(
+    "kept made found taken known given held laid left built sent drawn written shown told chosen begun done gone grown seen "
+    "bound fed hung worn meant lent said spoken thrown brought bought caught dealt dug felt fought hidden led lost met paid "
+    "sold slept spent stood struck swept taught torn understood won wound alike whole behind beside plain alone apart inside "
+    "beyond elsewhere due bare single several both".split()
+)
+NOUNS_IN_ED = frozenset("seed feed embed need speed shed breed exceed proceed succeed".split())
+RELATIVE = r"(?:What|Which|How|Where|Who|Whose|Whom|That|Those|Whatever|Whoever)\b"
+RELATIVE_START = re.compile(RELATIVE)
+FRAGMENT_START = re.compile(rf"{RELATIVE}|(?:Of|From|Nothing|Nobody)\b")
+# Words that are at least ten times as frequent in a literal translation as in equinox, optax, grain, flax and keras.
+ODD_WORDS = frozenset(
+    "what who whose whom nobody somebody anybody whoever whatever says say said asked asks ask told tells tell gave gives "
+    "stands stand lies lie lay beside besides begins begin began came come comes goes alone apart stay stays likewise kinds "
+    "kin twin twins whole elsewhere anew mend mends mended puts lets behind meet meets".split()
+)
+WORD = re.compile(r"[a-z]+(?:'s)?")
+NOT_PROSE = re.compile(r">>>.*|\.\.\. .*|```.*?```|`[^`]*`", re.DOTALL)
+DIRECTIVE = re.compile(r"#+\s*(?:type:|noqa|pylint|pragma|fmt:|mypy:|pyright:|!|-)")
+# The first word of a subject. A new verb is added here when a commit needs it.
+SUBJECT_VERBS = frozenset(
+    "abort accept add adjust adopt align allow annotate answer apply assert assign attach avoid batch benchmark bind bound bump "
+    "cache call cap carry catch change check choose clarify clean clear close collect combine compare compile complete compute "
+    "configure convert copy correct count cover create cut decide declare decode defer define delegate delete deprecate derive "
+    "describe detect disable display document donate download drop dump embed emit enable encode end enforce ensure evaluate "
+    "exclude expand explain export expose extend extract fail fall fetch fill filter find finish fix flatten fold follow forbid "
+    "format forward free fuse gather generate give group guard handle harden hide honor honour ignore implement import improve "
+    "include increase index infer initialize inline insert install interpret introduce isolate join keep label launch let limit "
+    "link list load lock log lower make map mark mask match measure memoize merge migrate mirror model move name normalize note "
+    "omit open optimize order organize overlap pack pad parse partition pass pin place plan plot port prefer prefetch prepare "
+    "preserve prevent print profile promote protect prove provide publish put quantize quote raise reach read rearrange rebuild "
+    "record recover redact reduce refactor refresh refuse regenerate register reject release remove rename reorder reorganize "
+    "repair repeat replace replay report reproduce require reset resize resolve respect restore restrict retry return reuse "
+    "revert review revise rewrite rotate round route run save say scale schedule select send separate serialize serve set shard "
+    "share shorten show shuffle shut silence simplify simulate skip sort specialize specify speed split stabilize start state "
+    "stop store stream strip supply support suppress swap switch synchronize teach test tighten time trace track train transpose "
+    "translate treat trim try tune turn type unify unpack update upgrade use validate verify warn widen wrap write".split()
+)
+
+
+class Measurement:
+    """Findings of each measure, and the totals that they are relative to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.findings: dict[str, list[str]] = collections.defaultdict(list)
+        self.totals: collections.Counter[str] = collections.Counter()
+        classes: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+        for path in sorted(root.rglob("*.py")):
+            self._measure_file(path, classes)
+        for locations in classes.values():
+            if len(locations) > 1:
+                self.findings["duplicate_classes"] += locations
+
+    def compute_table(self) -> dict[str, float]:
+        """Return the value of each measure, rounded as it is compared."""
+
+        def ratio(measure: str, total: str, factor: int) -> float:
+            return round(factor * len(self.findings[measure]) / max(self.totals[total], 1), 1)
+
+        return {
+            "bare_participles": len(self.findings["bare_participles"]),
+            "of_names": len(self.findings["of_names"]),
+            "pronoun_docstrings": ratio("pronoun_docstrings", "docstrings", 100),
+            "fragment_comments": ratio("fragment_comments", "comments", 100),
+            "odd_words": ratio("odd_words", "words", 1000),
+            "bare_any": ratio("bare_any", "annotations", 100),
+            "duplicate_classes": len(self.findings["duplicate_classes"]),
+            "private_reads": ratio("private_reads", "lines", 1000),
+        }
+
+    def _add(self, measure: str, path: Path, line: int, text: str) -> None:
+        self.findings[measure].append(f"{path.relative_to(self.root)}:{line}: {text}")
+
+    def _measure_prose(self, path: Path, line: int, text: str) -> None:
+        words = WORD.findall(NOT_PROSE.sub(" ", text).lower())
+        self.totals["words"] += len(words)
+        for word in words:
+            if word in ODD_WORDS:
+                self._add("odd_words", path, line, word)
+
+    def _measure_file(self, path: Path, classes: dict[tuple[str, str], list[str]]) -> None:
+        source = path.read_text(encoding="utf8")
+        tree = ast.parse(source)
+        self.totals["lines"] += source.count("\n")
+        for line, text in find_comments(source):
+            self.totals["comments"] += 1
+            self._measure_prose(path, line, text)
+            if FRAGMENT_START.match(text):
+                self._add("fragment_comments", path, line, text[:100])
+        package = path.relative_to(self.root).parts[0]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                self._measure_docstring(path, node)
+            if isinstance(node, ast.ClassDef):
+                location = f"{path.relative_to(self.root)}:{node.lineno}: {node.name}"
+                classes[package, node.name.lstrip("_")].append(location)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._measure_function(path, node)
+            elif isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+                if not is_own_object(node.value):
+                    self._add("private_reads", path, node.lineno, ast.unparse(node)[:80])
+
+    def _measure_docstring(
+        self, path: Path, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> None:
+        text = ast.get_docstring(node)
+        if not text:
+            return
+        line = getattr(node, "lineno", 1)
+        self.totals["docstrings"] += 1
+        self._measure_prose(path, line, text)
+        if RELATIVE_START.match(text):
+            self._add("pronoun_docstrings", path, line, text.split("\n")[0][:100])
+
+    def _measure_function(self, path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        decorators = [ast.unparse(d) for d in node.decorator_list]
+        if node.name.startswith("__") or any("overload" in d for d in decorators):
+            return
+        name = node.name.strip("_")
+        is_property = any(d.endswith(("property", ".setter")) for d in decorators)
+        if not is_property and is_bare_participle(name):
+            self._add("bare_participles", path, node.lineno, node.name)
+        if re.search(r"(^|_)of$|^of_", name):
+            self._add("of_names", path, node.lineno, node.name)
+        arguments = node.args
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        parameters += [p for p in (arguments.vararg, arguments.kwarg) if p is not None]
+        for annotation in [*(p.annotation for p in parameters), node.returns]:
+            if annotation is not None:
+                self.totals["annotations"] += 1
+                if ast.unparse(annotation) in ("Any", "typing.Any"):
+                    self._add("bare_any", path, node.lineno, node.name)
+
+
+def is_bare_participle(name: str) -> bool:
+    """Check whether a function name is a lone participle or adjective."""
+    if "_" in name:
+        return False
+    return name in IRREGULAR_PARTICIPLES or (name.endswith("ed") and name not in NOUNS_IN_ED)
+
+
+def is_own_object(base: ast.expr) -> bool:
+    """Check whether an expression is `self`, `cls` or `super()`, whose private attributes are the class's own."""
+    if isinstance(base, ast.Name):
+        return base.id in ("self", "cls")
+    return isinstance(base, ast.Call) and ast.unparse(base.func) == "super"
+
+
+def find_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each comment on a line of its own, without linter directives."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip():
+            text = token.string.lstrip("#").strip()
+            if text and not DIRECTIVE.match(token.string):
+                yield token.start[0], text
+
+
+def check_source(limits: dict[str, float], measurement: Measurement) -> list[str]:
+    """Return a message for each measure of the source code that exceeds its limit."""
+    problems = []
+    for measure, value in measurement.compute_table().items():
+        if value > limits[measure]:
+            examples = "\n    ".join(measurement.findings[measure][-5:])
+            problems.append(
+                f"{measure} is {value}, the limit is {limits[measure]}. List all findings with "
+                f"`python scripts/prose.py --list {measure}`. Some of them:\n    {examples}"
+            )
+    return problems
+
+
+def find_pages() -> Iterator[Path]:
+    """Yield the Markdown pages of the project, without generated ones."""
+    for name in PAGES:
+        path = ROOT / name
+        if path.is_dir():
+            generated = {path / "_build", path / "reference"}
+            yield from (p for p in sorted(path.rglob("*.md")) if not generated & set(p.parents))
+        elif path.exists():
+            yield path
+
+
+def strip_code(text: str) -> str:
+    """Replace code blocks, code spans, link targets and tables' rules by blanks, keeping the lines."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    return re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)|^\|[-| :]+\|$", blank, text, flags=re.DOTALL | re.MULTILINE)
+
+
+def check_pages() -> list[str]:
+    """Return a message for each page with too many unidiomatic words."""
+    problems = []
+    for path in find_pages():
+        words = WORD.findall(strip_code(path.read_text(encoding="utf8")).lower())
+        found = [word for word in words if word in ODD_WORDS]
+        rate = 1000 * len(found) / max(len(words), 1)
+        if rate > MAX_ODD_WORDS_PER_PAGE:
+            common = ", ".join(w for w, _ in collections.Counter(found).most_common(6))
+            problems.append(
+                f"{path.relative_to(ROOT)}: {rate:.1f} unidiomatic words per 1,000, the limit is "
+                f"{MAX_ODD_WORDS_PER_PAGE:g}: {common}"
+            )
+    return problems
+
+
+def check_with_proselint() -> list[str]:
+    """Return proselint's findings in the pages, as `path:line:column: message`."""
+    try:
+        from proselint.checks import __register__
+        from proselint.registry import CheckRegistry
+        from proselint.tools import LintFile
+    except ImportError:
+        return []
+    config = json.loads((ROOT / "scripts" / "proselint.json").read_text())
+    registry = CheckRegistry()
+    registry.register_many(__register__)
+    problems = []
+    for path in find_pages():
+        text = strip_code(path.read_text(encoding="utf8"))
+        for result in LintFile(path, content=text).lint(config):
+            line, column = result.pos
+            found = result.check_result
+            problems.append(f"{path.relative_to(ROOT)}:{line}:{column}: {found.check_path}: {found.message}")
+    return problems
+
+
+def check_subjects(subjects: Iterable[str]) -> list[str]:
+    """Return a message for each commit subject that is too long or not in the imperative mood.
+
+    Args:
+      subjects: First lines of commit messages. Merges and reverts that git words itself are skipped.
+    """
+    problems = []
+    for subject in subjects:
+        if re.match(r"(Merge (branch|remote|commit)|Revert )", subject):
+            continue
+        first = re.match(r"[A-Za-z-]*", subject)
+        verb = first[0].split("-")[-1].lower() if first else ""
+        if len(subject) > MAX_SUBJECT_LENGTH:
+            problems.append(f"commit subject of {len(subject)} characters, at most {MAX_SUBJECT_LENGTH}: {subject}")
+        if verb not in SUBJECT_VERBS:
+            problems.append(
+                f"commit subject does not start with a known verb in the imperative (SUBJECT_VERBS in scripts/prose.py): {subject}"
+            )
+    return problems
+
+
+def read_subjects() -> list[str]:
+    """Return the subjects of the commits since `COMMITS_SINCE`, or none outside of a git checkout."""
+    command = ["git", "-C", str(ROOT), "log", f"--since={COMMITS_SINCE}", "--format=%s"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def check_limits(limits: dict[str, float]) -> list[str]:
+    """Return a message for each limit that is higher than in the last commit."""
+    command = ["git", "-C", str(ROOT), "show", f"HEAD:{LIMITS.relative_to(ROOT)}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    committed = json.loads(done.stdout) if done.returncode == 0 else {}
+    return [
+        f"scripts/prose_limits.json: the limit of {measure} rose from {committed[measure]} to {limit}; limits only decrease."
+        for measure, limit in limits.items()
+        if limit > committed.get(measure, limit)
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the checks and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--list", metavar="MEASURE", help="print all findings of one measure")
+    parser.add_argument("--update", action="store_true", help="lower the limits to the measured values")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="the package to measure")
+    options = parser.parse_args(arguments)
+    measurement = Measurement(options.source)
+    if options.list:
+        print("\n".join(measurement.findings[options.list]))
+        return 0
+    limits = json.loads(LIMITS.read_text())
+    if options.update:
+        measured = measurement.compute_table()
+        limits = {measure: min(limits[measure], measured[measure]) for measure in limits}
+        LIMITS.write_text(json.dumps(limits, indent=2) + "\n")
+    problems = check_source(limits, measurement)
+    if options.source == SOURCE:
+        problems += check_limits(limits) + check_pages() + check_with_proselint() + check_subjects(read_subjects())
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
