@@ -37,6 +37,8 @@ What may be missing, as there is a slower public way:
   shape.
 * `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
 * `read_from_device`: an array's value that JAX does not keep beside the array, as `numpy.asarray` has it do.
+* `renew_gpu_options`: has a GPU's client that is started again read the variables about its memory again. Public:
+  nothing.
 * `mlir_lowering`: what makes the MLIR context of each program that is lowered. Public: nothing.
 * `export_lowering`: what lowers programs of `jax.export`, for which JAX imports SciPy. Public: nothing.
 """
@@ -79,6 +81,7 @@ __all__ = [
     "read_from_device",
     "read_portable_artifact",
     "refine_polymorphic_shapes",
+    "renew_gpu_options",
     "runtime",
     "source_info_util",
     "trace_state_clean",
@@ -132,3 +135,14 @@ copy_to_devices: Any = getattr(_xla_client, "batched_copy_array_to_devices_with_
 array_copy_semantics: Any = getattr(_xla_client, "ArrayCopySemantics", None)
 collect_garbage: Any = getattr(runtime, "collect_garbage", None)
 read_from_device: Any = getattr(_array.ArrayImpl, "_single_device_array_to_np_array_did_copy", None)
+
+
+def renew_gpu_options() -> None:
+    """Has the clients of GPUs that are started from now on read XLA's variables again, which JAX does once."""
+    make = getattr(_xla_client, "generate_pjrt_gpu_plugin_options", None)
+    found = getattr(xla_bridge, "_backend_factories", {}).get("cuda")
+    options = getattr(getattr(found, "factory", None), "keywords", {}).get("options")
+    if make is not None and isinstance(options, dict):
+        renewed = make()
+        options.clear()
+        options.update(renewed)
