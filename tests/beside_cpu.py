@@ -38,7 +38,9 @@ def distance(found, reference):
     kind = np.complex128 if found.dtype.kind == "c" else np.float64
     wide, ref = found.astype(kind), reference.astype(kind)
     odd = ~np.isfinite(ref)
-    if not np.array_equal(np.isnan(wide), np.isnan(ref)) or not np.array_equal(wide[odd & ~np.isnan(ref)], ref[odd & ~np.isnan(ref)]):
+    if not np.array_equal(np.isnan(wide), np.isnan(ref)) or not np.array_equal(
+        wide[odd & ~np.isnan(ref)], ref[odd & ~np.isnan(ref)]
+    ):
         return np.inf
     wide, ref = np.where(odd, 0, wide), np.where(odd, 0, ref)
     return float(np.linalg.norm(wide - ref) / max(np.linalg.norm(ref), 1e-6))

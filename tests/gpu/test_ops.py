@@ -29,14 +29,28 @@ WEIGHTS = RNG.normal(size=(12, 16)).astype(np.float32)
 # Functions of float arguments whose gradients are compared too.
 DIFFERENTIABLE = {
     "elementwise": {
-        **{name: (getattr(tf, name), X) for name in ("abs", "exp", "sin", "cos", "tanh", "square", "negative")},
-        **{n: (getattr(tf.math, n), X) for n in ("sigmoid", "softplus", "erf", "expm1", "sinh", "asinh")},
-        **{n: (getattr(tf.math, n), POSITIVE) for n in ("log", "sqrt", "rsqrt", "lgamma", "digamma", "log1p")},
+        **{
+            name: (getattr(tf, name), X)
+            for name in ("abs", "exp", "sin", "cos", "tanh", "square", "negative")
+        },
+        **{
+            n: (getattr(tf.math, n), X)
+            for n in ("sigmoid", "softplus", "erf", "expm1", "sinh", "asinh")
+        },
+        **{
+            n: (getattr(tf.math, n), POSITIVE)
+            for n in ("log", "sqrt", "rsqrt", "lgamma", "digamma", "log1p")
+        },
         **{n: (getattr(tf.math, n), UNIT) for n in ("asin", "acos", "atan", "atanh", "erfinv")},
-        **{n: (getattr(tf.nn, n), X) for n in ("relu", "elu", "selu", "gelu", "silu", "relu6", "leaky_relu")},
+        **{
+            n: (getattr(tf.nn, n), X)
+            for n in ("relu", "elu", "selu", "gelu", "silu", "relu6", "leaky_relu")
+        },
     },
     "two arguments": {
-        **{n: (getattr(tf, n), X, Y) for n in ("add", "subtract", "multiply", "maximum", "minimum")},
+        **{
+            n: (getattr(tf, n), X, Y) for n in ("add", "subtract", "multiply", "maximum", "minimum")
+        },
         "divide": (tf.divide, X, POSITIVE),
         "pow": (tf.pow, POSITIVE, Y),
         "atan2": (tf.math.atan2, X, Y),
@@ -45,7 +59,10 @@ DIFFERENTIABLE = {
         "broadcast": (lambda x, y: x[:, None] * y[None], X, Y),
     },
     "reductions": {
-        **{n: (lambda x, f=getattr(tf, n): f(x, 1), X) for n in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_logsumexp")},
+        **{
+            n: (lambda x, f=getattr(tf, n): f(x, 1), X)
+            for n in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_logsumexp")
+        },
         "reduce_prod": (lambda x: tf.reduce_prod(x, 0), POSITIVE),
         "variance": (lambda x: tf.math.reduce_variance(x, 1), X),
         "norm": (lambda x: tf.norm(x, axis=1), X),
@@ -79,11 +96,17 @@ DIFFERENTIABLE = {
     },
     "losses": {
         "sparse cross entropy": (
-            lambda x: tf.nn.sparse_softmax_cross_entropy_with_logits(PARTS, x), X),
+            lambda x: tf.nn.sparse_softmax_cross_entropy_with_logits(PARTS, x),
+            X,
+        ),
         "cross entropy": (
-            lambda x: tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(PARTS, 12), x), X),
+            lambda x: tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(PARTS, 12), x),
+            X,
+        ),
         "sigmoid cross entropy": (
-            lambda x: tf.nn.sigmoid_cross_entropy_with_logits(tf.ones_like(x), x), X),
+            lambda x: tf.nn.sigmoid_cross_entropy_with_logits(tf.ones_like(x), x),
+            X,
+        ),
         "huber": (lambda x, y: tf.keras.losses.Huber()(x, y), X, Y),
         "l2": (tf.nn.l2_loss, X),
     },
@@ -94,7 +117,16 @@ DIFFERENTIABLE = {
         "resize": (lambda x: tf.image.resize(x, [11, 23]), IMAGES),
         "local response": (lambda x: tf.nn.local_response_normalization(x), IMAGES),
         "batch normalization": (
-            lambda x: tf.nn.batch_normalization(x, tf.reduce_mean(x, [0, 1, 2]), tf.math.reduce_variance(x, [0, 1, 2]), None, None, 1e-3), IMAGES),
+            lambda x: tf.nn.batch_normalization(
+                x,
+                tf.reduce_mean(x, [0, 1, 2]),
+                tf.math.reduce_variance(x, [0, 1, 2]),
+                None,
+                None,
+                1e-3,
+            ),
+            IMAGES,
+        ),
     },
     "products": {
         "matmul": (tf.matmul, X, WEIGHTS),
@@ -107,10 +139,23 @@ DIFFERENTIABLE = {
         "plain": (lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), IMAGES, KERNEL),
         "strided": (lambda x, w: tf.nn.conv2d(x, w, 2, "VALID"), IMAGES, KERNEL),
         "dilated": (lambda x, w: tf.nn.conv2d(x, w, 1, "SAME", dilations=2), IMAGES, KERNEL),
-        "with bias and relu": (lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") + 0.1), IMAGES, KERNEL),
-        "depthwise": (lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"), IMAGES, DEPTHWISE),
+        "with bias and relu": (
+            lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") + 0.1),
+            IMAGES,
+            KERNEL,
+        ),
+        "depthwise": (
+            lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"),
+            IMAGES,
+            DEPTHWISE,
+        ),
         "transposed": (
-            lambda x, w: tf.nn.conv2d_transpose(x, tf.transpose(w, [0, 1, 3, 2]), [2, 32, 32, 16], 2), IMAGES, KERNEL),
+            lambda x, w: tf.nn.conv2d_transpose(
+                x, tf.transpose(w, [0, 1, 3, 2]), [2, 32, 32, 16], 2
+            ),
+            IMAGES,
+            KERNEL,
+        ),
         "one dimension": (lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"), SEQUENCES, KERNEL_1D),
         "three dimensions": (lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"), VOLUMES, KERNEL_3D),
     },
@@ -119,7 +164,11 @@ DIFFERENTIABLE = {
         "inverse": (tf.linalg.inv, DEFINITE),
         "determinant": (tf.linalg.logdet, DEFINITE),
         "solve": (tf.linalg.solve, DEFINITE, SQUARE),
-        "triangular solve": (lambda a, b: tf.linalg.triangular_solve(tf.linalg.cholesky(a), b), DEFINITE, SQUARE),
+        "triangular solve": (
+            lambda a, b: tf.linalg.triangular_solve(tf.linalg.cholesky(a), b),
+            DEFINITE,
+            SQUARE,
+        ),
         "eigenvalues": (tf.linalg.eigvalsh, DEFINITE),
         "singular values": (lambda a: tf.linalg.svd(a, compute_uv=False), DEFINITE),
         "QR": (lambda a: tf.abs(tf.linalg.qr(a)[1]), DEFINITE),
@@ -133,16 +182,26 @@ PLAIN = {
     "numbers": {
         "argmax": (lambda x: tf.argmax(x, 1), X),
         "argsort": (lambda x: tf.argsort(x, 1), X),
-        "comparisons": (lambda x, y: [x > y, x <= y, tf.equal(x, x), tf.reduce_any(x > 2.0, 1)], X, Y),
+        "comparisons": (
+            lambda x, y: [x > y, x <= y, tf.equal(x, x), tf.reduce_any(x > 2.0, 1)],
+            X,
+            Y,
+        ),
         "rounding": (lambda x: [tf.floor(x), tf.math.ceil(x), tf.round(4 * x), tf.sign(x)], X),
-        "cast": (lambda x: [tf.cast(10 * x, t) for t in ("int32", "int64", "uint8", "float64", "bool")], POSITIVE),
+        "cast": (
+            lambda x: [tf.cast(10 * x, t) for t in ("int32", "int64", "uint8", "float64", "bool")],
+            POSITIVE,
+        ),
         "integers": (lambda i: [i // 3, i % 3, i * i, tf.bitwise.left_shift(i, 2), -i], ROWS),
         "int64": (lambda i: tf.cumsum(tf.cast(i, "int64") * 10**12), ROWS),
         "searchsorted": (lambda x: tf.searchsorted(tf.sort(x, 1), x), X),
         "one_hot": (lambda i: tf.one_hot(i, 9), ROWS),
         "bincount": (lambda i: tf.math.bincount(i, minlength=9, maxlength=9), ROWS),
         "sequence_mask": (lambda i: tf.sequence_mask(i, 9), ROWS),
-        "double": (lambda x: tf.matmul(tf.cast(x, "float64"), tf.cast(x, "float64"), transpose_b=True), X),
+        "double": (
+            lambda x: tf.matmul(tf.cast(x, "float64"), tf.cast(x, "float64"), transpose_b=True),
+            X,
+        ),
         "clip": (lambda x: tf.clip_by_norm(x, 1.0), X),
         "is finite": (lambda x: [tf.math.is_nan(tf.math.log(x)), tf.math.is_inf(x / 0.0)], X),
     },
@@ -193,7 +252,9 @@ def test_values(group):
 
     def run(*arguments):
         supply = iter(arguments)
-        return [tf.nest.flatten(f(*[next(supply) for _ in arrays])) for f, *arrays in cases.values()]
+        return [
+            tf.nest.flatten(f(*[next(supply) for _ in arrays])) for f, *arrays in cases.values()
+        ]
 
     here, there = on_both(run, *[a for _, *arrays in cases.values() for a in arrays])
     tolerance = 20 * FLOAT32 if group == "complex numbers" else FLOAT32
@@ -211,7 +272,9 @@ def test_sixteen_bits(dtype):
             product = tf.nn.gelu(tf.matmul(x, w))
             convolved = tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "SAME"))
             pooled = tf.nn.max_pool2d(convolved, 2, 2, "VALID")
-            loss = tf.reduce_mean(tf.cast(product, "float32") ** 2) + tf.reduce_mean(tf.cast(pooled, "float32"))
+            loss = tf.reduce_mean(tf.cast(product, "float32") ** 2) + tf.reduce_mean(
+                tf.cast(pooled, "float32")
+            )
         return [product, convolved, loss, *tape.gradient(loss, low)]
 
     here, there = on_both(run, X, WEIGHTS, IMAGES, KERNEL)

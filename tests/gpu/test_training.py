@@ -73,7 +73,9 @@ class _Self(layers.Layer):
         self.attention = attention
 
     def call(self, x):
-        return self.attention(*([x, x] if isinstance(self.attention, layers.MultiHeadAttention) else [[x, x]]))
+        return self.attention(
+            *([x, x] if isinstance(self.attention, layers.MultiHeadAttention) else [[x, x]])
+        )
 
 
 @pytest.mark.parametrize("group", LAYERS)
@@ -103,7 +105,18 @@ def test_layers(group):
     assert_alike(names, here, there, 3 * TF32)
 
 
-OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl", "Lion")
+OPTIMIZERS = (
+    "SGD",
+    "Adam",
+    "AdamW",
+    "RMSprop",
+    "Adagrad",
+    "Adadelta",
+    "Adamax",
+    "Nadam",
+    "Ftrl",
+    "Lion",
+)
 
 
 def test_optimizers():
@@ -204,7 +217,9 @@ def test_a_step_that_overflows_is_skipped():
             loss = tf.reduce_sum(tf.cast(variable, "float16") * factor)
             scaled = optimizer.get_scaled_loss(loss)
         gradients = tape.gradient(scaled, [variable])
-        optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients(gradients), [variable], strict=True))
+        optimizer.apply_gradients(
+            zip(optimizer.get_unscaled_gradients(gradients), [variable], strict=True)
+        )
 
     before = float(optimizer.loss_scale)
     step(tf.constant(60000.0, "float16"))
@@ -332,7 +347,9 @@ def test_tensorfloat_32_can_be_turned_off():
         for enabled in (True, False):
             tf.config.experimental.enable_tensor_float_32_execution(enabled)
             found = tf.matmul(tf.constant(x), tf.constant(x)), product(tf.constant(x))
-            far[enabled] = [float(np.linalg.norm(f.numpy() - exact) / np.linalg.norm(exact)) for f in found]
+            far[enabled] = [
+                float(np.linalg.norm(f.numpy() - exact) / np.linalg.norm(exact)) for f in found
+            ]
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(True)
     assert max(far[False]) < 2e-6, far

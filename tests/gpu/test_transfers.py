@@ -42,7 +42,13 @@ def _model(policy):
     tf.keras.mixed_precision.set_global_policy(policy)
     layers = tf.keras.layers
     model = tf.keras.Sequential(
-        [tf.keras.Input((16,)), layers.Dense(32, "relu"), layers.Dropout(0.1), layers.BatchNormalization(), layers.Dense(1)]
+        [
+            tf.keras.Input((16,)),
+            layers.Dense(32, "relu"),
+            layers.Dropout(0.1),
+            layers.BatchNormalization(),
+            layers.Dense(1),
+        ]
     )
     model.compile("adam", "mse", metrics=["mae"])
     return model
@@ -50,7 +56,10 @@ def _model(policy):
 
 def _data(source, count):
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(count, 16)).astype(np.float32), rng.normal(size=(count, 1)).astype(np.float32)
+    x, y = (
+        rng.normal(size=(count, 16)).astype(np.float32),
+        rng.normal(size=(count, 1)).astype(np.float32),
+    )
     if source == "arrays":
         return {"x": x, "y": y, "batch_size": 8}
     return {"x": tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50).batch(8).prefetch(2)}

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table of ops
 from meshflow.deployment.stablehlo import jaxpr_of
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.kernels.composite_primitives import composites
 
 __all__ = ["ELEMENTWISE", "Equation", "Program", "Value", "flattened", "without_unused"]
@@ -343,8 +343,9 @@ class _Flat:
         """The parameters, with constants folded into the programs of loops and branches."""
         name, params = eqn.primitive.name, dict(eqn.params)
         if name == "scan":
-            fixed = inputs[: params["num_consts"]]
-            params["body"] = _inner(params["jaxpr"], fixed, scope)
+            consts, carry = count_scan_operands(params)
+            params |= {"num_consts": consts, "num_carry": carry}
+            params["body"] = _inner(params["jaxpr"], inputs[:consts], scope)
         elif name == "while":
             first, second = params["cond_nconsts"], params["body_nconsts"]
             params["test"] = _inner(params["cond_jaxpr"], inputs[:first], scope)

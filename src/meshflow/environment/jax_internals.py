@@ -28,7 +28,12 @@ here first. What each is for, and what in public would take its place:
 * `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`, `write_portable_artifact`,
   `refine_polymorphic_shapes`: programs of StableHLO that TensorFlow's files hold without what `jax.export` writes beside them: read, given known
   sizes, written. Public: a function of `jax.export` that takes the program alone.
+* `mlir_sdy`: arrays that the partitioner divides alike. Public: `jax.experimental.shard_alike`, before JAX 0.11.
 * `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
+
+What differs between the versions of JAX is hidden here, too:
+
+* `count_scan_operands`: reads `num_consts` and `num_carry` of a `scan` equation, or `ft_in` from JAX 0.11 on.
 
 What may be missing, as there is a slower public way:
 
@@ -45,6 +50,7 @@ What may be missing, as there is a slower public way:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +67,7 @@ __all__ = [
     "collect_garbage",
     "common_lowerings",
     "copy_to_devices",
+    "count_scan_operands",
     "dce_jaxpr",
     "distributed",
     "eager_constant_folding",
@@ -74,6 +81,7 @@ __all__ = [
     "mlir_ir",
     "mlir_lowering",
     "mlir_passes",
+    "mlir_sdy",
     "needs_devices_when_lowered",
     "parse_flatten_op_sharding",
     "persistent_cache_min_compile_time_secs",
@@ -90,7 +98,7 @@ __all__ = [
 ]
 
 # As in pyproject.toml.
-SUPPORTED = ">=0.10,<0.11"
+SUPPORTED = ">=0.10,<0.13"
 
 try:
     import jaxlib
@@ -109,6 +117,7 @@ try:
     from jax._src.lib.mlir import passmanager as mlir_passes
     from jax._src.lib.mlir.dialects import func as mlir_func
     from jax._src.lib.mlir.dialects import hlo as mlir_hlo
+    from jax._src.lib.mlir.dialects import sdy as mlir_sdy
     from jax._src.sharding_impls import parse_flatten_op_sharding
     from jax.extend import backend as jex_backend
     from jax.extend import core as jex_core
@@ -146,3 +155,15 @@ def renew_gpu_options() -> None:
         renewed = make()
         options.clear()
         options.update(renewed)
+
+
+def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the constants and the carried operands of a `scan` equation, which precede its rows.
+
+    Args:
+      params: the equation's parameters.
+    """
+    if "ft_in" in params:  # from JAX 0.11 on
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(consts), len(carry)
+    return params["num_consts"], params["num_carry"]
