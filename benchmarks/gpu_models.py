@@ -16,10 +16,10 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 # A kept program would hide how long the first step takes.
 os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
 
-import models
-import numpy as np
+import models  # noqa: E402
+import numpy as np  # noqa: E402
 
-import meshflow as tf
+import meshflow as tf  # noqa: E402
 
 layers, keras = tf.keras.layers, tf.keras
 
@@ -44,7 +44,7 @@ def memory():
 
 
 def ceilings(settings):
-    """The rates of a large product and of a copy, by plain JAX: what the device reaches at best."""
+    """Measure a large product and a copy by plain JAX, as bounds of the device."""
     import jax
     import jax.numpy as jnp
 
@@ -143,7 +143,7 @@ def cnn(settings):
             policy = item if item.startswith("mixed") else "float32"
             keras.mixed_precision.set_global_policy(policy)
             keras.utils.set_random_seed(0)
-            model = models.cnn(keras)
+            model = models.cnn(keras, settings.get("narrow", 1))
             optimizer = keras.optimizers.Adam(settings["rate"])
             if item == "graph rewrite":
                 rewrite = tf.train.experimental.enable_mixed_precision_graph_rewrite

@@ -3,6 +3,7 @@
 The models, batch sizes, dtypes and optimizers are those of gpu_models.py, written as PyTorch's users write them.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -11,10 +12,10 @@ import traceback
 
 STARTED = float(os.environ.get("GPU_STARTED", time.time()))
 
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FUSED = {"fused": True} if DEVICE == "cuda" else {}
@@ -150,10 +151,10 @@ class DLRM(nn.Module):
         pairs = torch.tril_indices(tables + 1, tables + 1, -1)
         self.register_buffer("pairs", pairs[0] * (tables + 1) + pairs[1])
         sizes = [13, *s["bottom"], width]
-        bottom = [(nn.Linear(a, b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+        bottom = [(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
         self.bottom = nn.Sequential(*[part for pair in bottom for part in pair])
         sizes = [pairs.shape[1] + width, *s["top"]]
-        top = [(nn.Linear(a, b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+        top = [(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
         self.top = nn.Sequential(*[part for pair in top for part in pair], nn.Linear(sizes[-1], 1))
 
     def forward(self, numbers, categories):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from beside_cpu import FLOAT32, ON_GPU, TF32, assert_alike, on_both
+from device_and_cpu import FLOAT32, ON_GPU, TF32, assert_alike, on_both
 
 pytestmark = pytest.mark.gpu
 
@@ -48,7 +48,7 @@ def test_eager_ops_and_gradients():
     a = x.numpy().astype(np.float64)
     expected = (1 - np.tanh(a) ** 2) * (a @ a.T) + (np.tanh(a) + np.tanh(a).T) @ a
     np.testing.assert_allclose(gradient.numpy(), expected / 10, rtol=5e-3, atol=5e-3)
-    assert ON_GPU == ("GPU" in gradient.device)
+    assert ("GPU" in gradient.device) == ON_GPU
 
 
 def test_variables_in_functions():

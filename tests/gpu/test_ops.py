@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from beside_cpu import FLOAT32, TF32, assert_alike, on_both
+from device_and_cpu import FLOAT32, TF32, assert_alike, on_both
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from beside_cpu import BFLOAT16, FLOAT32, ON_GPU, TF32, assert_alike, on_both, values
+from device_and_cpu import BFLOAT16, FLOAT32, ON_GPU, TF32, assert_alike, on_both, values
 
 pytestmark = pytest.mark.gpu
 
@@ -260,7 +260,7 @@ def test_a_pipeline_feeds_the_device():
         .prefetch(2)
     )
     batch = next(iter(dataset))[0]
-    assert ON_GPU == ("GPU" in batch.device)
+    assert ("GPU" in batch.device) == ON_GPU
     history = _compiled().fit(dataset, epochs=4, verbose=0).history
     assert history["loss"][-1] < 0.5 * history["loss"][0]
 

@@ -1,4 +1,4 @@
-"""What crosses between host and device while `fit` runs: each batch once, and nothing back before an epoch ends."""
+"""Transfers between host and device while `fit` runs: each batch once, and none back before an epoch ends."""
 
 import jax
 import numpy as np

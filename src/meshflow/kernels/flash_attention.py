@@ -1,7 +1,7 @@
-"""Attention by cuDNN on NVIDIA GPUs, which never writes the scores to memory.
+"""Compute attention by cuDNN on NVIDIA GPUs, without writing the scores to memory.
 
 The choice is made twice: while a function is traced, for the shapes and the default device, and while it is lowered, for
-the platform. A program that was traced beside a GPU and is exported for CPUs therefore has XLA's code there.
+the platform. A program traced on a machine with a GPU and exported for CPUs therefore has XLA's code there.
 `MESHFLOW_ATTENTION=xla` leaves attention to XLA everywhere; cuDNN has no gradients of higher order.
 """
 
@@ -26,7 +26,7 @@ _SHORTEST = 64
 
 
 def is_usable(query: Any, key: Any, value: Any, has_mask: bool) -> bool:
-    """Whether cuDNN computes attention of these arrays on the default device.
+    """Return whether cuDNN computes attention of these arrays on the default device.
 
     Args:
       query: array or shape [batch, t, heads, size], with a dtype.
@@ -46,7 +46,7 @@ def is_usable(query: Any, key: Any, value: Any, has_mask: bool) -> bool:
 
 
 def is_wanted() -> bool:
-    """Whether the environment lets cuDNN compute attention: MESHFLOW_ATTENTION is "auto" (the default), not "xla".
+    """Return whether the environment lets cuDNN compute attention: MESHFLOW_ATTENTION is "auto" (the default), not "xla".
 
     Raises:
       ValueError: for any other value of the variable.
@@ -58,12 +58,12 @@ def is_wanted() -> bool:
 
 
 def _has_cudnn() -> bool:
-    """Whether programs run on an NVIDIA GPU from compute capability 8.0 on."""
+    """Return whether programs run on an NVIDIA GPU from compute capability 8.0 on."""
     return _capability() >= 8.0
 
 
 def _capability() -> float:
-    """The compute capability of the default device; 0 for all that are no NVIDIA GPUs."""
+    """Return the compute capability of the default device, 0 unless it is an NVIDIA GPU."""
     if jax.default_backend() != "gpu":
         return 0.0
     device = jax.local_devices()[0]
@@ -77,7 +77,7 @@ def _capability() -> float:
 
 @functools.lru_cache(256)
 def _fits(given: tuple[Any, ...], has_mask: bool) -> bool:
-    """Whether cuDNN takes arrays of these shapes and dtypes."""
+    """Return whether cuDNN takes arrays of these shapes and dtypes."""
     (query, dtype), (key, key_dtype), (value, value_dtype) = given
     if {dtype, key_dtype, value_dtype} - {np.dtype("float16"), np.dtype(jax.numpy.bfloat16)}:
         return False
@@ -93,7 +93,7 @@ def _fits(given: tuple[Any, ...], has_mask: bool) -> bool:
 
 
 def _is_accepted(query: tuple[int, ...], key: tuple[int, ...], dtype: Any) -> bool:
-    """Whether JAX finds cuDNN, in a version that has a gradient for these shapes."""
+    """Return whether JAX finds a version of cuDNN that has a gradient for these shapes."""
 
     def loss(q: Any, k: Any, v: Any) -> Any:
         return _by_cudnn(q, k, v, None, None, 1.0, True).astype(np.float32).sum()
@@ -122,7 +122,7 @@ def attention(
     scale: float = 1.0,
     is_causal: bool = False,
 ) -> Any:
-    """Attention by cuDNN where a program is lowered for CUDA, for arrays that `is_usable` accepts.
+    """Compute attention by cuDNN where a program is lowered for CUDA, for arrays that `is_usable` accepts.
 
     Args:
       plain: the same for other platforms, called with query, key, value, bias and mask.
@@ -139,7 +139,7 @@ def attention(
     """
     kept = [a for a in (bias, mask) if a is not None]
 
-    def all_five(arrays: Any) -> tuple[Any, ...]:
+    def all_five(arrays: Any) -> Any:
         q, k, v, *rest = arrays
         some = iter(rest)
         return (q, k, v, *[None if a is None else next(some) for a in (bias, mask)])
@@ -156,7 +156,7 @@ def attention(
 def plain_attention(
     q: Any, k: Any, v: Any, bias: Any, mask: Any, scale: float, is_causal: bool
 ) -> Any:
-    """The same attention by JAX's own code; arguments as in `attention`, the masked logits of which are the lowest."""
+    """Compute the same attention by XLA; the arguments are those of `attention`."""
     return jax.nn.dot_product_attention(
         q, k, v, bias, mask, scale=scale, is_causal=is_causal, implementation="xla"
     )

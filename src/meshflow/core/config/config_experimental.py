@@ -18,6 +18,8 @@ from meshflow.core.config.config import (
 from meshflow.core.config.config_clusters import ClusterDeviceFilters
 from meshflow.core.runtime import determinism, gpu_memory
 from meshflow.core.runtime.devices import find_device
+from meshflow.core.tracing import pass_pipeline
+from meshflow.passes.full_precision import compute_in_full_float32
 
 __all__ = [
     "ClusterDeviceFilters",
@@ -49,12 +51,15 @@ _state: dict[str, Any] = {"synchronous": True, "tf32": True, "growth": {}}
 
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
-    """Lets matrix products on GPUs round float32 inputs to TensorFloat-32.
+    """Let products and convolutions on GPUs round float32 inputs to TensorFloat-32, as they do unless told otherwise.
+
+    Functions that were traced before are compiled again when this is turned off.
 
     Args:
       enabled: whether they may.
     """
     _state["tf32"] = bool(enabled)
+    pass_pipeline.install("full_float32", None if enabled else compute_in_full_float32)
     jax.config.update("jax_default_matmul_precision", None if enabled else "highest")
 
 

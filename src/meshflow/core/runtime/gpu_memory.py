@@ -1,4 +1,4 @@
-"""How XLA takes the memory of GPUs: variables that it reads when their client starts, set by `tf.config`."""
+"""Set the environment variables by which XLA's GPU client decides how to take memory when it starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INITIALIZED = "Physical devices cannot be modified after being initialized"
 
 
 def grow(enable: bool) -> None:
-    """Has memory be taken as it is needed, or most of it at once.
+    """Take memory as it is needed, or most of it at once.
 
     Args:
       enable: whether it is taken as it is needed.
@@ -33,7 +33,7 @@ def grow(enable: bool) -> None:
 
 
 def limit(megabytes: int) -> None:
-    """Limits the memory that is taken of each GPU.
+    """Limit the memory that is taken of each GPU.
 
     Args:
       megabytes: the limit.
@@ -46,7 +46,7 @@ def limit(megabytes: int) -> None:
 
 
 def _total_bytes() -> float:
-    """The memory of the first GPU, which its client knows."""
+    """Return the memory of the first GPU, which its client reports."""
     listed = Placement.listed or not backend_started()
     stats = jax.local_devices()[0].memory_stats() or {}
     Placement.listed = listed
@@ -58,7 +58,7 @@ def _total_bytes() -> float:
 
 
 def _renew(wanted: dict[str, str | None]) -> None:
-    """Sets variables; GPUs that were only listed are started again with them."""
+    """Set variables, and start GPUs that were only listed again with them."""
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         return
     if not start_anew():

@@ -1,4 +1,4 @@
-"""Functions of pipelines run on the host's processor, also in processes whose models run on other devices.
+"""Run functions of pipelines on the CPU, also in processes in which models run on other devices.
 
 Elements are host arrays: a program on a GPU would move every one of them there and back.
 """
@@ -15,7 +15,7 @@ __all__ = ["compiled_for_cpu", "on_cpu"]
 
 
 def on_cpu() -> contextlib.AbstractContextManager[Any]:
-    """Where programs and ops run on the first CPU device; without one (JAX_PLATFORMS=cuda), on the default device."""
+    """Return a context in which the first CPU device is the default; without one (JAX_PLATFORMS=cuda), nothing changes."""
     if jax.default_backend() == "cpu":
         return contextlib.nullcontext()
     try:
@@ -26,7 +26,7 @@ def on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def compiled_for_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit` of a function that is called with host arrays and the values of variables, `on_cpu`.
+    """Compile a function that is called with host arrays and values of variables, to run `on_cpu`.
 
     Args:
       function: the function.

@@ -1,4 +1,4 @@
-"""The same computation on the default device and on the CPU, as tests in tests/gpu compare them."""
+"""Run the same computation on the default device and on the CPU, for the comparisons of tests/gpu."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ EXACT, FLOAT32, TF32, BFLOAT16, FLOAT16 = 0.0, 2e-5, 3e-3, 2e-2, 5e-3
 
 
 def values(results):
-    """A structure of tensors as a list of NumPy arrays, bfloat16 and float16 as float32."""
+    """Return a structure of tensors as a list of NumPy arrays, bfloat16 and float16 as float32."""
     found = []
     for leaf in tf.nest.flatten(results):
         array = np.asarray(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
@@ -21,7 +21,7 @@ def values(results):
 
 
 def on_both(function, *arrays):
-    """What a function of tensors gives on the default device and on the CPU, as two lists of arrays."""
+    """Return the results of a function of tensors on the default device and on the CPU, as two lists of arrays."""
     tensors = tf.nest.map_structure(tf.constant, list(arrays))
     here = values(tf.function(function, autograph=False)(*tensors))
     with tf.device("CPU:0"):
@@ -30,7 +30,7 @@ def on_both(function, *arrays):
 
 
 def distance(found, reference):
-    """The norm of the difference relative to that of the reference; infinite for other shapes, dtypes and NaNs."""
+    """Return the norm of the difference relative to the reference; infinite for other shapes, dtypes and NaNs."""
     if found.shape != reference.shape or found.dtype != reference.dtype:
         return np.inf
     if found.dtype.kind in "iub":
@@ -47,7 +47,7 @@ def distance(found, reference):
 
 
 def assert_alike(names, here, there, tolerance):
-    """Every result lies within the tolerance of its reference; the message names all that do not."""
+    """Check that every result is within the tolerance of its reference, and name all that are not."""
     assert len(here) == len(there) == len(names)
     found = {n: distance(a, b) for n, a, b in zip(names, here, there, strict=True)}
     wrong = {name: far for name, far in found.items() if not far <= tolerance}
