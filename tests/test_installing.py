@@ -180,8 +180,8 @@ def test_the_kernels_of_a_wheel_are_compiled_for_the_oldest_jax():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     (headers,) = (line for line in hook["dependencies"] if line.startswith("jaxlib"))
-    (runtime,) = (line for line in project["project"]["dependencies"] if line.startswith("jax"))
-    oldest, _, _ = runtime.removeprefix("jax").partition(",")
+    (runtime,) = (line for line in project["project"]["dependencies"] if line.startswith("jaxlib"))
+    oldest, _, _ = runtime.removeprefix("jaxlib").partition(",")
     assert headers.removeprefix("jaxlib").startswith(f"{oldest},<")
     major, minor = map(int, oldest.removeprefix(">=").split("."))
     assert f",<{major}.{minor + 1};" in headers

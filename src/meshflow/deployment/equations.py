@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table of ops
+from meshflow.deployment.newer_primitives import find_expansion
 from meshflow.deployment.stablehlo import jaxpr_of
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.kernels.composite_primitives import composites
@@ -265,6 +266,10 @@ class _Flat:
             return self.run(body, (), inputs, scope)
         if name == "call_exported":
             body = jaxpr_of(eqn.params["exported"], [v.aval for v in eqn.invars])
+            return self.run(body.jaxpr, body.consts, inputs, scope)
+        expansion = find_expansion(eqn)
+        if expansion is not None:
+            body = jax.make_jaxpr(expansion)(*(v.aval for v in eqn.invars))
             return self.run(body.jaxpr, body.consts, inputs, scope)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, inputs, scope)]

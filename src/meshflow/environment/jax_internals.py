@@ -30,10 +30,11 @@ here first. What each is for, and what in public would take its place:
   sizes, written. Public: a function of `jax.export` that takes the program alone.
 * `mlir_sdy`: arrays that the partitioner divides alike. Public: `jax.experimental.shard_alike`, before JAX 0.11.
 * `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
+* `JAXLIB_VERSION`, `read_ffi_version`: the version of jaxlib, and that of XLA's foreign function interface, of which an
+  older one refuses kernels that were compiled with newer headers. Public: the version of jaxlib.
 
-What differs between the versions of JAX is hidden here, too:
-
-* `count_scan_operands`: reads `num_consts` and `num_carry` of a `scan` equation, or `ft_in` from JAX 0.11 on.
+`SUPPORTED` is the range of versions of JAX and jaxlib, `DIFFERENCES` the table of differences between them. Two of them are handled here:
+`count_scan_operands` reads the parameters of `scan`, `expand_high_level` expands `call_hi_primitive`.
 
 What may be missing, as there is a slower public way:
 
@@ -50,13 +51,17 @@ What may be missing, as there is a slower public way:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 __all__ = [
+    "DIFFERENCES",
+    "JAXLIB_VERSION",
     "LIBRARIES",
     "SUPPORTED",
     "ad",
@@ -71,6 +76,7 @@ __all__ = [
     "dce_jaxpr",
     "distributed",
     "eager_constant_folding",
+    "expand_high_level",
     "export_lowering",
     "jex_backend",
     "jex_core",
@@ -86,6 +92,7 @@ __all__ = [
     "parse_flatten_op_sharding",
     "persistent_cache_min_compile_time_secs",
     "platform_lowerings",
+    "read_ffi_version",
     "read_from_device",
     "read_portable_artifact",
     "refine_polymorphic_shapes",
@@ -99,6 +106,36 @@ __all__ = [
 
 # As in pyproject.toml.
 SUPPORTED = ">=0.10,<0.13"
+
+
+class Difference(NamedTuple):
+    """A difference between versions of JAX that Meshflow handles.
+
+    Attributes:
+      version: the first version of JAX with the new behaviour.
+      change: what is new.
+      handled_by: the function or the file of the repository that handles both.
+    """
+
+    version: str
+    change: str
+    handled_by: str
+
+
+# docs/jax.md shows this table, and scripts/check_jax.py finds further differences.
+DIFFERENCES = (
+    Difference("0.11", "Python 3.12 is required.", "`requirements-newest.lock`"),
+    Difference("0.11", "`scan` has `ft_in` and `ft_out`, not `num_consts` and `num_carry`.", "`count_scan_operands`"),
+    Difference("0.11", "`jax.experimental.shard_alike` no longer exists.", "`placement/sharding_groups.py`"),
+    Difference("0.11", "`log2` and `one_minus_square` are primitives.", "`deployment/newer_primitives.py`"),
+    Difference("0.11", "`top_k` has `is_stable`, which is true by default.", "`lite/shaping.py`"),
+    Difference("0.11", "Iteration over an array is one `unstack`.", "`deployment/newer_primitives.py`"),
+    Difference("0.11", "XLA has no flag `--xla_cpu_use_fusion_emitters`.", "`tests/tiers.py`"),
+    Difference("0.11", "XLA's foreign function interface has version 0.4.", "`kernels/library.py`"),
+    Difference("0.12", "`call_hi_primitive` calls functions such as `jax.numpy.searchsorted`.", "`expand_high_level`"),
+    Difference("0.12", "`polynomial` is a primitive.", "`deployment/newer_primitives.py`"),
+    Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
+)  # fmt: skip
 
 try:
     import jaxlib
@@ -138,6 +175,7 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 LIBRARIES = Path(jaxlib.__file__).parent
+JAXLIB_VERSION: str = jaxlib.__version__
 
 batched_device_put: Any = getattr(_xla_client, "batched_device_put", None)
 copy_to_devices: Any = getattr(_xla_client, "batched_copy_array_to_devices_with_sharding", None)
@@ -167,3 +205,23 @@ def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
         consts, carry, _ = params["ft_in"].unpack()
         return len(consts), len(carry)
     return params["num_consts"], params["num_carry"]
+
+
+def expand_high_level(equation: Any) -> Callable[..., Any] | None:
+    """Return the function of arrays that a high-level equation is lowered to; None for other equations.
+
+    Args:
+      equation: an equation of a jaxpr.
+    """
+    if equation.primitive.name != "call_hi_primitive":  # from JAX 0.12 on
+        return None
+    return functools.partial(equation.primitive.to_lojax, **equation.params)
+
+
+def read_ffi_version() -> tuple[int, int] | None:
+    """Return the version of XLA's foreign function interface in jaxlib's headers; None where jaxlib has no headers."""
+    header = LIBRARIES / "include" / "xla" / "ffi" / "api" / "c_api.h"
+    if not header.exists():
+        return None
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

@@ -79,6 +79,8 @@ class _Step:
             return self._product()
         if name in _SHAPE_ONLY:
             return self._reshaped(name)
+        if name == "unstack":
+            return self._unstacked()
         if name.startswith(("reduce_", "arg")) and "axes" in self.eqn.params:
             return self._reduced()
         inner = list(inner_jaxprs(self.eqn))
@@ -143,6 +145,12 @@ class _Step:
                 if length % size == 0 or size % length == 0:
                     self._put(at)
                 return
+
+    def _unstacked(self) -> None:
+        axis, removed = self.axis(self.eqn.invars[0]), self.eqn.params["axis"]
+        if axis is not None and axis != removed:
+            for out in self.eqn.outvars:
+                self._put(axis - (axis > removed), out)
 
     def _reduced(self) -> None:
         operand = self.eqn.invars[0]
