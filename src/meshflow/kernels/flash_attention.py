@@ -145,7 +145,8 @@ def attention(
         return (q, k, v, *[None if a is None else next(some) for a in (bias, mask)])
 
     def by_cudnn(*arrays: Any) -> Any:
-        return _by_cudnn(*all_five(arrays), scale, is_causal)
+        q, k, v, own_bias, own_mask = all_five(arrays)
+        return _by_cudnn(q, k, v, own_bias, own_mask, scale, is_causal)
 
     def by_xla(*arrays: Any) -> Any:
         return plain(*all_five(arrays))

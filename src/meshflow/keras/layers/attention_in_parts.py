@@ -76,7 +76,8 @@ def attention_in_parts(
     refused = _refusal(layer, masks, training, return_scores)
     if sequences is None:
         drops = bool(layer._dropout_layer.rate) and training is not None and training is not False
-        usable = flash_attention.is_usable(*(_described(a) for a in (q, k, v)), bool(masks))
+        described = _described(q), _described(k), _described(v)
+        usable = flash_attention.is_usable(*described, bool(masks))
         if usable and not refused and not drops:
             return apply(_by_cudnn, (q, k, v, _combined(masks, q, k)), (causal,))
         sizes = q.shape[1], k.shape[1]

@@ -42,9 +42,8 @@ def _attention(
     if flash is not False and cap is None and by_cudnn.is_usable(query, key, value, some):
         scale = float(scale)
         plain = functools.partial(_plain, scale=scale, is_causal=is_causal, cap=None)
-        return by_cudnn.attention(
-            plain, query, key, value, *map(_four_axes, (bias, mask)), scale, is_causal
-        )
+        own_bias, own_mask = _four_axes(bias), _four_axes(mask)
+        return by_cudnn.attention(plain, query, key, value, own_bias, own_mask, scale, is_causal)
     return _plain(query, key, value, bias, mask, scale, is_causal, cap)
 
 
