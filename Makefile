@@ -1,22 +1,32 @@
 # `make demo` and `make test` are all a newcomer needs; both make .venv first.
 SHELL := /bin/bash
+# JAX=newest is for the newest JAX, in an environment of its own; the default is the oldest that Meshflow works with.
+JAX ?= oldest
+ifeq ($(JAX),newest)
+VENV := .venv-newest
+LOCK := requirements-newest.lock
+OLDEST_PYTHON := 3.12
+else
 VENV := .venv
+LOCK := requirements.lock
+OLDEST_PYTHON := 3.11
+endif
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
-CODE := conftest.py hatch_build.py src tests examples benchmarks docs
+CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts
 
 AREA ?=
 FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))
 WHERE = $(if $(AREA),$(or $(FOUND),$(error no tests or modules called "$(AREA)")),tests src/meshflow)
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal --doctest-modules --ignore=tests/reference
 
-.PHONY: demo quick test test-all check format docs hooks lock wheel bench clean venv
+.PHONY: demo quick test test-newest test-internals test-all check format docs hooks lock wheel bench clean venv
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock scripts/venv.sh
-	@bash scripts/venv.sh $(VENV)
+$(STAMP): pyproject.toml $(LOCK) scripts/venv.sh scripts/python.sh
+	@bash scripts/venv.sh $(VENV) $(LOCK) $(OLDEST_PYTHON)
 	@touch $@
 
 demo: $(STAMP)
@@ -26,9 +36,19 @@ demo: $(STAMP)
 quick: $(STAMP)
 	@near=$$($(PYTHON) tests/nearest.py $(AREA)) && $(PYTEST) $$near
 
-# Everything that must hold; make test AREA="data io" for the tests and examples of some areas.
+# Everything that must hold; make test AREA="data io" for the tests and examples of some areas, JAX=newest for the
+# newest JAX.
 test: $(STAMP)
 	@$(PYTEST) $(WHERE)
+
+# The tests of the packages that depend on JAX's internals, with the newest JAX, in at most five minutes: without the long
+# ones, and of the kernels those that go through JAX.
+INTERNALS := core passes saved_model distribute
+test-newest:
+	@$(MAKE) --no-print-directory test-internals JAX=newest
+
+test-internals: $(STAMP)
+	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) tests/environment tests/kernels
 
 # Tests marked `soak`, and the long rounds of the others, too.
 test-all: $(STAMP)
@@ -61,4 +81,4 @@ bench: $(STAMP)
 	@$(PYTHON) benchmarks/mlp_step.py
 
 clean:
-	@rm -rf $(VENV) docs/_build out .pytest_cache .test_cache .mypy_cache .ruff_cache
+	@rm -rf .venv .venv-newest docs/_build out .pytest_cache .test_cache .mypy_cache .ruff_cache

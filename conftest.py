@@ -1,11 +1,16 @@
-"""The world tests and examples in docstrings run in: four virtual CPU devices, fixed seeds."""
+"""The world tests and examples in docstrings run in: four virtual CPU devices, fixed seeds.
+
+`MESHFLOW_TEST_PLATFORM=cuda` runs tests on a GPU instead, those marked `gpu` (`pytest -m gpu`) for which it is meant.
+"""
 
 import os
 import pathlib
 import tarfile
 
 DEVICES = 4
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+PLATFORM = os.environ.get("MESHFLOW_TEST_PLATFORM", "cpu")
+# Pipelines and reference values are computed on the CPU, also beside a GPU.
+os.environ.setdefault("JAX_PLATFORMS", "cpu" if PLATFORM == "cpu" else f"{PLATFORM},cpu")
 # XLA sizes its thread pool by NPROC; fewer than four threads a device can deadlock collectives.
 os.environ.setdefault("NPROC", str(4 * DEVICES))
 os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
@@ -14,11 +19,13 @@ import tiers
 
 tiers.keep_bytecode()
 tiers.share_compiled_programs()
-tiers.write_plain_code()
+if PLATFORM == "cpu":
+    tiers.write_plain_code()
 
 import jax
 
-jax.config.update("jax_num_cpu_devices", DEVICES)
+if PLATFORM == "cpu":
+    jax.config.update("jax_num_cpu_devices", DEVICES)
 
 import numpy as np
 import pytest

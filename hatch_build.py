@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,40 @@ def build(target: Path = TARGET) -> str:
     return f"CPU kernels compiled: {target.name}"
 
 
+def read_ffi_version(path: Path) -> tuple[int, int]:
+    """Read the version of XLA's foreign function interface from jaxlib's header or from compiled kernels.
+
+    Args:
+      path: the file.
+
+    Raises:
+      CannotBuildError: the file does not have it.
+    """
+    content = path.read_bytes()
+    found = re.search(rb"meshflow for XLA FFI (\d+)\.(\d+)", content)
+    if found is not None:
+        return int(found[1]), int(found[2])
+    numbers = dict(re.findall(rb"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", content))
+    if len(numbers) < 2:
+        raise CannotBuildError(f"{path} has no version of XLA's foreign function interface")
+    return int(numbers[b"MAJOR"]), int(numbers[b"MINOR"])
+
+
+def is_up_to_date() -> bool:
+    """Check whether the kernels of an editable install fit the sources, and the installed jaxlib runs them."""
+    sources = [*SOURCES, *FOLDER.glob("*.h"), Path(__file__)]
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if not TARGET.exists() or jaxlib is None or jaxlib.origin is None:
+        return False
+    if TARGET.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        return False
+    header = Path(jaxlib.origin).parent / "include/xla/ffi/api/c_api.h"
+    try:
+        return read_ffi_version(TARGET) <= read_ffi_version(header)
+    except (CannotBuildError, OSError):
+        return False
+
+
 def shipped(folder: Path) -> dict[str, str]:
     """What a wheel holds for its kernels: they, oneDNN and its licences, by places in the wheel.
 
@@ -140,13 +175,15 @@ class KernelsHook(BuildHookInterface):
         if self.target_name != "wheel":
             return
         editable = version == "editable"
-        if editable:
+        # Another environment may use the same file, with an older jaxlib.
+        wanted = not (editable and is_up_to_date())
+        if editable and wanted:
             # One that does not fit the source any more would still be found there.
             TARGET.unlink(missing_ok=True)
         try:
-            if editable:
+            if editable and wanted:
                 build()
-            else:
+            elif not editable:
                 self.folder = tempfile.TemporaryDirectory()
                 build_data["force_include"].update(shipped(Path(self.folder.name)))
         except CannotBuildError as error:

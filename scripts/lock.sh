@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
-# Pins what the extras of pyproject.toml resolve to today, for the oldest Python; uses uv when it is there (pip takes many minutes).
+# Pins the versions that the extras of pyproject.toml resolve to today: requirements.lock for the oldest Python and JAX,
+# requirements-newest.lock for the newest JAX. uv is used if it is there; pip takes many minutes.
 set -euo pipefail
-pinned() { # what hatch builds with, and oneDNN's headers, beside the extras
-    printf '%s\n' hatchling editables onednn-devel-cpu-gomp==2023.2.0
-}
-resolved() {
+resolve() { # PYTHON_VERSION JAX
+    # Besides the extras: the build dependencies, and oneDNN's headers.
+    local requirements=(hatchling editables onednn-devel-cpu-gomp==2023.2.0 "jax$2")
     local uv
     uv=$(command -v uv || command -v .venv/bin/uv || true)
     if [ -n "$uv" ]; then
-        pinned | "$uv" pip compile --quiet --no-header --no-annotate --python-version 3.11 --extra dev pyproject.toml -
+        printf '%s\n' "${requirements[@]}" |
+            "$uv" pip compile --quiet --no-header --no-annotate --python-version "$1" --extra dev pyproject.toml -
         return
     fi
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT # of the subshell
-    python3 -m venv "$folder/venv"
-    "$folder/venv/bin/python" -m pip install --quiet ".[dev]" $(pinned)
+    "$(bash scripts/python.sh "$1")" -m venv "$folder/venv"
+    "$folder/venv/bin/python" -m pip install --quiet ".[dev]" "${requirements[@]}"
     "$folder/venv/bin/python" -m pip freeze --exclude meshflow
 }
-lines=$(resolved)
-{
-    echo "# What was tested; made by scripts/lock.sh."
-    echo "$lines" | sed -E "s/^(onednn.*)/\\1; sys_platform == 'linux' and platform_machine == 'x86_64'/"
-} > requirements.lock
+write() { # FILE PYTHON_VERSION JAX
+    lines=$(resolve "$2" "$3")
+    {
+        echo "# The versions that are tested with Python $2 or newer; made by scripts/lock.sh."
+        echo "$lines" | sed -E "s/^(onednn.*)/\\1; sys_platform == 'linux' and platform_machine == 'x86_64'/"
+    } > "$1"
+}
+write requirements.lock 3.11 "==0.10.*"
+write requirements-newest.lock 3.12 ">=0.10"

@@ -1,28 +1,21 @@
 #!/usr/bin/env bash
-# Makes the virtual environment from the lock file; uses uv when it is there.
+# Makes a virtual environment from a lock file; uses uv if it is there.
+# Usage: venv.sh FOLDER LOCK PYTHON_VERSION
 set -euo pipefail
 venv=$1
-python=""
-for candidate in python3 python3.13 python3.12 python3.11 python; do
-    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        python=$candidate
-        break
-    fi
-done
-if [ -z "$python" ]; then
-    echo "Meshflow needs Python 3.11 or newer, and none is on the PATH." >&2
-    exit 1
-fi
+lock=$2
+python=$(bash scripts/python.sh "$3")
 echo "Setting up $venv (once, a few minutes)"
 rm -rf "$venv"
 # The lock names everything, so nothing else is resolved: oneDNN's headers ask for a second build
 # of oneDNN, which nobody needs.
-if command -v uv >/dev/null; then
-    uv venv --quiet --python "$python" "$venv"
-    VIRTUAL_ENV=$venv uv pip install --quiet --no-deps -r requirements.lock
-    VIRTUAL_ENV=$venv uv pip install --quiet --no-deps --no-build-isolation -e .
+uv=$(command -v uv || command -v .venv/bin/uv || true)
+if [ -n "$uv" ]; then
+    "$uv" venv --quiet --python "$python" "$venv"
+    VIRTUAL_ENV=$venv "$uv" pip install --quiet --no-deps -r "$lock"
+    VIRTUAL_ENV=$venv "$uv" pip install --quiet --no-deps --no-build-isolation -e .
 else
     "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$lock"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 fi

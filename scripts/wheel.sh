@@ -22,3 +22,14 @@ programs=$(cd "$(dirname "$python")" && pwd)
 PATH=$programs:$PATH "$python" -m auditwheel repair --wheel-dir "$raw/checked" "$raw"/built/*.whl
 mkdir -p "$folder"
 mv "$raw"/meshflow-*.tar.gz "$raw"/checked/*.whl "$folder"
+# The ranges of versions that the wheel works with.
+"$python" - "$folder"/*.whl <<'PROGRAM'
+import email, re, sys, zipfile
+for path in sys.argv[1:]:
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(wheel.read(name))
+    found = dict(re.findall(r"^(jaxlib|jax)(\S+)$", "\n".join(metadata.get_all("Requires-Dist")), re.M))
+    glibc = re.search(r"manylinux_(\d+)_(\d+)", path)
+    print(f"{path}: Python {metadata['Requires-Python']}, jax{found['jax']}, jaxlib{found['jaxlib']}, glibc >={glibc[1]}.{glibc[2]}")
+PROGRAM

@@ -9,6 +9,8 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import count_scan_operands
+
 # Samples, and how many times a unit of the low precision they move numbers by.
 SAMPLES, FACTOR = 16, 4.0
 CALLS = {
@@ -173,11 +175,12 @@ class _Moved:
         self._seed, self.decisions = state
 
     def _scan(self, params, args):
-        consts, carry = params["num_consts"], params["num_consts"] + params["num_carry"]
+        consts, carried = count_scan_operands(params)
+        carry = consts + carried
 
         def step(state, xs):
             state, ys = self._inside(state[0], params["jaxpr"], [*args[:consts], *state[1], *xs])
-            return (state, ys[: params["num_carry"]]), ys[params["num_carry"] :]
+            return (state, ys[:carried]), ys[carried:]
 
         (state, last), ys = jax.lax.scan(
             *(step, ((self._seed, self.decisions), args[consts:carry]), args[carry:]),

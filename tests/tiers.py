@@ -11,6 +11,7 @@ import collections
 import ctypes
 import gc
 import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -54,19 +55,22 @@ def keep_bytecode():
     sys.dont_write_bytecode = False
 
 
+# The version of JAX, which may not be imported before the flags are set.
+JAX = tuple(int(part) for part in importlib.metadata.version("jax").split(".")[:2])
 # The same programs after the same rewrites of XLA, but as code that LLVM does not improve; and as users get them.
 PLAIN = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 USUAL = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
-    "xla_cpu_use_fusion_emitters": True,
     "xla_cpu_parallel_codegen_split_count": 32,
 }
+if JAX < (0, 11):
+    # Later versions have only those emitters, and XLA aborts on flags that it does not know.
+    PLAIN["xla_cpu_use_fusion_emitters"], USUAL["xla_cpu_use_fusion_emitters"] = False, True
 PLAIN_FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in PLAIN.items())
 
 

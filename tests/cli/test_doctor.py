@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import forked
 from meshflow._version import __version__
 from meshflow.cli import doctor
 from meshflow.cli.commands import app
+from meshflow.environment.jax_internals import SUPPORTED
 
 
 def in_another_process(**environment):
@@ -45,6 +47,20 @@ def test_findings_are_data():
     found = doctor.serving()
     assert set(found) >= {"convolution", "matrix product"}
     assert all(set(row) == {"float32", "bfloat16", "float16"} for row in found.values())
+
+
+@pytest.mark.parametrize("tag", ["cp311-linux_x86_64", "py3-none-manylinux_2_28_x86_64"])
+def test_supported_versions_are_those_of_the_installation(tag, tmp_path, monkeypatch):
+    info = tmp_path / "meshflow-1.dist-info"
+    info.mkdir()
+    lines = "Metadata-Version: 2.1\nName: meshflow\nVersion: 1\nRequires-Python: >=3.11\n"
+    (info / "METADATA").write_text(lines)
+    (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = doctor.describe_supported_versions()
+    assert text.startswith(f"Python >=3.11, JAX and jaxlib {SUPPORTED}")
+    assert text.endswith(", glibc >=2.28") == ("manylinux" in tag)
+    assert ("supported", text) in doctor.report()["Versions"]
 
 
 def test_version_and_help():

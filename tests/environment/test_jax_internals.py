@@ -67,13 +67,29 @@ def test_every_name_is_used_and_told_of():
                 used.update(alias.name for alias in node.names)
             if isinstance(node, ast.Attribute) and dotted(node.value) == "jax_internals":
                 used.add(node.attr)
-    assert used == set(jax_internals.__all__) - {"SUPPORTED"}
+    assert used == set(jax_internals.__all__) - {"DIFFERENCES"}
     assert not [n for n in used if f"`{n}`" not in jax_internals.__doc__]
 
 
 def test_the_supported_versions_are_the_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert f"jax{jax_internals.SUPPORTED}" in project["dependencies"]
+    assert {f"{p}{jax_internals.SUPPORTED}" for p in ("jax", "jaxlib")} <= {
+        *project["dependencies"]
+    }
+
+
+def test_the_documentation_shows_the_differences():
+    lines = [f"| {d.version} | {d.change} | {d.handled_by} |" for d in jax_internals.DIFFERENCES]
+    text = (ROOT / "docs" / "jax.md").read_text()
+    assert "\n".join(lines) in text
+    assert f"JAX {jax_internals.SUPPORTED}" in text
+
+
+def test_files_that_handle_differences_exist():
+    for difference in jax_internals.DIFFERENCES:
+        name = difference.handled_by.strip("`")
+        places = (ROOT, SOURCE)
+        assert name in jax_internals.__all__ or any((p / name).exists() for p in places), name
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 
 import forked
 from meshflow import kernels
+from meshflow.environment import jax_internals
 from meshflow.kernels import installation, library
 
+BUILT = Path(library.__file__).parent / library.NAME
 PROGRAM = """
 import warnings
 import jax, jax.numpy as jnp
@@ -43,16 +45,30 @@ def test_the_environment_turns_them_off():
 
 def test_a_damaged_library_is_reported(tmp_path):
     damaged = tmp_path / "damaged.so"
-    built = Path(library.__file__).parent / library.NAME
     cases = [b"\x7fELF no more"]
-    if built.exists():
+    if BUILT.exists():
         # As after a download that was interrupted.
-        cases.append(built.read_bytes()[: built.stat().st_size // 2])
+        cases.append(BUILT.read_bytes()[: BUILT.stat().st_size // 2])
     for content in cases:
         damaged.write_bytes(content)
         loaded, state, warned = run(f"library.NAME = {str(damaged)!r}")
         assert loaded == "False"
         assert "damaged.so is damaged" in state and "damaged.so is damaged" in warned
+
+
+@pytest.mark.skipif(not BUILT.exists(), reason="no CPU kernels were built")
+def test_kernels_for_a_newer_jaxlib_are_not_loaded():
+    """XLA would refuse them at its start, which ends the program."""
+    before = "from meshflow.environment import jax_internals; jax_internals.read_ffi_version = lambda: (0, 1)"
+    loaded, state, warned = run(before)
+    assert loaded == "False" and eval(warned) == [
+        f"CPU kernels are left to XLA, which is slower: {state}"
+    ]
+    assert "headers of a newer jaxlib than" in state and "pip install" in state
+
+
+def test_the_interface_of_the_installed_jaxlib_runs_kernels_of_wheels():
+    assert jax_internals.read_ffi_version() >= (0, 3)
 
 
 def test_a_damaged_onednn_is_reported(tmp_path):

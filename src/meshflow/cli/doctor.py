@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 from pathlib import Path
 
 import jax
 
 from meshflow import kernels
 from meshflow.environment import processor
+from meshflow.environment.jax_internals import SUPPORTED
 from meshflow.kernels import descriptors, installation
 from meshflow.kernels.library import OWN, Library, emulates_tiles, limit, wanted
 
@@ -86,11 +88,26 @@ def used(library: Library) -> str:
     return f"{text}, matrix tiles emulated (MESHFLOW_AMX)" if emulates_tiles() else text
 
 
+def describe_supported_versions() -> str:
+    """Return the ranges of Python, JAX and glibc that this installation works with."""
+    try:
+        installed = importlib.metadata.distribution("meshflow")
+    except importlib.metadata.PackageNotFoundError:
+        return f"JAX {SUPPORTED}"
+    text = f"Python {installed.metadata['Requires-Python']}, JAX and jaxlib {SUPPORTED}"
+    # Only wheels with kernels name the oldest glibc.
+    found = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
+    return f"{text}, glibc >={found[1]}.{found[2]}" if found else text
+
+
 def report() -> dict[str, Rows]:
     """The findings, as rows by heading."""
     library = kernels.status()
     devices: Rows = [(str(d.id), d.platform, d.device_kind) for d in jax.devices()]
-    versions: Rows = [("python", platform.python_version())]
+    versions: Rows = [
+        ("supported", describe_supported_versions()),
+        ("python", platform.python_version()),
+    ]
     for name in _PACKAGES:
         try:
             versions.append((name, importlib.metadata.version(name)))

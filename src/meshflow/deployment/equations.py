@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table of ops
+from meshflow.deployment.newer_primitives import find_expansion
 from meshflow.deployment.stablehlo import jaxpr_of
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.kernels.composite_primitives import composites
 
 __all__ = ["ELEMENTWISE", "Equation", "Program", "Value", "flattened", "without_unused"]
@@ -266,6 +267,10 @@ class _Flat:
         if name == "call_exported":
             body = jaxpr_of(eqn.params["exported"], [v.aval for v in eqn.invars])
             return self.run(body.jaxpr, body.consts, inputs, scope)
+        expansion = find_expansion(eqn)
+        if expansion is not None:
+            body = jax.make_jaxpr(expansion)(*(v.aval for v in eqn.invars))
+            return self.run(body.jaxpr, body.consts, inputs, scope)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, inputs, scope)]
         if eqn.primitive in composites and name not in _WHOLE:
@@ -343,8 +348,9 @@ class _Flat:
         """The parameters, with constants folded into the programs of loops and branches."""
         name, params = eqn.primitive.name, dict(eqn.params)
         if name == "scan":
-            fixed = inputs[: params["num_consts"]]
-            params["body"] = _inner(params["jaxpr"], fixed, scope)
+            consts, carry = count_scan_operands(params)
+            params |= {"num_consts": consts, "num_carry": carry}
+            params["body"] = _inner(params["jaxpr"], inputs[:consts], scope)
         elif name == "while":
             first, second = params["cond_nconsts"], params["body_nconsts"]
             params["test"] = _inner(params["cond_jaxpr"], inputs[:first], scope)

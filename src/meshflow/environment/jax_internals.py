@@ -28,7 +28,13 @@ here first. What each is for, and what in public would take its place:
 * `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`, `write_portable_artifact`,
   `refine_polymorphic_shapes`: programs of StableHLO that TensorFlow's files hold without what `jax.export` writes beside them: read, given known
   sizes, written. Public: a function of `jax.export` that takes the program alone.
+* `mlir_sdy`: arrays that the partitioner divides alike. Public: `jax.experimental.shard_alike`, before JAX 0.11.
 * `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
+* `JAXLIB_VERSION`, `read_ffi_version`: the version of jaxlib, and that of XLA's foreign function interface, of which an
+  older one refuses kernels that were compiled with newer headers. Public: the version of jaxlib.
+
+`SUPPORTED` is the range of versions of JAX and jaxlib, `DIFFERENCES` the table of differences between them. Two of them are handled here:
+`count_scan_operands` reads the parameters of `scan`, `expand_high_level` expands `call_hi_primitive`.
 
 What may be missing, as there is a slower public way:
 
@@ -37,18 +43,25 @@ What may be missing, as there is a slower public way:
   shape.
 * `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
 * `read_from_device`: an array's value that JAX does not keep beside the array, as `numpy.asarray` has it do.
+* `renew_gpu_options`: has a GPU's client that is started again read the variables about its memory again. Public:
+  nothing.
 * `mlir_lowering`: what makes the MLIR context of each program that is lowered. Public: nothing.
 * `export_lowering`: what lowers programs of `jax.export`, for which JAX imports SciPy. Public: nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 __all__ = [
+    "DIFFERENCES",
+    "JAXLIB_VERSION",
     "LIBRARIES",
     "SUPPORTED",
     "ad",
@@ -59,9 +72,11 @@ __all__ = [
     "collect_garbage",
     "common_lowerings",
     "copy_to_devices",
+    "count_scan_operands",
     "dce_jaxpr",
     "distributed",
     "eager_constant_folding",
+    "expand_high_level",
     "export_lowering",
     "jex_backend",
     "jex_core",
@@ -72,13 +87,16 @@ __all__ = [
     "mlir_ir",
     "mlir_lowering",
     "mlir_passes",
+    "mlir_sdy",
     "needs_devices_when_lowered",
     "parse_flatten_op_sharding",
     "persistent_cache_min_compile_time_secs",
     "platform_lowerings",
+    "read_ffi_version",
     "read_from_device",
     "read_portable_artifact",
     "refine_polymorphic_shapes",
+    "renew_gpu_options",
     "runtime",
     "source_info_util",
     "trace_state_clean",
@@ -87,7 +105,37 @@ __all__ = [
 ]
 
 # As in pyproject.toml.
-SUPPORTED = ">=0.10,<0.11"
+SUPPORTED = ">=0.10,<0.13"
+
+
+class Difference(NamedTuple):
+    """A difference between versions of JAX that Meshflow handles.
+
+    Attributes:
+      version: the first version of JAX with the new behaviour.
+      change: what is new.
+      handled_by: the function or the file of the repository that handles both.
+    """
+
+    version: str
+    change: str
+    handled_by: str
+
+
+# docs/jax.md shows this table, and scripts/check_jax.py finds further differences.
+DIFFERENCES = (
+    Difference("0.11", "Python 3.12 is required.", "`requirements-newest.lock`"),
+    Difference("0.11", "`scan` has `ft_in` and `ft_out`, not `num_consts` and `num_carry`.", "`count_scan_operands`"),
+    Difference("0.11", "`jax.experimental.shard_alike` no longer exists.", "`placement/sharding_groups.py`"),
+    Difference("0.11", "`log2` and `one_minus_square` are primitives.", "`deployment/newer_primitives.py`"),
+    Difference("0.11", "`top_k` has `is_stable`, which is true by default.", "`lite/shaping.py`"),
+    Difference("0.11", "Iteration over an array is one `unstack`.", "`deployment/newer_primitives.py`"),
+    Difference("0.11", "XLA has no flag `--xla_cpu_use_fusion_emitters`.", "`tests/tiers.py`"),
+    Difference("0.11", "XLA's foreign function interface has version 0.4.", "`kernels/library.py`"),
+    Difference("0.12", "`call_hi_primitive` calls functions such as `jax.numpy.searchsorted`.", "`expand_high_level`"),
+    Difference("0.12", "`polynomial` is a primitive.", "`deployment/newer_primitives.py`"),
+    Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
+)  # fmt: skip
 
 try:
     import jaxlib
@@ -106,6 +154,7 @@ try:
     from jax._src.lib.mlir import passmanager as mlir_passes
     from jax._src.lib.mlir.dialects import func as mlir_func
     from jax._src.lib.mlir.dialects import hlo as mlir_hlo
+    from jax._src.lib.mlir.dialects import sdy as mlir_sdy
     from jax._src.sharding_impls import parse_flatten_op_sharding
     from jax.extend import backend as jex_backend
     from jax.extend import core as jex_core
@@ -126,9 +175,53 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 LIBRARIES = Path(jaxlib.__file__).parent
+JAXLIB_VERSION: str = jaxlib.__version__
 
 batched_device_put: Any = getattr(_xla_client, "batched_device_put", None)
 copy_to_devices: Any = getattr(_xla_client, "batched_copy_array_to_devices_with_sharding", None)
 array_copy_semantics: Any = getattr(_xla_client, "ArrayCopySemantics", None)
 collect_garbage: Any = getattr(runtime, "collect_garbage", None)
 read_from_device: Any = getattr(_array.ArrayImpl, "_single_device_array_to_np_array_did_copy", None)
+
+
+def renew_gpu_options() -> None:
+    """Has the clients of GPUs that are started from now on read XLA's variables again, which JAX does once."""
+    make = getattr(_xla_client, "generate_pjrt_gpu_plugin_options", None)
+    found = getattr(xla_bridge, "_backend_factories", {}).get("cuda")
+    options = getattr(getattr(found, "factory", None), "keywords", {}).get("options")
+    if make is not None and isinstance(options, dict):
+        renewed = make()
+        options.clear()
+        options.update(renewed)
+
+
+def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the constants and the carried operands of a `scan` equation, which precede its rows.
+
+    Args:
+      params: the equation's parameters.
+    """
+    if "ft_in" in params:  # from JAX 0.11 on
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(consts), len(carry)
+    return params["num_consts"], params["num_carry"]
+
+
+def expand_high_level(equation: Any) -> Callable[..., Any] | None:
+    """Return the function of arrays that a high-level equation is lowered to; None for other equations.
+
+    Args:
+      equation: an equation of a jaxpr.
+    """
+    if equation.primitive.name != "call_hi_primitive":  # from JAX 0.12 on
+        return None
+    return functools.partial(equation.primitive.to_lojax, **equation.params)
+
+
+def read_ffi_version() -> tuple[int, int] | None:
+    """Return the version of XLA's foreign function interface in jaxlib's headers; None where jaxlib has no headers."""
+    header = LIBRARIES / "include" / "xla" / "ffi" / "api" / "c_api.h"
+    if not header.exists():
+        return None
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

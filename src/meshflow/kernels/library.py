@@ -119,7 +119,7 @@ class Library:
       places: whether these may lie in memory that is offered.
 
     Raises:
-      KernelsUnavailableError: the file or oneDNN is missing or damaged.
+      KernelsUnavailableError: the file or oneDNN is missing or damaged, or the file needs a newer jaxlib.
     """
 
     def __init__(self, path: Path) -> None:
@@ -151,6 +151,7 @@ class Library:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.remedy()}"
             ) from None
+        self._check_ffi_version(path)
         descriptor: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         self._query.argtypes = [*descriptor, ctypes.c_char_p, ctypes.c_int64]
         if self._packed_bytes is not None:
@@ -173,6 +174,21 @@ class Library:
         self.level = LEVELS[number - 1] if number > 0 else None
         self.tiles = number == len(LEVELS) or (emulated and self.has("AVX512"))
         self.huge_pages = self.places = False
+
+    def _check_ffi_version(self, path: Path) -> None:
+        # XLA ends the process when a handler was compiled with the headers of a newer version.
+        get_version = getattr(self.compiled, "meshflow_ffi_version", None)
+        installed = jax_internals.read_ffi_version()
+        if get_version is None or installed is None:
+            return
+        get_version.restype = ctypes.c_char_p
+        major, minor = map(int, get_version().decode().rpartition(" ")[2].split("."))
+        if (major, minor) > installed:
+            raise KernelsUnavailableError(
+                f"{path} was compiled with the headers of a newer jaxlib than {jax_internals.JAXLIB_VERSION} (version "
+                f"{major}.{minor} of XLA's foreign function interface, not {installed[0]}.{installed[1]}); "
+                f"install a newer jaxlib within {jax_internals.SUPPORTED}, or compile the kernels again: {installation.remedy()}"
+            )
 
     def version(self) -> str:
         """oneDNN's version."""

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.environment.jax_internals import jex_core, source_info_util
+from meshflow.environment.jax_internals import count_scan_operands, jex_core, source_info_util
 from meshflow.passes.boundary_casts import BoundaryCasts
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
@@ -331,8 +331,7 @@ def _bound(eqn: Any) -> Callable[..., list[Any]]:
 
 
 def _scan(params: dict[str, Any], body: Any, arrays: list[Any]) -> list[Any]:
-    consts = params["num_consts"]
-    carry = params["num_carry"]
+    consts, carry = count_scan_operands(params)
 
     def step(state: Any, slices: Any) -> Any:
         outs = body(*arrays[:consts], *state, *slices)

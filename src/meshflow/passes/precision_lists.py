@@ -22,13 +22,13 @@ __all__ = ["PrecisionLists", "checked", "default_lists", "lists"]
 
 _ALLOW = "conv_general_dilated dot_general ragged_dot ragged_dot_general"
 _INFER = """
-    add add_any cos div erf erf_inv erfc logistic max_windows max_windows_gradient mul
+    add add_any cos div erf erf_inv erfc logistic max_windows max_windows_gradient mul one_minus_square
     reduce_window_max reduce_window_min reduce_window_sum select_n select_and_gather_add
     select_and_scatter_add sin sqrt sub tanh
 """
 _DENY = """
     acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cosh cross_entropy
-    cross_entropy_gradient cross_entropy_tangent cumlogsumexp cumprod cumsum digamma exp exp2 expm1 igamma igammac integer_pow lgamma log log1p polygamma pow psum
+    cross_entropy_gradient cross_entropy_tangent cumlogsumexp cumprod cumsum digamma exp exp2 expm1 igamma igammac integer_pow lgamma log log1p log2 polygamma pow psum
     psum_invariant reduce_prod reduce_sum rsqrt scatter scatter-add scatter-max scatter-min
     scatter-mul scatter-sub sinh square tan zeta
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import count_scan_operands, jex_core
 
 __all__ = ["INLINED", "Region", "regions_of"]
 
@@ -48,7 +48,7 @@ def regions_of(eqn: Any) -> list[Region]:
         inputs = [(i, False) for i in range(len(eqn.invars))]
         return [_region("body", body, inputs, [(i, False) for i in range(len(eqn.outvars))])]
     if name == "scan":
-        consts, carry = params["num_consts"], params["num_carry"]
+        consts, carry = count_scan_operands(params)
         carried = range(consts, consts + carry)
         feeds = [(i, i in carried) for i in range(len(eqn.invars))]
         results: list[Any] = [(i, i < carry) for i in range(len(eqn.outvars))]

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.shard_alike import shard_alike
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -19,6 +18,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.tensor import Tensor
 from meshflow.placement.mesh import Mesh, mesh_of
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
+from meshflow.placement.sharding_groups import shard_like
 
 __all__ = ["MATCH", "UNSHARDED", "Layout", "dimensions_of", "layout_of", "place", "place_like"]
 
@@ -423,7 +423,7 @@ def _moved_forward(array: Any, sharding: Any) -> tuple[Any, Any]:
 
 def _moved_backward(sharding: Any, array: Any, gradient: Any) -> tuple[Any]:
     # A gradient lies as what it is the gradient of.
-    return (shard_alike(gradient, array)[0],)
+    return (shard_like(gradient, array),)
 
 
 _moved.defvjp(_moved_forward, _moved_backward)
@@ -468,7 +468,7 @@ def put(value: Any, layout: Layout) -> Any:
 
 
 def _move_like(operands: Any, _: Any) -> Any:
-    return shard_alike(operands[0], operands[1])[0]
+    return shard_like(operands[0], operands[1])
 
 
 _relayout_like = Op("relayout_like", _move_like, constant=False)

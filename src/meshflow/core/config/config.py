@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from meshflow.core.functions.concrete_function import Settings
+from meshflow.core.runtime import gpu_memory
 from meshflow.core.runtime.devices import (
     LogicalDevice,
     PhysicalDevice,
@@ -19,8 +20,8 @@ from meshflow.core.runtime.devices import (
 class LogicalDeviceConfiguration(NamedTuple):
     """One logical device of a physical one.
 
-    `memory_limit` (in MB), `experimental_priority` and `experimental_device_ordinal` are accepted and
-    have no effect.
+    `memory_limit` (in MB) limits a GPU's memory; `experimental_priority` and `experimental_device_ordinal` are
+    accepted and have no effect.
     """
 
     memory_limit: int | None = None
@@ -32,6 +33,7 @@ class State:
     """What was set through `tf.config`."""
 
     logical_cpus: list[LogicalDeviceConfiguration] | None = None
+    logical_gpus: dict[str, list[LogicalDeviceConfiguration]] = {}
     visible: dict[str, list[PhysicalDevice]] = {}
 
 
@@ -83,20 +85,27 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
 
 
 def set_logical_device_configuration(device: PhysicalDevice, logical_devices: Any) -> None:
-    """Splits a physical CPU into several logical ones; before the first op.
+    """Splits a physical CPU into several logical ones, or limits a GPU's memory; before the first op.
 
     Args:
-      device: a physical CPU.
-      logical_devices: a `LogicalDeviceConfiguration` for each.
+      device: a physical device.
+      logical_devices: a `LogicalDeviceConfiguration` for each logical device; one for a GPU, whose `memory_limit`
+        then holds for all GPUs of the process.
 
     Raises:
       RuntimeError: when devices are in use already.
-      ValueError: for other devices, whose memory XLA manages.
+      ValueError: for several logical devices of a GPU or TPU.
     """
     if device.device_type != "CPU":
-        if len(logical_devices) == 1:
-            return
-        raise ValueError(f"Only CPUs can be split into logical devices, got {device.name}.")
+        if len(logical_devices) != 1:
+            raise ValueError(
+                f"Only CPUs can be split into logical devices, got {len(logical_devices)} for {device.name}. To try out "
+                "several devices, split the CPU (JAX_PLATFORMS=cpu)."
+            )
+        if device.device_type == "GPU" and logical_devices[0].memory_limit is not None:
+            gpu_memory.limit(logical_devices[0].memory_limit)
+        State.logical_gpus[device.name] = list(logical_devices)
+        return
     make_virtual_cpus(len(logical_devices))
     State.logical_cpus = list(logical_devices)
 
@@ -105,7 +114,9 @@ def get_logical_device_configuration(
     device: PhysicalDevice,
 ) -> list[LogicalDeviceConfiguration] | None:
     """What `set_logical_device_configuration` set, or None."""
-    return State.logical_cpus if device.device_type == "CPU" else None
+    if device.device_type == "CPU":
+        return State.logical_cpus
+    return State.logical_gpus.get(device.name)
 
 
 def set_visible_devices(devices: Any, device_type: str | None = None) -> None:

@@ -16,8 +16,10 @@ from meshflow.core.config.config import (
     set_visible_devices,
 )
 from meshflow.core.config.config_clusters import ClusterDeviceFilters
-from meshflow.core.runtime import determinism
+from meshflow.core.runtime import determinism, gpu_memory
 from meshflow.core.runtime.devices import find_device
+from meshflow.core.tracing import pass_pipeline
+from meshflow.passes.full_precision import compute_in_full_float32
 
 __all__ = [
     "ClusterDeviceFilters",
@@ -49,12 +51,15 @@ _state: dict[str, Any] = {"synchronous": True, "tf32": True, "growth": {}}
 
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
-    """Lets matrix products on GPUs round float32 inputs to TensorFloat-32.
+    """Let products and convolutions on GPUs round float32 inputs to TensorFloat-32, as they do unless told otherwise.
+
+    Functions that were traced before are compiled again when this is turned off.
 
     Args:
       enabled: whether they may.
     """
     _state["tf32"] = bool(enabled)
+    pass_pipeline.install("full_float32", None if enabled else compute_in_full_float32)
     jax.config.update("jax_default_matmul_precision", None if enabled else "highest")
 
 
@@ -81,7 +86,9 @@ def enable_op_determinism() -> None:
 
 
 def set_memory_growth(device: Any, enable: bool) -> None:
-    """Accepted: how XLA takes device memory is set by the variable XLA_PYTHON_CLIENT_PREALLOCATE.
+    """Has the memory of GPUs be taken as it is needed, rather than three quarters of it at once.
+
+    It holds for all GPUs of the process, and must be set before the first op; devices may have been listed.
 
     Args:
       device: a physical GPU.
@@ -89,9 +96,17 @@ def set_memory_growth(device: Any, enable: bool) -> None:
 
     Raises:
       ValueError: for a CPU.
+      RuntimeError: when GPUs are in use already.
+
+    Example:
+      >>> import meshflow as tf
+      >>> for gpu in tf.config.list_physical_devices("GPU"):
+      ...     tf.config.experimental.set_memory_growth(gpu, True)
     """
     if device.device_type == "CPU":
         raise ValueError("Cannot set memory growth on non-GPU devices.")
+    if device.device_type == "GPU" and bool(enable) is not get_memory_growth(device):
+        gpu_memory.grow(bool(enable))
     _state["growth"][device.name] = bool(enable)
 
 

@@ -51,7 +51,8 @@ def read(value: Any) -> np.ndarray:
     if read_from_device is None or not isinstance(value, jax.Array) or value.is_deleted():
         return np.asarray(value)
     found, is_copy = read_from_device(value)
-    found.flags.writeable = is_copy
+    if not is_copy:
+        found.flags.writeable = False
     return found
 
 

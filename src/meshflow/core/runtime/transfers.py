@@ -23,6 +23,7 @@ _copy = None if _ALWAYS is None else jax_internals.copy_to_devices
 __all__ = [
     "duplicate",
     "filled_at",
+    "forget_place",
     "fresh",
     "is_ours",
     "joined",
@@ -289,6 +290,11 @@ def duplicate(array: jax.Array) -> jax.Array:
 def _default_place() -> tuple[Any, Any]:
     device = jax.local_devices()[0]
     return device, jax.sharding.SingleDeviceSharding(device)
+
+
+def forget_place() -> None:
+    """Has the default device be looked up again, after the devices were started anew."""
+    _default_place.cache_clear()
 
 
 @functools.lru_cache(256)

@@ -18,6 +18,7 @@ from meshflow.core.tracing.trace import Traced
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.batched_gather import LeafGather
+from meshflow.data.execution.on_cpu import compiled_for_cpu
 from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import row_gather
 from meshflow.passes.sub_jaxprs import INLINED
@@ -161,7 +162,7 @@ class AffineMaps:
                 results = self._traced.arrays(leaves, captures)
                 return [results[i] for i in self._others]
 
-            self._program = jax.jit(jax.vmap(others, in_axes=(0, None)))
+            self._program = compiled_for_cpu(jax.vmap(others, in_axes=(0, None)))
         leaves = []
         given = dict(zip(self._needed, arrays, strict=True))
         for number, aval in enumerate(self._traced.closed.in_avals):

@@ -20,6 +20,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
+from meshflow.data.execution.on_cpu import compiled_for_cpu, on_cpu
 from meshflow.environment.jax_internals import jex_core
 from meshflow.files import paths
 from meshflow.kernels import images, row_gather
@@ -239,7 +240,7 @@ class Plan:
                 full = [given.get(i, np.zeros(a.shape, a.dtype)) for i, a in enumerate(in_avals)]
                 return run(*full, *captures)
 
-            self._program = jax.jit(jax.vmap(computed, in_axes=(0, 0, None)))
+            self._program = compiled_for_cpu(jax.vmap(computed, in_axes=(0, 0, None)))
 
     def together(self, wanted: int) -> int:
         """How many elements' results lie in one block, if so many are wanted, as they become a batch."""
@@ -269,7 +270,7 @@ class Plan:
           keys: int64 [elements, random ops, 3], what the ops draw.
           places: the rows of blocks for each.
         """
-        with on_host():
+        with on_host(), on_cpu():
             return self._results(_Group(leaves, keys), places)
 
     def _results(self, group: _Group, places: list[list[Any]]) -> list[Any]:

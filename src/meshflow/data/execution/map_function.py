@@ -33,6 +33,7 @@ from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.host_plan import Kept, Plan
 from meshflow.data.execution.map_errors import is_user_error
+from meshflow.data.execution.on_cpu import compiled_for_cpu, on_cpu
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, can_be_stacked
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops.deferred_host_values import Pending, Recording, is_known
@@ -375,7 +376,7 @@ class ElementFunction:
             if key not in self._traced:
                 traced = self._trace(structure.spec_of(element))
                 if traced is not None:
-                    self._traced[key] = traced, jax.jit(traced.arrays)
+                    self._traced[key] = traced, compiled_for_cpu(traced.arrays)
             if key in self._traced:
                 traced, run = self._traced[key]
                 if random_states is None:
@@ -394,7 +395,7 @@ class ElementFunction:
                         variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
                 return structure.to_arrays(traced.rebuild(arrays))
-        with on_host():
+        with on_host(), on_cpu():
             if random_states is None:
                 return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
             with call_keys(next(random_states.numbers(self))):
@@ -408,7 +409,7 @@ class ElementFunction:
             return self.affine_maps.of(leaves)
         traced = self._vectorized
         if not isinstance(self._vectorized, tuple):
-            every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))
+            every = compiled_for_cpu(jax.vmap(traced.arrays, in_axes=(0, None)))
             self._vectorized = traced, every
         traced, every = self._vectorized
         count = len(leaves[0])

@@ -14,6 +14,7 @@ from meshflow.core.tracing.trace import Traced
 from meshflow.core.variables.random import is_stream_state
 from meshflow.core.variables.variable import Variable
 from meshflow.data.execution import affine, chunks
+from meshflow.data.execution.on_cpu import on_cpu
 
 
 class RandomStates:
@@ -107,10 +108,11 @@ class RandomMap:
           random_states: the states of the pass.
         """
         count = len(leaves[0])
-        captures = random_states.captures(function, self.traced)
-        results, states = self._program(chunks.filled_up(leaves, size), captures)
-        found = [np.asarray(r)[:count] for r in results]
-        random_states.assign(function, self.traced, [s[count] for s in states])
+        with on_cpu():
+            captures = random_states.captures(function, self.traced)
+            results, states = self._program(chunks.filled_up(leaves, size), captures)
+            found = [np.asarray(r)[:count] for r in results]
+            random_states.assign(function, self.traced, [s[count] for s in states])
         return found
 
 

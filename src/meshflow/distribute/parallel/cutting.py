@@ -30,7 +30,7 @@ __all__ = ["FORMS", "Program", "StageProgram", "cut", "is_light"]
 _LIGHT_NAMES = """
     abs add and argmax argmin axis_index bitcast_convert_type broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos
     cumsum custom_jvp_call custom_vjp_call div dynamic_slice eq exp expand_dims expm1 floor ge gt integer_pow
-    iota is_finite jit le log log1p logistic lt max min mul ne neg not or pad pjit pow random_bits random_fold_in
+    iota is_finite jit le log log1p log2 logistic lt max min mul ne neg not one_minus_square or pad pjit pow random_bits random_fold_in
     random_seed random_unwrap random_wrap reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum rem
     reshape rev round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin slice
     split sqrt square squeeze stop_gradient sub tanh threefry2x32 transpose xor

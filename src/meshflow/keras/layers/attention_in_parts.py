@@ -1,9 +1,12 @@
-"""How attention layers run in parts: in blocks on one device, or over sequences that lie on several."""
+"""How attention layers run in parts: by cuDNN, in blocks on one device, or over sequences that lie on several."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -13,6 +16,7 @@ from meshflow.distribute.parallel.blockwise import Attend
 from meshflow.distribute.parallel.reading import mesh_to_name
 from meshflow.distribute.parallel.sequence import Sequences
 from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.kernels import flash_attention
 from meshflow.ops import array, math
 from meshflow.ops.random import counts_of
 
@@ -71,6 +75,11 @@ def attention_in_parts(
     sequences = sequences_in_parts()
     refused = _refusal(layer, masks, training, return_scores)
     if sequences is None:
+        drops = bool(layer._dropout_layer.rate) and training is not None and training is not False
+        described = _described(q), _described(k), _described(v)
+        usable = flash_attention.is_usable(*described, bool(masks))
+        if usable and not refused and not drops:
+            return apply(_by_cudnn, (q, k, v, _combined(masks, q, k)), (causal,))
         sizes = q.shape[1], k.shape[1]
         # Lengths are symbols while a function for any of them is saved.
         long = all(isinstance(n, int) for n in sizes) and sizes[0] * sizes[1] > LONG
@@ -86,6 +95,11 @@ def attention_in_parts(
     what = Attend(causal, rate)
     mask = _combined(masks, q, k)
     return apply(_attention, (q, k, v, mask, queries, key), (what, sequences))
+
+
+def _described(tensor: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of a tensor; an unknown size is no number."""
+    return jax.ShapeDtypeStruct(tuple(tensor._value.shape), tensor._value.dtype)
 
 
 def _refusal(layer: Any, masks: Sequence[Any], training: Any, return_scores: bool) -> str:
@@ -111,6 +125,20 @@ def _combined(masks: Sequence[Any], q: Any, k: Any) -> Any:
         result = array.expand_dims(result, 0)
     rows = 1 if result.shape[1] == 1 else q.shape[1]
     return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
+
+
+def _fused(static: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+    (causal,) = static
+    plain = functools.partial(flash_attention.plain_attention, scale=1.0, is_causal=causal)
+    mask = None if mask is None else mask[:, None]
+    return flash_attention.attention(plain, q, k, v, None, mask, 1.0, causal)
+
+
+_by_cudnn = Op(
+    "attention_by_cudnn",
+    lambda operands, static: _fused(static, *operands),
+    constant=False,
+)
 
 
 def _attend(static: Any, q: Any, k: Any, v: Any, mask: Any, queries: Any, key: Any) -> Any:

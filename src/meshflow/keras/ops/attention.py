@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import one_layer
 from meshflow.keras.ops.promotion import common, tensor
+from meshflow.kernels import flash_attention as by_cudnn
 from meshflow.ops import casting
 
 __all__ = ["dot_product_attention"]
@@ -34,6 +36,24 @@ def _attention(
     scale: Any,
     is_causal: bool,
     cap: Any,
+    flash: bool | None,
+) -> Any:
+    some = bias is not None or mask is not None
+    if flash is not False and cap is None and by_cudnn.is_usable(query, key, value, some):
+        scale = float(scale)
+        plain = functools.partial(_plain, scale=scale, is_causal=is_causal, cap=None)
+        own_bias, own_mask = _four_axes(bias), _four_axes(mask)
+        return by_cudnn.attention(plain, query, key, value, own_bias, own_mask, scale, is_causal)
+    return _plain(query, key, value, bias, mask, scale, is_causal, cap)
+
+
+def _four_axes(array: Any) -> Any:
+    """A bias or mask with all axes of the logits, of size 1 where it has none."""
+    return None if array is None else array.reshape((1,) * (4 - array.ndim) + array.shape)
+
+
+def _plain(
+    query: Any, key: Any, value: Any, bias: Any, mask: Any, scale: Any, is_causal: bool, cap: Any
 ) -> Any:
     groups = query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(v, groups, 2) if groups > 1 else v for v in (key, value))
@@ -78,7 +98,8 @@ def dot_product_attention(
       mask: what takes part, broadcasting to the same.
       scale: the factor; default `1 / sqrt(size)`.
       is_causal: whether nothing sees what comes after it.
-      flash_attention: accepted: how it is computed is the compiler's affair.
+      flash_attention: False leaves the computation to XLA; otherwise cuDNN's fused attention is used where it
+        can be, for 16-bit floats on NVIDIA GPUs.
       attn_logits_soft_cap: logits are bent to stay within this number.
 
     Returns:
@@ -104,5 +125,13 @@ def dot_product_attention(
     given_mask = None if mask is None else casting.cast(tensor(mask), dtypes.bool_)
     given_bias = None if bias is None else tensor(bias)
     return _attention(
-        query, key, value, given_bias, given_mask, factor, is_causal, attn_logits_soft_cap
+        query,
+        key,
+        value,
+        given_bias,
+        given_mask,
+        factor,
+        is_causal,
+        attn_logits_soft_cap,
+        flash_attention,
     )

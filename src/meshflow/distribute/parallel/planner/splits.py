@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.distribute.parallel.cutting import size_of, work_of
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
 __all__ = ["Splits", "splits_of"]
@@ -79,6 +79,8 @@ class _Step:
             return self._product()
         if name in _SHAPE_ONLY:
             return self._reshaped(name)
+        if name == "unstack":
+            return self._unstacked()
         if name.startswith(("reduce_", "arg")) and "axes" in self.eqn.params:
             return self._reduced()
         inner = list(inner_jaxprs(self.eqn))
@@ -144,6 +146,12 @@ class _Step:
                     self._put(at)
                 return
 
+    def _unstacked(self) -> None:
+        axis, removed = self.axis(self.eqn.invars[0]), self.eqn.params["axis"]
+        if axis is not None and axis != removed:
+            for out in self.eqn.outvars:
+                self._put(axis - (axis > removed), out)
+
     def _reduced(self) -> None:
         operand = self.eqn.invars[0]
         axis = self.axis(operand)
@@ -156,11 +164,12 @@ class _Step:
 
     def _inside(self, jaxpr: Any, name: str) -> None:
         operands = self.eqn.invars[len(self.eqn.invars) - len(jaxpr.invars) :]
-        times, lead = self.times, 0
+        times, lead, carried = self.times, 0, 0
         given: dict[Any, int] = {}
         if name == "scan":
             times *= self.eqn.params["length"]
-            lead = self.eqn.params["num_consts"] + self.eqn.params["num_carry"]
+            consts, carried = count_scan_operands(self.eqn.params)
+            lead = consts + carried
         for i, (v, operand) in enumerate(zip(jaxpr.invars, operands, strict=True)):
             axis = self.axis(operand)
             if axis is not None and (name != "scan" or i < lead or axis > 0):
@@ -172,10 +181,9 @@ class _Step:
         }
         inside = splits_of(jaxpr, given, known, times)
         self.found.divided += inside.divided
-        for name in ("forward", "backward", "each"):
-            sums = [(self.eqn.outvars[0], size) for _, size in getattr(inside, name)]
-            getattr(self.found, name).extend(sums)
-        carried = self.eqn.params.get("num_carry", 0)
+        for direction in ("forward", "backward", "each"):
+            sums = [(self.eqn.outvars[0], size) for _, size in getattr(inside, direction)]
+            getattr(self.found, direction).extend(sums)
         for i, (out, v) in enumerate(zip(self.eqn.outvars, jaxpr.outvars, strict=False)):
             axis = None if isinstance(v, jex_core.Literal) else inside.axes.get(v)
             if axis is not None:

@@ -206,10 +206,16 @@ class Loop(ConcreteFunction):
 
 
 def _stacked(column: Sequence[Any]) -> Any:
-    """Arrays with a new first axis; those on several devices stay there."""
-    if all(isinstance(a, jax.Array) and len(a.sharding.device_set) > 1 for a in column):
+    """Arrays with a new first axis; those of a device other than the CPU, or of several, stay there."""
+    if all(isinstance(a, jax.Array) and _stays(a) for a in column):
         return jax.numpy.stack(column)
     return np.stack([np.asarray(a) for a in column])
+
+
+def _stays(array: jax.Array) -> bool:
+    """Whether the host would have to wait for a device to read an array."""
+    devices = array.sharding.device_set
+    return len(devices) > 1 or any(device.platform != "cpu" for device in devices)
 
 
 def is_text(leaf: Any) -> bool:
