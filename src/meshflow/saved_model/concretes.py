@@ -128,17 +128,17 @@ def _kept_calls(program: Program, run: Callable[..., Any]) -> KeptCalls | None:
     return KeptCalls(program.about, program.captures, lambda t: concrete.get_concrete_function(*t))
 
 
-class SignatureMap(Mapping[str, Signed]):
+class SignatureMap(Mapping[str, Callable[..., Any]]):
     """Immutable mapping with the signatures of a loaded object by name.
 
     Args:
       signatures: Functions by name.
     """
 
-    def __init__(self, signatures: Mapping[str, Signed]) -> None:
+    def __init__(self, signatures: Mapping[str, Callable[..., Any]]) -> None:
         self._signatures = dict(signatures)
 
-    def __getitem__(self, key: str) -> Signed:
+    def __getitem__(self, key: str) -> Callable[..., Any]:
         return self._signatures[key]
 
     def __iter__(self) -> Iterator[str]:

@@ -104,7 +104,9 @@ def _decoded(message: bytes) -> Fingerprint:
         if number in _HASHES and isinstance(value, int):
             setattr(fingerprint, _HASHES[number], value)
         elif number == _VERSION and isinstance(value, bytes):
-            fingerprint.version = next((v for n, v in fields(value) if n == _PRODUCER), 0)
+            fingerprint.version = next(
+                (v for n, v in fields(value) if n == _PRODUCER and isinstance(v, int)), 0
+            )
     return fingerprint
 
 

@@ -9,7 +9,7 @@ import jax.export
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
-from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import as_stored
 from meshflow.core.tracing.trace import RowsSlot, Traced
@@ -374,7 +374,7 @@ class RestoredFunction(Function):
         arguments = [a.arguments for a in choice.alternatives]
         return [self.get_concrete_function(*args, **kwargs) for args, kwargs in arguments]
 
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Signed:
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """Return a concrete function for one of the signatures for which the function was saved.
 
         Raises:

@@ -106,7 +106,7 @@ class Program:
         return nest.map_structure(make_spec, self.traced.structure)
 
     @functools.cached_property
-    def portable(self) -> jax.export.Exported:
+    def portable(self) -> Any:
         """Return the StableHLO without calls to code of JAX, as far as possible."""
         if _UNKNOWN_THERE.search(self.exported.mlir_module()) is None:
             return self.exported

@@ -33,10 +33,9 @@ def described(table: Table) -> dict[str, Any]:
     return description | {"table": table_type} | _content(table)
 
 
-def _content(table: Table) -> dict[str, np.ndarray]:
+def _content(table: Any) -> dict[str, np.ndarray]:
     keys, values = (np.asarray(t._value) for t in table.export())
-    default: Tensor = table._default  # type: ignore[attr-defined]
-    return {"keys": keys, "values": values, "default": np.asarray(default._value)}
+    return {"keys": keys, "values": values, "default": np.asarray(table._default._value)}
 
 
 def made(description: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Table:
