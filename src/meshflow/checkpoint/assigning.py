@@ -24,7 +24,7 @@ def put(
     """Assign a stored value to a variable.
 
     Args:
-      folder: Opened checkpoint.
+      checkpoint: Opened checkpoint.
       key: Key of the value in the checkpoint.
       variable: Variable to assign to.
       reshape: Whether to reshape a value with the same number of elements to the shape of the

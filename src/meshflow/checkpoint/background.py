@@ -15,9 +15,7 @@ _log = logging.getLogger("meshflow")
 
 
 class Background:
-    """Thread that runs one task at a time and delays the exit of the program until the task is
-    done.
-    """
+    """Thread that runs one task at a time. The program does not exit before a task is done."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -27,7 +25,7 @@ class Background:
         """Start a task after the previous one has finished.
 
         Args:
-          work: Function to call in the thread.
+          task: Function to call in the thread.
 
         Raises:
           Exception: The error of the previous task.

@@ -359,8 +359,9 @@ def _dtype_name(enum: int) -> str:
 
 
 class _DataFile:
-    """Data file that is open while its bundle is used, so that deleting it meanwhile has no effect on
-    the reader.
+    """Data file of a bundle.
+
+    The file is open while its bundle is used, so deleting it meanwhile does not affect the reader.
     """
 
     def __init__(self, path: str) -> None:

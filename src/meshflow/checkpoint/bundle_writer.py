@@ -1,5 +1,6 @@
-"""Writer of tensor bundles. A process that is killed at any moment leaves the old bundle or the new
-one.
+"""Writer of tensor bundles.
+
+A process that is killed at any moment leaves the old bundle or the new one.
 
 Data files are written under temporary names and renamed once they are complete. The index is
 renamed last, which makes the data
@@ -122,8 +123,7 @@ def write_bundle(prefix: StrPath, values: Mapping[str, Any]) -> None:
 
 
 def write_files(prefix: StrPath, files: Sequence[Mapping[str, Any]]) -> None:
-    """Write arrays of one process as a bundle with a given assignment to data files, completely or not
-    at all.
+    """Write arrays of one process to given data files of a bundle, completely or not at all.
 
     Args:
       prefix: As in `write_bundle`, with the same errors.
@@ -158,9 +158,7 @@ def _put_all(data: _Data, values: Mapping[str, Any]) -> _Items:
 
 
 def _write_index(target: str, items: _Items, num_shards: int, num_old_shards: int) -> None:
-    """Write the index, which makes the data files a bundle, and delete the data files of the previous
-    bundle.
-    """
+    """Write the index, and then delete the data files of the previous bundle."""
     items.append((b"", Header(num_shards).encoded()))
     with replacing(index_file(target)) as file:
         write_table(file, sorted(items))
@@ -318,8 +316,7 @@ def _data_files(target: str) -> list[tuple[str, int]]:
 
 
 def clear_bundle(prefix: StrPath) -> None:
-    """Delete the files of processes that were killed while they wrote a bundle. The bundle itself is
-    kept.
+    """Delete files that killed writers of a bundle left. The bundle itself is kept.
 
     Args:
       prefix: Path of the bundle.

@@ -21,11 +21,10 @@ _COUNTER = "save_counter"
 
 
 class NamedRestoration(Restoration):
-    """Restoration of a checkpoint without an object graph: each variable gets the value with its own
-    name.
+    """Restoration without an object graph: each variable gets the value with its own name.
 
     Args:
-      folder: Opened checkpoint.
+      checkpoint: Opened checkpoint.
       root: Object to restore. Variables that it creates later are restored then.
     """
 
@@ -34,8 +33,9 @@ class NamedRestoration(Restoration):
         self._visit([])
 
     def _visit(self, pairs: Iterable[tuple[int, Any]]) -> None:
-        """Restore all existing variables below the root, or below the objects of `pairs` if the root
-        was garbage-collected.
+        """Restore the existing variables below the root.
+
+        If the root was garbage-collected, restore those below the objects of `pairs`.
         """
         for start in [item for _, item in pairs] if self.root is None else [self.root]:
             for index, item in enumerate(map(owner, ObjectGraph(start).objects)):
@@ -61,9 +61,7 @@ class NamedRestoration(Restoration):
 
 
 class NameBasedSaverStatus(CheckpointLoadStatus):
-    """Status of restoring a checkpoint without an object graph. All assertions check that every
-    variable got a value.
-    """
+    """Status of restoring without an object graph: all assertions require all variables."""
 
     assert_consumed = assert_nontrivial_match = CheckpointLoadStatus.assert_existing_objects_matched
 
@@ -72,7 +70,7 @@ def restored(checkpoint: Stored, root: Trackable, skip_slots: bool = False) -> C
     """Restore a checkpoint with an object graph or with names only.
 
     Args:
-      folder: Opened checkpoint.
+      checkpoint: Opened checkpoint.
       root: Object that corresponds to the root of the checkpoint's graph.
       skip_slots: Whether to skip the slots of optimizers.
 

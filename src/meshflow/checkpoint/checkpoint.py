@@ -107,9 +107,7 @@ class Checkpoint(Awaited):
 
     @property
     def save_counter(self) -> Variable:
-        """Number of calls of `save`, which numbers the checkpoints: an int64 variable that is saved
-        too.
-        """
+        """Return the number of calls of `save`: an int64 variable that is saved, too."""
         if self._save_counter is None:
             with init_scope():
                 self._save_counter = Variable(np.int64(0), trainable=False, name="save_counter")
@@ -138,9 +136,7 @@ class Checkpoint(Awaited):
     def _write(
         self, path: str, options: CheckpointOptions | None, record: Callable[[str], None]
     ) -> str:
-        """Write the checkpoint, now or in the background, then call `record` and the callbacks of the
-        options.
-        """
+        """Write the checkpoint, now or in the background, then call `record` and the callbacks."""
         options = _checked(options)
         self.sync()
         owners: dict[str, Any] = {}
@@ -183,8 +179,7 @@ class Checkpoint(Awaited):
         self._background.wait()
 
     def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
-        """Save under the next number and record it as the latest in the `checkpoint` file of the
-        folder.
+        """Save under the next number, and record the path in the folder's `checkpoint` file.
 
         Args:
           file_prefix: Path of the checkpoint without the number.
@@ -311,8 +306,7 @@ def open_latest(path: StrPath) -> Stored:
 
 @inside(CHECKPOINT, "write")
 def write_objects(path: str, root: Trackable, options: CheckpointOptions | None = None) -> None:
-    """Write the values and the graph of the objects below a root, and record the checkpoint as the
-    latest.
+    """Write the values and the graph of the objects below a root as the latest checkpoint.
 
     Args:
       path: Path of the checkpoint.

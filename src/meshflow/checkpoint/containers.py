@@ -1,6 +1,4 @@
-"""Formats of checkpoints: TensorFlow's tensor bundles, and folders of arrays, Meshflow's older
-format.
-"""
+"""Formats of checkpoints: TensorFlow's tensor bundles, and Meshflow's older folders of arrays."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ def stored_objects(checkpoint: Stored) -> dict[str, Any]:
     """Read the object graph of a checkpoint.
 
     Args:
-      stored: Opened checkpoint.
+      checkpoint: Opened checkpoint.
 
     Returns:
       `nodes` and `slots`, as in `parse_object_graph`.
@@ -125,9 +123,7 @@ def _attribute(key: str | None) -> dict[str, str]:
 
 
 def _is_graph(graph: object) -> bool:
-    """Check the graph of a manifest: a list of nodes with valid indices of children, and a list of
-    slots.
-    """
+    """Check whether a manifest's graph has a list of valid nodes and a list of slots."""
     if not isinstance(graph, dict):
         return False
     try:
@@ -182,8 +178,7 @@ def written(
 
 
 def clear(path: StrPath) -> None:
-    """Delete the files of processes that were killed while they wrote a checkpoint. The checkpoint
-    itself is kept.
+    """Delete files that killed writers of a checkpoint left. The checkpoint itself is kept.
 
     Args:
       path: Path of the checkpoint.

@@ -1,6 +1,4 @@
-"""The object graph of a bundle: a protocol buffer that is stored as a string under a key of its
-own.
-"""
+"""The object graph of a bundle: a protocol buffer, stored as a string under its own key."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ ChildT = TypeVar("ChildT")
 
 
 def contents(root: Trackable, owners: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return all arrays of a checkpoint by key: the values below a root and the message of the object
-    graph.
+    """Collect the arrays of a checkpoint by key: the values below a root, and the object graph.
 
     Args:
       root: The root.
@@ -77,8 +74,9 @@ KERAS_3_WEIGHTS = ("kernel", "embeddings")
 
 
 def operations(model: Trackable, own: dict[str, ChildT]) -> dict[int, ChildT]:
-    """Return the layers of a model by their numbers in Keras 3, which counts the input of a sequential
-    model as layer 0.
+    """Return the layers of a model by their numbers in Keras 3.
+
+    Keras 3 counts the input of a sequential model as layer 0.
 
     Args:
       model: Any object.

@@ -1,6 +1,4 @@
-"""Lists and dictionaries that report new elements, so that a pending restoration can assign values to
-them.
-"""
+"""Lists and dictionaries that report new elements to a pending restoration."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ ObservedContainer: TypeAlias = "_List | _Dict"
 def growing(
     value: list[Any] | dict[Any, Any], on_addition: Callable[[], None]
 ) -> ObservedContainer:
-    """Return a copy of a list or dictionary that reports new elements, also of nested lists and
-    dictionaries.
+    """Return a copy of a list or dictionary that reports new elements, including nested ones.
 
     Args:
       value: List or dictionary.
@@ -42,9 +39,7 @@ class _Growing:
     _tell: Callable[[], None] = staticmethod(_nothing)
 
     def _taken(self, item: ItemT) -> ItemT | ObservedContainer:
-        """Return an element in the form to store: a plain list or dictionary becomes an observed
-        one.
-        """
+        """Return an element to store: a plain list or dictionary becomes an observed one."""
         if isinstance(item, (list, dict)) and type(item) in (list, dict):
             return growing(item, self._tell)
         return item

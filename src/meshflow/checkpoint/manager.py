@@ -123,8 +123,9 @@ class CheckpointManager:
         self._begun = [path for path in timestamps if path not in self._kept]
 
     def _is_own(self, path: str) -> bool:
-        """Check whether this manager writes checkpoints with a path of this form; the state file may
-        list any path.
+        """Check whether a path has the form of this manager's checkpoints.
+
+        The state file may list any path.
         """
         folder, name = os.path.split(absolute(path))
         return folder == absolute(self._directory.rstrip("/") or self._directory) and bool(
@@ -132,8 +133,9 @@ class CheckpointManager:
         )
 
     def _clear(self) -> None:
-        """Delete the files of killed processes. Called only before saving, because other processes may
-        just read the folder.
+        """Delete the files that killed processes left.
+
+        Called only before saving, because other processes may just read the folder.
         """
         if self._cleared or not gfile.isdir(self._directory):
             return
@@ -234,9 +236,7 @@ class CheckpointManager:
             self._write_state()
 
     def _too_many(self) -> list[str]:
-        """Remove the oldest checkpoints from the state, and return the paths of the files to
-        delete.
-        """
+        """Remove the oldest checkpoints from the state; return the paths of the files to delete."""
         doomed: list[str] = []
         while self._max_to_keep is not None and len(self._kept) > self._max_to_keep:
             path, timestamp = next(iter(self._kept.items()))
@@ -273,7 +273,8 @@ class CheckpointManager:
         return None
 
     def sync(self) -> None:
-        """Wait until a checkpoint that is written in the background is complete. Raises errors as
-        `Checkpoint.sync`.
+        """Wait until a checkpoint that is written in the background is complete.
+
+        Raises the same errors as `Checkpoint.sync`.
         """
         self._checkpoint.sync()

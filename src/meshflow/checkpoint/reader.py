@@ -21,7 +21,7 @@ class CheckpointReader:
     """Reader of the values of a checkpoint by key.
 
     Args:
-      folder: Opened checkpoint.
+      checkpoint: Opened checkpoint.
     """
 
     def __init__(self, checkpoint: Stored) -> None:

@@ -51,7 +51,7 @@ class Restoration:
     """Restoration of one checkpoint.
 
     Args:
-      folder: Opened checkpoint.
+      checkpoint: Opened checkpoint.
       root: Object that corresponds to stored node 0.
       skip_slots: Whether to skip the slots of optimizers.
     """
@@ -133,9 +133,7 @@ class Restoration:
         self._restore_slots()
 
     def _bind(self, index: int, item: Trackable) -> bool:
-        """Bind a node to the first object that is found for it; return whether `item` is this
-        object.
-        """
+        """Bind a node to the first object found for it; return whether `item` is this object."""
         if isinstance(item, _CONTAINERS):
             return True
         bound = self._bound.setdefault(index, reference(item))()
@@ -167,9 +165,7 @@ class Restoration:
         self._restored[index, id(item)] = reference(item)
 
     def _without_slots(self, stored_children: dict[str, int], item: Trackable) -> dict[str, int]:
-        """Return the stored children of an optimizer without lists of slots, and mark the slots as
-        skipped.
-        """
+        """Return the stored children of an optimizer except lists of slots, which are skipped."""
         slot_lists = getattr(item, "_slot_list_names", ())
         for name in stored_children:
             if name in slot_lists or (slot_lists and name == "_variables"):
@@ -239,9 +235,7 @@ class Restoration:
         self._hooked[id(item)] = get_object
 
     def _look_at(self, item: Trackable, value: Any, resume: Callable[[], None]) -> None:
-        """Continue restoring for a new attribute of an object, and for elements that are added to it
-        later.
-        """
+        """Continue restoring for a new attribute, and for elements that are added to it later."""
         if type(value) in (list, dict):
             names = [name for name, attribute in vars(item).items() if attribute is value]
             for name in names:
@@ -254,8 +248,9 @@ class Restoration:
     # ---- Remaining values and objects ----------------------------------------------------
 
     def go_on(self) -> None:
-        """Match objects that appeared since. Variables in plain lists and dictionaries do not trigger
-        a hook.
+        """Match objects that appeared since the last time.
+
+        Variables in plain lists and dictionaries do not trigger a hook.
         """
         self._visit([(0, self.root)])
 
@@ -319,8 +314,7 @@ class Restoration:
 
 
 def reference(item: Trackable) -> Callable[[], Trackable]:
-    """Return a weak reference to an object, or a strong one if its type does not support weak
-    references.
+    """Return a weak reference to an object, or a strong one if weak ones are not supported.
 
     Args:
       item: Any object, for example one of Python's containers.

@@ -25,8 +25,9 @@ _log = logging.getLogger("meshflow")
 
 
 class MaxShardSizePolicy(ShardingCallback):
-    """Policy that limits data files to a maximum size. Tensors that do not fit are split along the
-    axis with the fewest parts.
+    """Policy that limits the size of data files.
+
+    Tensors that do not fit are split along the axis with the fewest parts.
 
     An element that is larger than the limit gets a file of its own. The object graph, which has a
     few bytes for each object,
@@ -143,9 +144,7 @@ class _Filling:
             self._part(tensor, shape, offsets, inner, piece, itemsize)
 
     def _cut(self, array: np.ndarray, itemsize: int) -> tuple[int, int]:
-        """Return the axis along which the fewest parts fit into the free bytes, and the length of a
-        part; 0 if none fits.
-        """
+        """Return the axis with the fewest parts that fit, and the length of a part or 0."""
         best, length = 0, 0
         fewest = math.inf
         for axis, size in enumerate(array.shape):

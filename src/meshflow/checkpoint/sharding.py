@@ -1,6 +1,4 @@
-"""Partitioning of the arrays of a checkpoint over its data files: the interface of policies and the
-checks of their results.
-"""
+"""Partitioning of the arrays of a checkpoint over its data files, by policies."""
 
 from __future__ import annotations
 
@@ -119,9 +117,7 @@ class ShardingCallback(abc.ABC):
 
 
 class ShardByTaskPolicy(ShardingCallback):
-    """Policy with one data file for each writing process, which is also the behavior without a
-    policy.
-    """
+    """Policy with one data file for each writing process, as without a policy."""
 
     @property
     def description(self) -> str:

@@ -40,8 +40,9 @@ def _count(count: int) -> bytes:
 
 
 def _signed(value: int) -> bytes:
-    """Encode an integer so that smaller values sort first: as many one bits as there are bytes, then
-    two's complement.
+    """Encode an integer so that the bytes of smaller integers sort first.
+
+    The code has as many leading one bits as bytes, followed by the two's complement.
     """
     bits = value if value >= 0 else ~value
     size = bits.bit_length() // 7 + 1

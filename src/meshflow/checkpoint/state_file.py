@@ -1,5 +1,6 @@
-"""The text file `checkpoint` of a folder, which lists the latest checkpoints, in TensorFlow's
-format.
+"""The text file `checkpoint` of a folder, which lists the latest checkpoints.
+
+The format is TensorFlow's.
 """
 
 from __future__ import annotations
@@ -117,9 +118,7 @@ def get_checkpoint_state(
 
 
 def _parsed(content: bytes, folder: str) -> CheckpointState:
-    """Parse the content of a file; raise ValueError if neither `write_state` nor TensorFlow would
-    write it.
-    """
+    """Parse the content of a file; raise ValueError if it is not valid."""
     state = CheckpointState()
     for line in content.decode().splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -206,8 +205,7 @@ def latest_checkpoint(checkpoint_dir: StrPath, latest_filename: str | None = Non
 
 
 def latest_whole(state: CheckpointState, folder: str) -> str | None:
-    """Return the latest existing checkpoint that a state names, otherwise the latest one in the
-    folder.
+    """Return the latest existing checkpoint that a state names, or the latest in the folder.
 
     Args:
       state: Content of the `checkpoint` file.

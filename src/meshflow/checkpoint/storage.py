@@ -1,5 +1,4 @@
-"""Arrays in a folder, in a local or remote file system: one `.npy` file for each array and a JSON
-manifest.
+"""Arrays in a local or remote folder: one `.npy` file for each array and a JSON manifest.
 
 `replacing_folder` writes the folder, and the manifest last, so a process that is killed at any
 moment leaves the old checkpoint or
@@ -433,8 +432,7 @@ def is_checkpoint(path: StrPath) -> bool:
 
 
 def clear(path: StrPath) -> None:
-    """Delete the files of processes that were killed while they wrote a folder. The folder itself is
-    kept.
+    """Delete files that killed writers of a folder left. The folder itself is kept.
 
     Args:
       path: Path of the folder.

@@ -1,6 +1,4 @@
-"""Encoding of string arrays as bytes, because NumPy's file format would store them as pickled
-objects.
-"""
+"""Encoding of string arrays as bytes, which NumPy's format would store as pickled objects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`tf.train.CheckpointView` and `TrackableView`: the object graphs of a checkpoint and of a
-program.
-"""
+"""`tf.train.CheckpointView` and `TrackableView`: object graphs of checkpoints and programs."""
 
 from __future__ import annotations
 
@@ -155,8 +153,7 @@ class CheckpointView:
         return matches
 
     def diff(self, obj: Trackable) -> tuple[dict[int, Trackable], list[int], list[Trackable]]:
-        """Return the differences of a checkpoint and a program, for example to debug a failing
-        `assert_consumed`.
+        """Return how a checkpoint and a program differ, to debug a failing `assert_consumed`.
 
         Args:
           obj: Object that corresponds to the root of the checkpoint.

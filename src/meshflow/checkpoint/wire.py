@@ -64,8 +64,10 @@ class Header:
 
 @dataclass
 class Entry:
-    """Location of an array: `dtype` is TensorFlow's enum value, `crc32c` is masked, `slices` are the
-    extents of its parts.
+    """Location of an array.
+
+    `dtype` is TensorFlow's enum value, `crc32c` is masked, and `slices` are the extents of the
+    parts of the array.
     """
 
     dtype: int = 0
@@ -126,9 +128,7 @@ def _extent(data: bytes) -> tuple[int, int]:
 
 @dataclass
 class Attribute:
-    """Value of an object: `name` of the attribute, `full_name` of the variable, and `key` of the
-    entry.
-    """
+    """Value of an object: name of the attribute, name of the variable, and key of the entry."""
 
     name: str
     full_name: str
@@ -137,9 +137,7 @@ class Attribute:
 
 @dataclass
 class Slot:
-    """Slot of an optimizer: `variable` and `node` are the indices of the nodes of the variable and of
-    the slot.
-    """
+    """Slot of an optimizer: indices of the nodes of its variable and of the slot, and its name."""
 
     variable: int
     name: str

@@ -1,6 +1,4 @@
-"""Assets: files that are copied into the folder of a SavedModel and found there after the folder has
-moved.
-"""
+"""Assets: files that are copied into the folder of a SavedModel and move with it."""
 
 from __future__ import annotations
 

@@ -143,15 +143,14 @@ def _only_reads(python: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_symbolic(signature: tuple[PyTree, PyTree]) -> bool:
-    """Check whether a signature has symbolic sizes, because it was traced while another function was
-    exported.
-    """
+    """Check whether a signature has symbolic sizes, from exporting another function."""
     return any(s.shape.rank and any_symbolic(s.shape) for s in specs_of(*signature))
 
 
 def for_any_batch(spec: PyTree, name: str | None = None) -> PyTree:
-    """Return a `TensorSpec` with an unknown first size and optionally another name; other values are
-    unchanged.
+    """Return a `TensorSpec` with an unknown first size, and optionally another name.
+
+    Other values are unchanged.
     """
     if not isinstance(spec, TensorSpec):
         return spec
@@ -266,9 +265,7 @@ def _unpacked(parameters: list[Any]) -> list[Any]:
 def argument_names(
     args: Sequence[Any], kwargs: Mapping[str, Any], function: Function | Signed | FunctionCall
 ) -> list[str]:
-    """Return a unique name for each tensor that a signature takes; several tensors of one argument are
-    numbered.
-    """
+    """Return a unique name for each tensor of a signature, numbered within an argument."""
     parameters = [] if isinstance(function, tuple) else parameters_of(function)
     parameter_names = {i: p[0] for i, p in enumerate(parameters)}
     arguments = [(parameter_names.get(i, f"args_{i}"), arg) for i, arg in enumerate(args)]

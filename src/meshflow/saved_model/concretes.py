@@ -119,9 +119,7 @@ def _described(leaf: PyTree, specs: Sequence[TensorSpec]) -> PyTree:
 
 
 def _kept_calls(program: Program, run: Callable[..., Any]) -> KeptCalls | None:
-    """Return the calls of a program through cached executables, or None if the program is not
-    cached.
-    """
+    """Return calls through cached executables, or None if the program is not cached."""
     if program.about is None or program.on_host:
         return None
     concrete: Any = run

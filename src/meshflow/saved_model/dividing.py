@@ -76,9 +76,7 @@ class _Divided:
         return max([*values, *(self._level_of_size(name, levels) for name in missing)], default=0)
 
     def _level_of_size(self, symbol: str, levels: Mapping[int, int]) -> int:
-        """Return the level after which a size is known that no input of the pruned program
-        determines.
-        """
+        """Return the level after which a size is known that no input determines."""
         pairs = zip(self._sources, self._jaxpr.invars, strict=True)
         indices = [_number(source) for source, var in pairs if symbol in _plain([var.aval])]
         return min((levels[n] for n in indices if n in levels), default=0)

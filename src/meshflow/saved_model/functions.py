@@ -57,9 +57,7 @@ class Program(Protocol):
 
     @property
     def about(self) -> bytes | None:
-        """Return bytes that identify the program in files, or None if it is not compiled on its
-        own.
-        """
+        """Return bytes that identify the program in files, or None if it is never compiled."""
 
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
         """Run the program, including its assignments to variables."""
@@ -119,8 +117,9 @@ class StableProgram:
 
 
 class _Written:
-    """Variable that a program assigns to, for `Traced`. Shards and hosted variables are updated by
-    `assign`.
+    """Variable that a program assigns to, in the form that `Traced` takes.
+
+    Shards and hosted variables are updated by `assign`.
 
     Args:
       variable: The variable.
@@ -339,9 +338,7 @@ def _without_shape(leaf: PyTree) -> PyTree:
 
 
 class _Compiled:
-    """Program as a callable for `tf.function`, which compiles it once for each combination of
-    sizes.
-    """
+    """Callable that runs a program, for `tf.function`, which compiles it for each shape."""
 
     is_stored_program = True
 

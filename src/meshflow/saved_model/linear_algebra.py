@@ -1,5 +1,6 @@
-"""Lowerings of linear algebra to StableHLO ops that every XLA supports, instead of JAX's calls of
-LAPACK and cuSOLVER.
+"""Lowerings of linear algebra to StableHLO ops that every XLA supports.
+
+JAX's default lowerings call LAPACK or cuSOLVER by custom calls.
 """
 
 from __future__ import annotations

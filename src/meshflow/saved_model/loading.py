@@ -313,9 +313,7 @@ class _Reader:
         )
 
     def _program(self, key: str) -> tuple[Callable[[], jax.export.Exported], bytes]:
-        """Read a program; return a function that parses and verifies it on the first call, and its
-        digest.
-        """
+        """Read a program; return a function that parses it on the first call, and its digest."""
         data = self._folder.read_file(key).tobytes()
         if data not in self._programs:
             self._programs[data] = functools.cache(lambda: loaded(data))

@@ -1,6 +1,4 @@
-"""Objects of a SavedModel as the manifest describes them: type and children of each, and their arrays
-and files.
-"""
+"""Objects of a SavedModel as the manifest describes them, with their arrays and files."""
 
 from __future__ import annotations
 
@@ -70,17 +68,16 @@ class SavedObjects:
 
     @property
     def have_grown(self) -> bool:
-        """Check whether more objects can be reached now, such as variables that functions created
-        while they were traced.
+        """Check whether more objects can be reached now than at first.
+
+        Functions may create variables while they are traced.
         """
         return len(ObjectGraph(self.root).objects) != self._reached
 
     # ---- Descriptions ----------------------------------------------------------------------
 
     def _add_resources(self, children: dict[str, int], item: Trackable) -> None:
-        """Add children that checkpoints do not hold: tables and assets of an object, and the shards of
-        a sharded variable.
-        """
+        """Add children that are not in checkpoints: tables, assets, and shards of variables."""
         for name, child in getattr(item, "__dict__", {}).items():
             if (
                 isinstance(child, (Asset, Table))
@@ -157,8 +154,7 @@ class SavedObjects:
     # ---- Objects that functions use ----------------------------------------------------------
 
     def places_of(self, variables: object) -> list[int] | None:
-        """Return the indices of variables, in their order, or None if the value is not a list or
-        tuple.
+        """Return the indices of variables, or None if the value is not a list or tuple.
 
         Variables that are not in the graph are skipped; an optimizer may hold them.
         """
@@ -176,9 +172,7 @@ class SavedObjects:
         return index
 
     def capture(self, capture: Variable | Tensor) -> dict[str, Any]:
-        """Describe a capture of a program: the node of a variable, or the key of the array of a
-        constant.
-        """
+        """Describe a capture of a program: the node of a variable, or the key of a constant."""
         if isinstance(capture, Variable):
             return {"node": self.place(capture)}
         if id(capture) not in self._constants:

@@ -52,8 +52,9 @@ class VariablePolicy(enum.Enum):
 
 
 class SaveOptions:
-    """Options of writing a SavedModel. Options that are described as ignored are accepted for
-    compatibility with TensorFlow.
+    """Options of writing a SavedModel.
+
+    Options that are described as ignored are accepted for compatibility with TensorFlow.
 
     Args:
       namespace_whitelist: Namespaces of custom ops. Checked and otherwise ignored, since there are
@@ -108,8 +109,9 @@ class SaveOptions:
 
 
 class LoadOptions:
-    """Options of reading a SavedModel. Options that are described as ignored are accepted for
-    compatibility with TensorFlow.
+    """Options of reading a SavedModel.
+
+    Options that are described as ignored are accepted for compatibility with TensorFlow.
 
     Args:
       allow_partial_checkpoint: Ignored; a folder without all values is damaged.
@@ -144,7 +146,7 @@ def tags_of(tags: str | Iterable[str] | None) -> set[str]:
     """Return the tags that were passed to `load` as a set: one, several, or none for None."""
     if tags is None:
         return set()
-    return {tags} if isinstance(tags, str) else set(tags)
+    return set(tags) if isinstance(tags, Iterable) and not isinstance(tags, str) else {tags}
 
 
 def _namespaces(namespaces: list[str] | None) -> list[str]:

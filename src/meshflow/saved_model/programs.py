@@ -117,9 +117,7 @@ class Program:
         return str(self.traced.closed.jaxpr)
 
     def is_like(self, other: Program) -> bool:
-        """Check whether the results and gradients are known to be the same as those of another
-        program.
-        """
+        """Check whether another program is known to have the same results and gradients."""
         if self.exported.mlir_module_serialized != other.exported.mlir_module_serialized:
             return False
         # Custom gradients show neither in the forward program nor in the text of the jaxpr.
@@ -378,8 +376,9 @@ def _checked(program: jax.export.Exported) -> _Checked:
 
 
 def refuse_foreign_calls(text: str) -> None:
-    """Check the custom calls of a program, which could call native code that runs Python or reads
-    files.
+    """Check that a program calls only known native code.
+
+    Other custom calls could run Python or read files.
 
     Args:
       text: Text of the program.

@@ -1,5 +1,4 @@
-"""Recorder that separates host calls and programs of a function of strings and tables while it is
-saved.
+"""Recorder that separates a function of strings and tables into host calls and programs.
 
 The function is traced once. A call that XLA does not support is recorded as a host call. Its result
 is represented by a
@@ -221,9 +220,7 @@ class _Recorder(Recording):
         return tensor
 
     def _taken(self, value: Any) -> Any:
-        """Convert an argument of a call: replace values of the plan by `PlanValue`s, other tensors by
-        arrays.
-        """
+        """Convert an argument of a call: values of the plan to `PlanValue`s, tensors to arrays."""
         if isinstance(value, (list, tuple)):
             return [self._taken(v) for v in value]
         if isinstance(value, dict):

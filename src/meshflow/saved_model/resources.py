@@ -1,6 +1,4 @@
-"""`TrackableResource`: a user-defined resource, such as a table, that is created when it is first
-used.
-"""
+"""`TrackableResource`: a user-defined resource that is created when it is first used."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ _LONGEST_LIST = 1 << 24
 
 
 class Restored(Module):
-    """Loaded object. Its attributes are the attributes of the saved object that were variables,
-    objects or functions.
+    """Loaded object.
+
+    Its attributes are the attributes of the saved object that were variables, objects or functions.
 
     Attributes:
       signatures: Functions by name, which take tensors by name and return a dictionary of tensors.
@@ -39,7 +40,7 @@ class Restored(Module):
 
         Args:
           name: Name of the function.
-          why: Reason for which it could not be saved or loaded.
+          reason: Reason for which it could not be saved or loaded.
         """
         self.__dict__.setdefault("_left_out", {})[name] = reason
 
@@ -113,7 +114,5 @@ def put_child(owner: Trackable, name: str, child: Any) -> None:
 
 
 def _is_free(owner: Trackable, name: str) -> bool:
-    """Check whether an attribute with the name hides no attribute of the class. `__call__` is looked
-    up in the instance.
-    """
+    """Check whether an attribute would hide no attribute of the class."""
     return name == "__call__" or not hasattr(type(owner), own_name(name))

@@ -1,5 +1,4 @@
-"""`tf.saved_model.save`: save the variables of an object, its structure, and its functions as
-programs.
+"""`tf.saved_model.save`: save an object's variables, structure, and functions as programs.
 
 The folder has one file for each array, like a checkpoint, and a manifest. A function is saved for
 each signature for which it was
@@ -50,8 +49,7 @@ def save(
     signatures: Any = None,
     options: SaveOptions | None = None,
 ) -> None:
-    """Save an object with its variables and functions, so that it can be loaded without its Python
-    code.
+    """Save an object with its variables and functions, to be loaded without its Python code.
 
     Args:
       obj: A `tf.Module`, Keras model or layer, `tf.train.Checkpoint`, or another object with
@@ -241,9 +239,7 @@ def _together(
 def _add_keys(
     content: Content, objects: SavedObjects, nodes: list[dict[str, Any]]
 ) -> dict[int, str]:
-    """Add the nodes by which TensorFlow restores variables; return the keys of their arrays by node
-    index.
-    """
+    """Add the nodes by which TensorFlow restores variables; return array keys by node index."""
     keys = {}
     for index, node in enumerate(nodes):
         path = objects.graph.nodes[index]["path"] if index < len(objects.graph.nodes) else ""

@@ -166,9 +166,7 @@ class StoredFunctions:
     def _programs(
         self, name: str, call: _SavableFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """Add the program of a signature, or one program for each rank if the rank is unknown; return
-        the entries.
-        """
+        """Add one program, or one for each rank if it is unknown; return the entries."""
         if all(s.shape.rank is not None for s in specs_of(args, kwargs)):
             return [self.program(name, call, args, kwargs)]
         return list(self._by_rank(name, call, args, kwargs).values())
@@ -284,9 +282,7 @@ class StoredFunctions:
             return self._planned(name, args, kwargs, plan)
 
     def _stored(self, program: Program) -> tuple[dict[str, Any], Program]:
-        """Store a program, once for all equal programs; return its entry in the manifest and the
-        program.
-        """
+        """Store a program, once for all equal programs; return its manifest entry and itself."""
         traced, data = program.traced, self._serialized(program)
         key = self._stored_programs.setdefault(data, f"program_{len(self._stored_programs):05d}")
         self._objects.arrays[key] = (key, np.frombuffer(data, np.uint8))
@@ -300,9 +296,7 @@ class StoredFunctions:
         return entry, program
 
     def _serialized(self, program: Program) -> bytes:
-        """Serialize a program. Equal programs share the result, because serializing the gradient is
-        slow.
-        """
+        """Serialize a program. Equal programs share the result, because gradients are slow."""
         candidates = self._serialized_programs.setdefault(
             program.exported.mlir_module_serialized, []
         )

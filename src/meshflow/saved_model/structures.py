@@ -63,8 +63,9 @@ def packed(value: PyTree) -> Json:
 
 
 def unpacked(data: Json) -> PyTree:
-    """Convert JSON of `pack_structure` back to a structure. Named tuples get a class with the saved
-    name and fields.
+    """Convert JSON of `pack_structure` back to a structure.
+
+    Named tuples get a class with the saved name and fields.
 
     Args:
       data: Result of `pack_structure`.
