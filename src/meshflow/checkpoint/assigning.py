@@ -44,8 +44,8 @@ def put(
         value = np.reshape(value[(slice(None),) * value.ndim], variable.shape.as_list())
     fits = variable.shape.is_compatible_with(value.shape)
     if not fits and getattr(variable, "_of_its_mesh", False):
-        # The value describes the devices of an earlier mesh (for example quantization scales for
-        # each device). The devices are different now, so the variable starts from zeros.
+        # The value describes the devices of an earlier mesh (for example the errors of compressed
+        # gradients). The devices are different now, so the variable starts from zeros.
         with init_scope():
             variable.assign(np.zeros(variable.shape.as_list(), variable.dtype.dtype))
         return

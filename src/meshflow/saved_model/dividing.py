@@ -30,7 +30,7 @@ __all__ = ["Cut", "Noted", "divided"]
 
 
 class Cut:
-    """Capture of a traced program that stands for the result of a host call."""
+    """Capture of a traced program that represents the result of a host call."""
 
     def __init__(self, value: int, shape: tuple[Any, ...], dtype: np.dtype) -> None:
         self.number, self.shape, self.dtype = value, shape, dtype
@@ -67,7 +67,7 @@ class _Divided:
         self._sources: list[Any] = [*argument_indices, *traced.captures]
 
     def level(self, output: int, levels: Mapping[int, int]) -> int:
-        """Return the level after whose host calls an output of the program can be computed."""
+        """Return the level of host calls after which an output of the program can be computed."""
         used = [i == output for i in range(len(self._jaxpr.outvars))]
         pruned, inputs = dce_jaxpr(self._jaxpr, used)
         needed = [_number(s) for s, u in zip(self._sources, inputs, strict=True) if u]

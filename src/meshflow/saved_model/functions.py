@@ -153,7 +153,7 @@ class Alternative:
     def tensors_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return the tensors among the arguments of a call, or None if the call does not fit.
 
-        Specs in the arguments stand for tensors.
+        Specs in the arguments represent tensors.
         """
         try:
             parts = nest.flatten_up_to(self.arguments, (args, kwargs))
@@ -275,7 +275,7 @@ class Choice:
         """Select the alternative for the arguments of a call, and the tensors that it takes.
 
         Args:
-          args: Positional arguments. Specs stand for tensors.
+          args: Positional arguments. Specs represent tensors.
           kwargs: Keyword arguments.
 
         Raises:

@@ -53,7 +53,8 @@ __all__ = [
     "load_as_saved",
 ]
 
-# Files that `tf.experimental.tensorrt` adds to a SavedModel when it converts it: its options and the converted model.
+# Files that `tf.experimental.tensorrt` adds to a SavedModel when it converts it: its options and the
+# converted model.
 TENSORRT_FILE, TENSORRT_MODEL = "tensorrt.json", "model.onnx"
 
 

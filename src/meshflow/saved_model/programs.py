@@ -1,4 +1,4 @@
-"""Traced functions as StableHLO by `jax.export`, shape-polymorphic where a signature says None."""
+"""Traced functions as StableHLO by `jax.export`, shape-polymorphic where a signature has None."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ def traced_for_export(
     Raises:
       UnimplementedError: If the function needs the value of a size while it is traced.
     """
-    # Independent symbols may fail if unknown sizes meet, for example ids and a mask with the same
-    # number of columns. The next attempt uses one symbol for each axis, the last one also makes it
+    # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
+    # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
     # divisible, for images that are resized down and up.
     for symbol in ("d{count}", "size{axis}"):
         with contextlib.suppress(InvalidArgumentError):

@@ -199,7 +199,7 @@ class _Recorder(Recording):
             spec = HOST_CALLS[name].spec(*examples, getattr(first, "dtype", None))
         except Unrecordable:
             raise
-        except Exception as error:  # the function may raise any error for arguments that do not fit
+        except Exception as error:  # the arguments may not fit
             raise Unrecordable(f"strings in {name} ({error})") from error
         step = HostStep(
             name, self._taken(first), {k: self._taken(v) for k, v in more.items()}, self.count, spec

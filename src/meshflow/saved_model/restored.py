@@ -14,7 +14,7 @@ from meshflow.core.variables.variable import Variable
 __all__ = ["CallableRestored", "Restored", "own_name", "put_child"]
 
 
-# A larger index in a list can only come from a damaged file.
+# A larger index in a list is only possible in a damaged file.
 _LONGEST_LIST = 1 << 24
 
 

@@ -205,9 +205,7 @@ class StoredFunctions:
                 entries[rank] = self.program(name, call, *specs)
             except Unsaved:
                 raise
-            except (
-                Exception
-            ) as error:  # the function may raise any error for ranks it does not support
+            except Exception as error:  # the function may not support the rank
                 last_error = error
         if not entries:
             raise UnimplementedError(
