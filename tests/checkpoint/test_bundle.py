@@ -42,7 +42,7 @@ def test_what_is_written_is_read(tmp_path):
         bundle.read("nothing")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"^when has the dtype datetime64"):
         write_bundle(tmp_path / "b", {"when": np.array(["2021-01-01"], "datetime64[D]")})
-    with pytest.raises(TypeError, match=r"things: arrays of Python objects"):
+    with pytest.raises(TypeError, match=r"things: Arrays of Python objects"):
         write_bundle(tmp_path / "b", {"things": np.array([object()])})
     # What failed has left the bundle before, and nothing else.
     assert len(os.listdir(tmp_path)) == 2 and set(Bundle(tmp_path / "b").entries) == set(arrays)
@@ -103,7 +103,7 @@ def test_parts_make_a_whole(tmp_path):
     assert np.array_equal(opened[1:4], whole[1:4]) and np.array_equal(opened[:, 2:], whole[:, 2:])
     assert train.list_variables(tmp_path / "b") == [("w", [6, 4])]
     read = lambda _: whole
-    with pytest.raises(ValueError, match=r"hold 8 of 24 numbers"):
+    with pytest.raises(ValueError, match=r"hold 8 of 24 elements"):
         SlicedArray((6, 4), whole.dtype, places[:1], read)
     with pytest.raises(ValueError, match="outside"):
         SlicedArray((6, 4), whole.dtype, [((4, 3), (0, -1))], read)

@@ -173,7 +173,7 @@ def test_bad_input_is_named(tmp_path):
     data = tmp_path / "ckpt-1.data-00000-of-00001"
     whole = data.read_bytes()
     data.write_bytes(whole[:-1])
-    with pytest.raises(tf.errors.DataLossError, match=r"data-00000-of-00001 is cut"):
+    with pytest.raises(tf.errors.DataLossError, match=r"data-00000-of-00001 is truncated"):
         train.load_checkpoint(path)
     data.unlink()
     with pytest.raises(tf.errors.DataLossError, match=r"data-00000-of-00001 is missing"):

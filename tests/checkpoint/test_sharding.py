@@ -55,7 +55,7 @@ def test_what_cannot_be_split_has_a_file_of_its_own(tmp_path, caplog):
     texts = [b"abc", b"defg", b"hijklm", b"n"]
     checkpoint = tf.train.Checkpoint(a=tf.Variable(texts), b=tf.Variable("x" * 50))
     path, sizes = written(checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(10))
-    assert "b/.ATTRIBUTES/VARIABLE_VALUE has 50 bytes in one piece" in caplog.text
+    assert "b/.ATTRIBUTES/VARIABLE_VALUE has a part of 50 bytes" in caplog.text
     assert len(sizes) == 5
     fresh = tf.train.Checkpoint(a=tf.Variable([""] * 4), b=tf.Variable(""))
     fresh.read(path).assert_consumed()

@@ -310,7 +310,7 @@ def test_keras_makes_the_model_of_its_layers(folder):
 def test_without_protobuf_it_is_said(folder, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "meshflow.saved_model.graph.writer", None)
     tf.saved_model.save(Module(), folder / "ours")
-    assert "TensorFlow cannot load what is saved" in caplog.text
+    assert "TensorFlow will not be able to load the model" in caplog.text
     assert not (folder / "ours" / "saved_model.pb").exists()
 
 

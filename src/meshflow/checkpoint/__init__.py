@@ -1,9 +1,24 @@
-"""Checkpoints: the values of variables on disk, found again by the objects that own them.
+"""Checkpoints: save the values of variables to files and restore them into the objects that own them.
 
-`bundle` and `bundle_writer` read and write TensorFlow's files, over `table`, `wire` and `slices`, `storage` folders of arrays, and
-`containers` tells them apart; `graph` finds what objects own, `graph_message` says it as TensorFlow does; `restoring` puts
-values back, `status` tells which; `views` compare a checkpoint's objects with a program's; `sharding` divides arrays over
-files, `shard_sizes` by their size; `checkpoint` and `manager` are TensorFlow's classes, `background` their thread; `state_file` remembers the latest.
+Files, from the bytes up: `bundle_messages` (protocol buffers), `sstable` (the sorted index) and
+`slices` (arrays in parts) are
+the basis of `bundle` and `bundle_writer`, which read and write TensorFlow's tensor bundles.
+`array_folder` reads and writes
+Meshflow's folders of `.npy` files, the older format of checkpoints. `formats` detects the format of
+a path.
+
+Objects: `object_graph` finds the objects and variables that an object owns, `object_graph_message`
+encodes them as TensorFlow does.
+`restoration` matches them with a checkpoint and assigns the values, also to variables that are
+created later; `name_based`
+does the same for checkpoints of TensorFlow 1's `Saver`. `status` holds the assertions on a
+restoration, `views` compares
+the objects of a checkpoint and of a program.
+
+API: `checkpoint` and `manager` hold TensorFlow's classes, `background_writer` their thread,
+`sharding` and
+`shard_size_policy` the policies that partition arrays over data files, `state_file` the file that
+names the latest checkpoint.
 """
 
 from meshflow.checkpoint.checkpoint import Checkpoint

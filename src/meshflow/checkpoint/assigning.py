@@ -1,78 +1,87 @@
-"""Putting a stored array into a variable."""
+"""Assignment of stored arrays to variables."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import numpy as np
 
 from meshflow.checkpoint.containers import Stored
+from meshflow.checkpoint.slices import SlicedArray
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+from meshflow.placement.layout import Layout
 
 __all__ = ["parts_of", "put"]
 
 
 def put(
-    folder: Stored, key: str, variable: Variable | ShardedVariable, reshape: bool = False
+    checkpoint: Stored, key: str, variable: Variable | ShardedVariable, reshape: bool = False
 ) -> None:
-    """Gives a variable a stored value.
+    """Assign a stored value to a variable.
 
     Args:
-      folder: the checkpoint.
-      key: the value's.
-      variable: the variable.
-      reshape: whether a value of as many elements is given the variable's shape.
+      checkpoint: Opened checkpoint.
+      key: Key of the value in the checkpoint.
+      variable: Variable to assign to.
+      reshape: Whether to reshape a value with the same number of elements to the shape of the
+        variable.
 
     Raises:
-      ValueError: when shape or dtype do not fit.
-      NotFoundError: when there is no such value.
+      InvalidValueError: If the variable cannot hold the stored dtype.
+      NotFoundError: If the checkpoint has no value with this key.
+      ValueError: If the shapes differ.
     """
     layout = variable.layout
     split = layout is not None and not layout.is_fully_replicated()
-    # Each device takes its part from the file, however the array was split when it was saved.
-    value = folder.open(key) if split else folder.lent(key)
+    # Each device reads its part of the file, so the sharding that was in force while saving does
+    # not matter.
+    value = checkpoint.open(key) if split else checkpoint.lent(key)
     if reshape:
-        value = np.reshape(value[...], variable.shape.as_list())
+        value = np.reshape(value[(slice(None),) * value.ndim], variable.shape.as_list())
     fits = variable.shape.is_compatible_with(value.shape)
     if not fits and getattr(variable, "_of_its_mesh", False):
-        # It says something of the devices that it was on, of which there are others now.
+        # The value describes the devices of an earlier mesh (for example the errors of compressed
+        # gradients). The devices are different now, so the variable starts from zeros.
         with init_scope():
             variable.assign(np.zeros(variable.shape.as_list(), variable.dtype.dtype))
         return
     if not fits:
         raise ValueError(
             f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
-            f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {folder.path})."
+            f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {checkpoint.path})."
         )
     dtype = variable.dtype.dtype
-    kinds = np.dtype(dtype).kind, value.dtype.kind
-    if (kinds[0] in "biu" and kinds[1] not in "biu") or (kinds[0] == "O") != (kinds[1] == "O"):
+    target_kind, stored_kind = np.dtype(dtype).kind, value.dtype.kind
+    if (target_kind in "biu" and stored_kind not in "biu") or (target_kind == "O") != (
+        stored_kind == "O"
+    ):
         raise InvalidValueError(
             f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
-            f"{value.dtype} (key {key} of {folder.path})."
+            f"{value.dtype} (key {key} of {checkpoint.path})."
         )
     with init_scope():
         if split:
+            assert layout is not None
             variable.assign(parts_of(value, layout, dtype))
-        elif layout is None and value.dtype == dtype and transfers.is_ours(value):
+            return
+        assert isinstance(value, np.ndarray)  # only `open` returns an array that is read in parts
+        if layout is None and value.dtype == dtype and transfers.is_ours(value):
             variable.assign(Tensor(transfers.to_device(value)))
         else:
             variable.assign(value.astype(dtype, copy=False))
 
 
-def parts_of(value: np.ndarray, layout: Any, dtype: Any) -> Tensor:
-    """A tensor in a layout whose devices take their parts of a host array.
+def parts_of(value: np.ndarray | SlicedArray, layout: Layout, dtype: np.dtype) -> Tensor:
+    """Return a tensor with a layout, where each device reads its shard of a host array.
 
     Args:
-      value: the array, which may lie in a file.
-      layout: a `Layout`.
-      dtype: the tensor's NumPy dtype.
+      value: Array, which may be in a file that is read where it is used.
+      layout: Layout of the tensor.
+      dtype: NumPy dtype of the tensor.
     """
     layout.check(value.shape)
     part = lambda index: np.asarray(value[index]).astype(dtype, copy=False)

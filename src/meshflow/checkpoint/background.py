@@ -1,7 +1,8 @@
-"""Writing in a thread, while training goes on.
+"""Background thread that writes checkpoints while training continues.
 
-What is written is held as it was when writing began: whoever writes a variable meanwhile finds its array shared,
-and goes on with a copy.
+The writer holds the arrays as they were when writing started. An assignment to a variable meanwhile
+finds its array shared and
+writes to a copy, so the snapshot is consistent.
 """
 
 from __future__ import annotations
@@ -14,40 +15,40 @@ _log = logging.getLogger("meshflow")
 
 
 class Background:
-    """One piece of work at a time in a thread; the program does not end before it has."""
+    """Thread that runs one task at a time. The program does not exit before a task is done."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Begins work, after what was begun before has ended.
+    def run(self, task: Callable[[], None]) -> None:
+        """Start a task after the previous one has finished.
 
         Args:
-          work: called in the thread.
+          task: Function to call in the thread.
 
         Raises:
-          Exception: what the work before raised.
+          Exception: The error of the previous task.
         """
         self.wait()
 
-        def guarded() -> None:
+        def run_task() -> None:
             try:
-                work()
+                task()
             except BaseException as error:
                 self._error = error
-                _log.error("A checkpoint could not be written: %s", error)
+                _log.error("Could not write a checkpoint in the background: %s", error)
 
-        self._thread = threading.Thread(target=guarded, name="checkpoint")
+        self._thread = threading.Thread(target=run_task, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until all is done.
+        """Wait until the current task has finished.
 
         Raises:
-          Exception: what the work raised, once.
+          Exception: The error of the task. It is raised once.
         """
-        # What the work itself calls does not wait for it.
+        # A task that calls this function, for example through `sync`, must not wait for itself.
         if self._thread is None or self._thread is threading.current_thread():
             return
         self._thread.join()

@@ -1,8 +1,10 @@
-"""Reading TensorFlow's checkpoints, tensor bundles: an index, and data files with the arrays one after the other.
+"""Reader of TensorFlow's tensor bundles: an index and data files of concatenated arrays.
 
-The index `PREFIX.index` is a sorted table of what lies where, the data files are `PREFIX.data-00000-of-00001` and
-so on. An array may lie in parts, each with an entry of its own, in any of the files. All arrays and
-the index have checksums; damage is reported with the file's name and the array's.
+The index `PREFIX.index` is a sorted table of entries (dtype, shape, data file, offset, size,
+checksum). The data files are
+`PREFIX.data-00000-of-00001` and so on. An array may be stored in slices, each with an entry of its
+own in any of the
+data files. Arrays and index have checksums; an error about damage names the file and the array.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes
 from meshflow.environment.protobuf_wire import read_varint
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.paths import is_remote, named_errors, text
@@ -36,42 +39,44 @@ from meshflow.files.paths import is_remote, named_errors, text
 __all__ = ["Bundle", "data_file", "index_file", "is_bundle", "shards_of"]
 
 STRING = dtypes.string.as_datatype_enum
-# Quantized numbers are read as the integers that they are.
+# Quantized dtypes of TensorFlow by their enum value, read as plain integers.
 _QUANTIZED: dict[int, np.dtype] = {
     11: np.dtype("int8"),
     12: np.dtype("uint8"),
     13: np.dtype("int32"),
 }
 _QUANTIZED |= {15: np.dtype("int16"), 16: np.dtype("uint16")}
-# Another process may replace a checkpoint while it is opened.
+# Another process may replace a checkpoint while this one opens it, so reading the index is retried.
 _ATTEMPTS = 3
 
 
-def index_file(prefix: Any) -> str:
-    """The path of a bundle's index.
+def index_file(prefix: StrPath) -> str:
+    """Return the path of the index of a bundle.
 
     Args:
-      prefix: the bundle's path.
+      prefix: Path of the bundle.
     """
     return f"{text(prefix)}.index"
 
 
-def data_file(prefix: Any, shard: int, shards: int) -> str:
-    """The path of one of a bundle's data files.
+def data_file(prefix: StrPath, shard: int, shards: int) -> str:
+    """Return the path of a data file of a bundle.
 
     Args:
-      prefix: the bundle's path.
-      shard: its number.
-      shards: how many there are.
+      prefix: Path of the bundle.
+      shard: Index of the data file.
+      shards: Number of data files.
     """
     return f"{text(prefix)}.data-{shard:05d}-of-{shards:05d}"
 
 
-def is_bundle(prefix: Any) -> bool:
-    """Whether a bundle's index lies at a path, whole or damaged; our older checkpoints have a text there.
+def is_bundle(prefix: StrPath) -> bool:
+    """Check whether a bundle's index, intact or damaged, exists at a path.
+
+    Meshflow's older checkpoints have a JSON text under the same name.
 
     Args:
-      prefix: the path given to `write_bundle`.
+      prefix: Path that was passed to `write_bundle`.
     """
     path = index_file(prefix)
     if not gfile.exists(path) or gfile.isdir(path):
@@ -80,11 +85,11 @@ def is_bundle(prefix: Any) -> bool:
         return not file.read(1).startswith(b"{")
 
 
-def shards_of(prefix: Any) -> int:
-    """How many data files a bundle has; 0 where no whole index is.
+def shards_of(prefix: StrPath) -> int:
+    """Return the number of data files of a bundle, 0 if it has no intact index.
 
     Args:
-      prefix: the bundle's path.
+      prefix: Path of the bundle.
     """
     try:
         with gfile.GFile(index_file(prefix), "rb") as file:
@@ -104,18 +109,19 @@ def _header(data: bytes) -> tuple[Header, list[tuple[bytes, bytes]]]:
 
 
 class Bundle:
-    """Reads a bundle, array by array.
+    """Reader of a bundle, array by array.
 
     Args:
-      prefix: its path, without the ending of a file.
+      prefix: Path of the bundle, without the suffix of a file.
 
     Attributes:
-      path: the path.
-      entries: dtype's name and shape by key.
+      path: The path.
+      entries: Name of the dtype and shape of each array, by key.
 
     Raises:
-      NotFoundError: when there is none.
-      DataLossError: when the index or a data file is damaged, cut or missing, naming it.
+      NotFoundError: If there is no bundle at the path.
+      DataLossError: If the index or a data file is damaged, truncated or missing. The message names
+        the file.
 
     Example:
       >>> import os, tempfile
@@ -127,7 +133,7 @@ class Bundle:
       ([3], [0, 1, 2])
     """
 
-    def __init__(self, prefix: Any) -> None:
+    def __init__(self, prefix: StrPath) -> None:
         self.path = text(prefix)
         for attempt in range(_ATTEMPTS):
             content = self._index()
@@ -160,11 +166,12 @@ class Bundle:
                     self._entries[key.decode()] = Entry.decoded(value)
         except (ValueError, OverflowError) as error:
             raise DataLossError(
-                f"{index_file(self.path)} is damaged, or no checkpoint: {error}."
+                f"{index_file(self.path)} is damaged or is not a checkpoint: {error}."
             ) from None
         if header.big_endian or header.min_consumer > 1:
             raise UnimplementedError(
-                f"{index_file(self.path)} was written by a machine or a version whose numbers are not read here."
+                f"{index_file(self.path)} was written on a big-endian machine or by a newer version of the format. "
+                "Only little-endian bundles of version 1 can be read."
             )
         self._header = header
         self._files: dict[int, _DataFile] = {}
@@ -173,31 +180,34 @@ class Bundle:
                 self._place(entry, str(name))
 
     def _place(self, entry: Entry, name: str) -> None:
-        """Opens the file of an entry, which must reach as far as it says."""
+        """Open the data file of an entry and check that the file contains all bytes of the entry."""
         count = self._header.shards
         if entry.shard >= count:
-            raise self._damaged(name, f"it is said to lie in file {entry.shard} of {count}")
+            raise self._damaged(name, f"its entry refers to data file {entry.shard} of {count}")
         if entry.shard not in self._files:
             self._files[entry.shard] = _DataFile(data_file(self.path, entry.shard, count))
         file = self._files[entry.shard]
         if entry.offset + entry.size > file.size:
             raise DataLossError(
-                f"{file.path} is cut: {name} ends at byte {entry.offset + entry.size} of {file.size}."
+                f"{file.path} is truncated: {name} ends at byte {entry.offset + entry.size} of {file.size}."
             )
 
     @property
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Dtype and shape by name."""
+        """Return a dictionary with name, dtype and shape of each array, by key."""
         return {
             name: {"name": name, "dtype": _dtype_name(e.dtype), "shape": list(e.shape)}
             for name, e in self._entries.items()
         }
 
     def shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Shape and dtype's name of an array.
+        """Return the shape of an array and the name of its dtype.
 
         Args:
-          name: its key; errors as in `read`.
+          name: Key of the array.
+
+        Raises:
+          NotFoundError: If there is no such array.
         """
         entry = self._entry(name)
         return entry.shape, _dtype_name(entry.dtype)
@@ -206,37 +216,46 @@ class Bundle:
         return name in self._entries
 
     def lent(self, name: str) -> np.ndarray:
-        """An array that nobody may change, so that devices may share its memory.
+        """Return an array that must not be modified, in memory that device arrays may share.
 
         Args:
-          name: its key; errors as in `read`.
+          name: Key of the array.
+
+        Raises:
+          NotFoundError, DataLossError, UnimplementedError: As in `read`.
         """
         return self._read(name, _DataFile.lent)
 
     def read(self, name: str) -> np.ndarray:
-        """An array; strings are an array of bytes objects.
+        """Return an array. An array of strings has `bytes` objects as elements.
 
         Args:
-          name: its key.
+          name: Key of the array.
 
         Raises:
-          NotFoundError: when there is none.
-          DataLossError: when it is damaged, naming it and its file.
-          UnimplementedError: for a dtype that no array here has.
+          NotFoundError: If there is no such array.
+          DataLossError: If it is damaged. The message names the array and the file.
+          UnimplementedError: If its dtype is not supported.
         """
         return self._read(name, _DataFile.read)
 
-    def _read(self, name: str, source: _Source) -> np.ndarray:
+    def _read(self, name: str, read_bytes: _Source) -> np.ndarray:
         entry = self._entry(name)
         if entry.slices:
             return self._sliced(name, entry).whole()
-        return self._array(name, entry, source)
+        return self._array(name, entry, read_bytes)
 
-    def open(self, name: str) -> Any:
-        """An array that is read from its file where it is used: it has a shape and a dtype, and takes slices.
+    def open(self, name: str) -> np.ndarray | SlicedArray:
+        """Return an array that is read from its file where it is indexed.
 
         Args:
-          name: its key; errors as in `read`.
+          name: Key of the array.
+
+        Returns:
+          An object with a shape and a dtype that can be indexed with slices.
+
+        Raises:
+          NotFoundError, DataLossError, UnimplementedError: As in `read`.
         """
         entry = self._entry(name)
         if entry.slices:
@@ -250,23 +269,24 @@ class Bundle:
             raise NotFoundError(f"Key {name} not found in checkpoint {self.path}.") from None
 
     def _sliced(self, name: str, entry: Entry) -> SlicedArray:
-        def part(extents: Extents) -> np.ndarray:
-            found = self._slices.get(slice_key(name, extents))
-            if found is None or found.dtype != entry.dtype or found.slices:
-                raise self._damaged(name, f"its part {extents} is missing")
+        def read_slice(extents: Extents) -> np.ndarray:
+            stored = self._slices.get(slice_key(name, extents))
+            if stored is None or stored.dtype != entry.dtype or stored.slices:
+                raise self._damaged(name, f"its slice {extents} is missing")
             shape = [n if n >= 0 else d for (_, n), d in zip(extents, entry.shape, strict=True)]
-            if list(found.shape) != shape:
-                raise self._damaged(name, f"its part {extents} has the shape {found.shape}")
-            return self._array(f"{name} (its part {extents})", found, _DataFile.read)
+            if list(stored.shape) != shape:
+                raise self._damaged(name, f"its slice {extents} has the shape {stored.shape}")
+            return self._array(f"{name} (its slice {extents})", stored, _DataFile.read)
 
         dtype = self._dtype(name, entry)
-        held = sum(file.size for file in self._files.values())
-        if math.prod(entry.shape) * dtype.itemsize > held:
+        total_size = sum(file.size for file in self._files.values())
+        if math.prod(entry.shape) * dtype.itemsize > total_size:
             raise self._damaged(
-                name, f"{list(entry.shape)} of {dtype} are more than all files hold"
+                name,
+                f"{list(entry.shape)} values of {dtype} need more bytes than all data files have",
             )
         try:
-            return SlicedArray(entry.shape, dtype, list(dict.fromkeys(entry.slices)), part)
+            return SlicedArray(entry.shape, dtype, list(dict.fromkeys(entry.slices)), read_slice)
         except ValueError as error:
             raise self._damaged(name, str(error)) from None
 
@@ -277,67 +297,72 @@ class Bundle:
             return dtypes.as_dtype(entry.dtype).dtype
         except TypeError:
             raise UnimplementedError(
-                f"{name} in {self.path} has TensorFlow's dtype number {entry.dtype}, which is not read here."
+                f"{name} in {self.path} has the dtype number {entry.dtype} of TensorFlow, which is not supported."
             ) from None
 
-    def _array(self, name: str, entry: Entry, source: _Source) -> np.ndarray:
+    def _array(self, name: str, entry: Entry, read_bytes: _Source) -> np.ndarray:
         dtype, file = self._dtype(name, entry), self._files[entry.shard]
         if entry.dtype == STRING:
             return self._strings(name, entry, file.read(entry).tobytes())
         if math.prod(entry.shape) * dtype.itemsize != entry.size:
-            raise self._damaged(name, f"{entry.size} bytes are no {list(entry.shape)} of {dtype}")
-        raw = source(file, entry) if entry.size else np.empty(0, np.uint8)
+            raise self._damaged(
+                name, f"{entry.size} bytes do not match {list(entry.shape)} values of {dtype}"
+            )
+        raw = read_bytes(file, entry) if entry.size else np.empty(0, np.uint8)
         if masked(crc32c(raw)) != entry.crc32c:
             raise self._mismatch(name, file)
         return raw.view(dtype).reshape(entry.shape)
 
     def _strings(self, name: str, entry: Entry, data: bytes) -> np.ndarray:
-        count, at, lengths = math.prod(entry.shape), 0, []
+        count, offset, lengths = math.prod(entry.shape), 0, []
         if count > len(data):
-            raise self._damaged(name, f"{len(data)} bytes hold no {count} strings")
+            raise self._damaged(name, f"{len(data)} bytes cannot hold {count} strings")
         try:
             for _ in range(count):
-                length, at = read_varint(data, at)
+                length, offset = read_varint(data, offset)
                 lengths.append(length)
         except ValueError as error:
             raise self._damaged(name, str(error)) from None
-        if at + 4 + sum(lengths) != len(data):
-            raise self._damaged(name, f"{count} strings do not end at byte {len(data)}")
-        checksum = crc32c(data[at:], crc32c(length_bytes(lengths)))
+        if offset + 4 + sum(lengths) != len(data):
+            raise self._damaged(name, f"its {count} strings do not end at byte {len(data)}")
+        checksum = crc32c(data[offset:], crc32c(length_bytes(lengths)))
         if masked(checksum) != entry.crc32c:
             raise self._mismatch(name, self._files[entry.shard])
-        at += 4
+        offset += 4
         array = np.empty(count, object)
         for i, length in enumerate(lengths):
-            array[i] = data[at : at + length]
-            at += length
+            array[i] = data[offset : offset + length]
+            offset += length
         return array.reshape(entry.shape)
 
     def _mismatch(self, name: str, file: _DataFile) -> DataLossError:
         return DataLossError(f"{file.path} is damaged: the checksum of {name} does not match.")
 
-    def _damaged(self, name: str, why: str) -> DataLossError:
-        return DataLossError(f"{index_file(self.path)} is damaged: {name}: {why}.")
+    def _damaged(self, name: str, reason: str) -> DataLossError:
+        return DataLossError(f"{index_file(self.path)} is damaged: {name}: {reason}.")
 
 
 def length_bytes(lengths: list[int]) -> bytes:
-    """What the checksum of strings begins with: their lengths in four bytes each, in eight for long ones.
+    """Encode the lengths of strings as the start of their checksum: 4 bytes each, 8 bytes from 4 GiB.
 
     Args:
-      lengths: of each string.
+      lengths: Length of each string, in bytes.
     """
     return b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths)
 
 
-def _dtype_name(number: int) -> str:
+def _dtype_name(enum: int) -> str:
     try:
-        return dtypes.as_dtype(number).name
+        return dtypes.as_dtype(enum).name
     except TypeError:
-        return str(_QUANTIZED.get(number, f"TensorFlow's number {number}"))
+        return str(_QUANTIZED.get(enum, f"TensorFlow's dtype number {enum}"))
 
 
 class _DataFile:
-    """A data file, open for as long as its bundle is used: whoever deletes it meanwhile does no harm."""
+    """Data file of a bundle.
+
+    The file is open while its bundle is used, so deleting it meanwhile does not affect the reader.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -350,45 +375,47 @@ class _DataFile:
             with named_errors(path):
                 self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except NotFoundError:
-            raise DataLossError(f"{path} is missing, in which arrays of the index lie.") from None
+            raise DataLossError(
+                f"{path} is missing, which holds arrays of the checkpoint's index."
+            ) from None
         weakref.finalize(self, os.close, self._descriptor)
         self.size = os.fstat(self._descriptor).st_size
 
     def lent(self, entry: Entry) -> np.ndarray:
-        """The bytes of an entry, in memory that a device may share."""
+        """Read the bytes of an entry into memory that a device array may share."""
         return self.read(entry, transfers.fresh)
 
-    def read(self, entry: Entry, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
-        """The bytes of an entry, in an array that is made for them."""
+    def read(self, entry: Entry, allocate: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+        """Read the bytes of an entry into an array that `make(shape, dtype)` allocates."""
         if is_remote(self.path):
             with self._lock:
                 self._file.seek(entry.offset)
                 raw = np.frombuffer(self._file.read(entry.size) if entry.size else b"", np.uint8)
                 raw = raw.copy()
         else:
-            raw = make((entry.size,), np.uint8)
+            raw = allocate((entry.size,), np.uint8)
             raw = raw[: self._fill(raw, entry.offset)]
         if raw.size != entry.size:
             raise DataLossError(f"{self.path} ended while it was read.")
         return raw
 
     def _fill(self, raw: np.ndarray, offset: int) -> int:
-        done = 0
+        num_read = 0
         with named_errors(self.path):
-            while done < raw.size:
-                got = os.preadv(self._descriptor, [raw[done:].data], offset + done)
-                if not got:
+            while num_read < raw.size:
+                count = os.preadv(self._descriptor, [raw[num_read:].data], offset + num_read)
+                if not count:
                     break
-                done += got
-        return done
+                num_read += count
+        return num_read
 
     def mapped(self, entry: Entry) -> np.ndarray:
-        """The bytes of an entry, which are read where they are used."""
+        """Map the bytes of an entry into memory; pages are read when they are used."""
         if is_remote(self.path):
             return self.read(entry)
         if not entry.size:
             return np.empty(0, np.uint8)
-        # A mapping of its own: what was read of it leaves memory with the array.
+        # Each array has its own mapping, so its pages are freed together with the array.
         before = entry.offset % mmap.ALLOCATIONGRANULARITY
         mapping = mmap.mmap(
             self._descriptor,
@@ -399,5 +426,5 @@ class _DataFile:
         return np.frombuffer(mapping, np.uint8, entry.size, before)
 
 
-# How the bytes of an entry are got.
+# Reads the bytes of an entry from its data file.
 _Source = Callable[[_DataFile, Entry], np.ndarray]

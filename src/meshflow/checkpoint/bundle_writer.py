@@ -1,17 +1,25 @@
-"""Writing tensor bundles, so that a program killed at any moment leaves the one before or the new one.
+"""Writer of tensor bundles.
 
-Data files are written under other names and renamed when they are whole; the index, renamed last, makes them a
-checkpoint. What replaces a bundle has another number of data files and so other names, and the old
-ones are deleted when the new index is there. Where devices hold parts of an array, each part is written
-by itself, and where processes do, each writes a data file and the first brings their entries together. What lies in
-files of a mesh is read when its turn comes: no two arrays are in the host's memory at once.
+A process that is killed at any moment leaves the old bundle or the new one.
+
+Data files are written under temporary names and renamed once they are complete. The index is
+renamed last, which makes the data
+files a checkpoint. A bundle that replaces another one has a different number of data files and
+therefore other names; the old
+data files are deleted once the new index exists.
+
+If devices hold shards of an array, each shard is written as a slice. If several processes hold
+shards, each of them
+writes a data file, and process 0 merges their entries into the index. Variables in the files of a
+mesh are read one by one, so
+at most one of them is in host memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
@@ -26,6 +34,7 @@ from meshflow.core.runtime.device_to_host import own_parts, read
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.values import dtypes
 from meshflow.environment.protobuf_wire import varint
+from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.files import gfile
 from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.flushing import Flushing
@@ -44,29 +53,36 @@ __all__ = [
     "write_files",
 ]
 
-# What is written at once, so that its checksum is computed while the processor has it at hand.
+# Number of bytes to write at once: small enough that the checksum is computed while the bytes are
+# in the processor's cache.
 _PIECE = 4 << 20
 _DATA = re.compile(r"\.data-\d{5,}-of-(\d{5,})")
 _ENTRIES = ".entries"
 
 _Items = list[tuple[bytes, bytes]]
+ArrayT = TypeVar("ArrayT")
 
 
-def write_bundle(prefix: Any, values: Mapping[str, Any]) -> None:
-    """Writes arrays, completely or not at all.
+def write_bundle(prefix: StrPath, values: Mapping[str, Any]) -> None:
+    """Write arrays as a bundle, completely or not at all.
 
-    Where an array is split over several processes, all of them call this with the same names, and the path is
-    one that all can reach.
+    If several processes hold shards of an array, all of them must call this function with the same
+    keys and a path that all of them
+    can access.
 
     Args:
-      prefix: the bundle's path: files get it with endings; one that is there is replaced.
-      values: arrays by key: of NumPy, of JAX, `Parts`, in files, or what makes a NumPy array; arrays of bytes or text are
-        strings.
+      prefix: Path of the bundle, a prefix of the names of its files. An existing bundle is
+        replaced.
+      values: Arrays by key: NumPy arrays, JAX arrays, `ArrayParts`, arrays in files, or values that
+        convert to a NumPy array.
+        Arrays of bytes or text are stored as strings.
 
     Raises:
-      InvalidArgumentError: for an array that no bundle holds, naming it.
-      ResourceExhaustedError, PermissionDeniedError, ...: when the disk is full and so on, naming the
-        file. What was there before is there still, after any error.
+      InvalidArgumentError: If a bundle cannot store the dtype of an array. The message names the
+        array.
+      ResourceExhaustedError, PermissionDeniedError, ...: If the file system reports an error. The
+        message names the file. The
+        previous bundle is intact after any error.
 
     Example:
       >>> import os, tempfile
@@ -76,58 +92,62 @@ def write_bundle(prefix: Any, values: Mapping[str, Any]) -> None:
       ['b.data-00000-of-00001', 'b.index']
     """
     target = text(prefix)
-    apart = held_apart(values.values())
-    process, count = (jax.process_index(), jax.process_count()) if apart else (0, 1)
-    if apart and is_remote(target):
+    is_distributed = held_apart(values.values())
+    process, num_processes = (
+        (jax.process_index(), jax.process_count()) if is_distributed else (0, 1)
+    )
+    if is_distributed and is_remote(target):
         raise UnimplementedError(
-            f"{target}: arrays that are split over several processes are written to disks only: "
-            "save to a folder that all processes share."
+            f"{target}: Arrays that are sharded over several processes can only be written to a local file system. "
+            "Save to a folder that all processes share."
         )
-    before = shards_of(target) if process == 0 else 0
-    shards = count + (before == count)
-    if apart:
-        shards = int(multihost_utils.broadcast_one_to_all(np.int32(shards)))
-    items = _write_data(target, values, process, shards, apart)
+    num_old_shards = shards_of(target) if process == 0 else 0
+    num_shards = num_processes + (num_old_shards == num_processes)
+    if is_distributed:
+        num_shards = int(multihost_utils.broadcast_one_to_all(np.int32(num_shards)))
+    items = _write_data(target, values, process, num_shards, is_distributed)
     if process:
-        with replacing(data_file(target, process, shards) + _ENTRIES) as file:
+        with replacing(data_file(target, process, num_shards) + _ENTRIES) as file:
             write_table(file, sorted(items))
-    if apart:
+    if is_distributed:
         multihost_utils.sync_global_devices(f"{target} written")
     if process == 0:
-        for other in range(1, count):
-            items += _taken(data_file(target, other, shards) + _ENTRIES)
-        for empty in range(count, shards):
-            with replacing(data_file(target, empty, shards)):
+        for other in range(1, num_processes):
+            items += _taken(data_file(target, other, num_shards) + _ENTRIES)
+        for empty in range(num_processes, num_shards):
+            with replacing(data_file(target, empty, num_shards)):
                 pass
-        _write_index(target, items, shards, before)
-    if apart:
+        _write_index(target, items, num_shards, num_old_shards)
+    if is_distributed:
         multihost_utils.sync_global_devices(f"{target} done")
 
 
-def write_files(prefix: Any, files: Sequence[Mapping[str, Any]]) -> None:
-    """Writes arrays of one process, completely or not at all, in the data files that they are to lie in.
+def write_files(prefix: StrPath, files: Sequence[Mapping[str, Any]]) -> None:
+    """Write arrays of one process to given data files of a bundle, completely or not at all.
 
     Args:
-      prefix: as in `write_bundle`, errors too.
-      files: for each file its arrays by key, whole or, in one file or several, in `Parts`.
+      prefix: As in `write_bundle`, with the same errors.
+      files: Arrays by key for each data file. A value may be an array or `ArrayParts`; the parts of
+        one array may be in
+        several files.
     """
     target = text(prefix)
-    before = shards_of(target)
-    shards = len(files) + (before == len(files))
+    num_old_shards = shards_of(target)
+    num_shards = len(files) + (num_old_shards == len(files))
     items: _Items = []
     parts: dict[str, Parts] = {}
-    for shard, values in enumerate([*files, {}][:shards]):
-        with replacing(data_file(target, shard, shards)) as file, Flushing(file) as flushing:
+    for shard, values in enumerate([*files, {}][:num_shards]):
+        with replacing(data_file(target, shard, num_shards)) as file, Flushing(file) as flushing:
             items += _put_all(_Data(file, shard, flushing), values)
         for name, value in values.items():
             if isinstance(value, Parts):
                 parts.setdefault(name, Parts(value.shape, [])).parts.extend(value.parts)
     items += [(name.encode(), _whole(name, value).encoded()) for name, value in parts.items()]
-    _write_index(target, items, shards, before)
+    _write_index(target, items, num_shards, num_old_shards)
 
 
 def _put_all(data: _Data, values: Mapping[str, Any]) -> _Items:
-    """Writes arrays and parts of arrays; gives their entries."""
+    """Write arrays and parts of arrays, and return their entries for the index."""
     pieces = []
     for name, value in values.items():
         if isinstance(value, Parts):
@@ -137,25 +157,25 @@ def _put_all(data: _Data, values: Mapping[str, Any]) -> _Items:
     return [(key, data.put(name, value).encoded()) for key, name, value in pieces]
 
 
-def _write_index(target: str, items: _Items, shards: int, before: int) -> None:
-    """Makes data files a bundle, and deletes those of the one before."""
-    items.append((b"", Header(shards).encoded()))
+def _write_index(target: str, items: _Items, num_shards: int, num_old_shards: int) -> None:
+    """Write the index, and then delete the data files of the previous bundle."""
+    items.append((b"", Header(num_shards).encoded()))
     with replacing(index_file(target)) as file:
         write_table(file, sorted(items))
-    _remove_data(target, before)
+    _remove_data(target, num_old_shards)
 
 
 def held_apart(values: Iterable[Any]) -> bool:
-    """Whether several processes hold parts of an array.
+    """Check whether several processes hold shards of an array.
 
     Args:
-      values: arrays.
+      values: Arrays.
     """
     return any(is_split(v) and not v.is_fully_addressable for v in values)
 
 
 def _taken(path: str) -> _Items:
-    """What another process said of its parts; the file is deleted."""
+    """Read the entries that another process wrote for its shards, and delete their file."""
     with gfile.GFile(path, "rb") as file:
         items = list(read_table(file.read()))
     gfile.remove(path)
@@ -163,11 +183,16 @@ def _taken(path: str) -> _Items:
 
 
 def _write_data(
-    target: str, values: Mapping[str, Any], process: int, shards: int, apart: bool
+    target: str, values: Mapping[str, Any], process: int, num_shards: int, is_distributed: bool
 ) -> _Items:
-    """Writes this process's data file; gives the entries of what is in it, and the first also those of arrays in parts."""
+    """Write the data file of this process.
+
+    Returns:
+      The entries of the written arrays. Process 0 also returns the entries of the full sharded
+      arrays.
+    """
     items: _Items = []
-    with replacing(data_file(target, process, shards)) as file, Flushing(file) as flushing:
+    with replacing(data_file(target, process, num_shards)) as file, Flushing(file) as flushing:
         data = _Data(file, process, flushing)
         for name, value in values.items():
             split = is_split(value)
@@ -183,21 +208,22 @@ def _write_data(
     return items
 
 
-def is_split(value: Any) -> bool:
-    """Whether devices hold different parts of an array, or have them in files.
+def is_split(value: object) -> bool:
+    """Check whether devices hold different shards of an array, or hold it in files.
 
     Args:
-      value: the array.
+      value: Array.
     """
-    on_devices = isinstance(value, (jax.Array, FileArray))
-    return on_devices and bool(value.size) and not value.is_fully_replicated
+    if not isinstance(value, (jax.Array, FileArray)):
+        return False
+    return bool(value.size) and not value.is_fully_replicated
 
 
-def in_memory(value: Any) -> Any:
-    """An array that is read now if it lies in a file.
+def in_memory(value: ArrayT | FileArray) -> ArrayT | jax.Array:
+    """Return an array in memory: read it if it is in files.
 
     Args:
-      value: any array.
+      value: Any array.
     """
     return value.in_memory("host") if isinstance(value, FileArray) else value
 
@@ -207,48 +233,48 @@ def _own_parts(value: jax.Array) -> Iterable[tuple[Extents, Any]]:
         yield extents_of(index, value.shape), part
 
 
-def _whole(name: str, value: Any) -> Entry:
-    """The entry of an array in parts."""
+def _whole(name: str, value: jax.Array | Parts) -> Entry:
+    """Return the index entry of an array that is stored in slices."""
     if isinstance(value, Parts):
         slices = [extents for extents, _ in value.parts]
     else:
-        places = value.sharding.devices_indices_map(value.shape).values()
-        slices = list(dict.fromkeys(extents_of(index, value.shape) for index in places))
+        indices = value.sharding.devices_indices_map(value.shape).values()
+        slices = list(dict.fromkeys(extents_of(index, value.shape) for index in indices))
     return Entry(_number(name, value.dtype), tuple(value.shape), slices=slices)
 
 
-def _number(name: str, dtype: Any) -> int:
+def _number(name: str, dtype: np.dtype) -> int:
     try:
         return dtypes.as_dtype(np.dtype(dtype)).as_datatype_enum
     except TypeError:
         raise InvalidArgumentError(
-            f"{name} has the dtype {dtype}, which checkpoints do not hold."
+            f"{name} has the dtype {dtype}, which a checkpoint cannot store."
         ) from None
 
 
 class _Data:
-    """A data file that is being written."""
+    """Data file that is being written."""
 
     def __init__(self, file: IO[bytes], shard: int, flushing: Flushing) -> None:
         self._file, self._shard, self._flushing, self._at = file, shard, flushing, 0
 
-    def put(self, name: str, value: Any) -> Entry:
-        """Writes an array; gives its entry."""
+    def put(self, name: str, value: ArrayLike | FileArray) -> Entry:
+        """Append an array to the file and return its entry."""
         array = read(value)
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("<"))
-        number = _number(name, array.dtype)
-        if number == STRING:
+        dtype_enum = _number(name, array.dtype)
+        if dtype_enum == STRING:
             checksum, size = self._put_strings(name, array)
         else:
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             checksum, size = 0, raw.size
-            for begin in range(0, size, _PIECE):
-                piece = raw[begin : begin + _PIECE]
+            for start in range(0, size, _PIECE):
+                piece = raw[start : start + _PIECE]
                 checksum = crc32c(piece, checksum)
                 self._file.write(piece.data)
                 self._flushing.wrote(piece.size)
-        entry = Entry(number, array.shape, self._shard, self._at, size, masked(checksum))
+        entry = Entry(dtype_enum, array.shape, self._shard, self._at, size, masked(checksum))
         self._at += size
         return entry
 
@@ -257,27 +283,27 @@ class _Data:
         for item in array.reshape(-1).tolist():
             if not isinstance(item, (bytes, str)):
                 raise TypeError(
-                    f"{name}: arrays of Python objects cannot be saved; got {item!r} in one."
+                    f"{name}: Arrays of Python objects cannot be saved, only bytes and text; got {item!r}."
                 )
             contents.append(item.encode() if isinstance(item, str) else item)
         lengths = [len(c) for c in contents]
         checksum = crc32c(length_bytes(lengths))
-        own = masked(checksum).to_bytes(4, "little")
-        written = b"".join([own, *contents])
-        data = b"".join(map(varint, lengths)) + written
+        stored_checksum = masked(checksum).to_bytes(4, "little")
+        tail = b"".join([stored_checksum, *contents])
+        data = b"".join(map(varint, lengths)) + tail
         self._file.write(data)
-        return crc32c(written, checksum), len(data)
+        return crc32c(tail, checksum), len(data)
 
 
-def _remove_data(target: str, shards: int) -> None:
-    for shard in range(shards):
-        path = data_file(target, shard, shards)
+def _remove_data(target: str, num_shards: int) -> None:
+    for shard in range(num_shards):
+        path = data_file(target, shard, num_shards)
         if gfile.exists(path):
             gfile.remove(path)
 
 
 def _data_files(target: str) -> list[tuple[str, int]]:
-    """The data files that lie at a path, and of how many each is one."""
+    """Return the path of each data file with a prefix, and the number of data files in its name."""
     folder = parent(target) or "."
     name = target.rpartition("/")[2]
     found = []
@@ -289,26 +315,26 @@ def _data_files(target: str) -> list[tuple[str, int]]:
     return found
 
 
-def clear_bundle(prefix: Any) -> None:
-    """Deletes what processes left that were killed while they wrote a bundle; the bundle stays.
+def clear_bundle(prefix: StrPath) -> None:
+    """Delete files that killed writers of a bundle left. The bundle itself is kept.
 
     Args:
-      prefix: its path.
+      prefix: Path of the bundle.
     """
     target = text(prefix)
-    shards = shards_of(target)
+    num_shards = shards_of(target)
     for path, count in _data_files(target):
-        if count != shards or path.endswith(_ENTRIES):
+        if count != num_shards or path.endswith(_ENTRIES):
             gfile.remove(path)
     if not is_remote(target):
         clear_parts(target)
 
 
-def remove_bundle(prefix: Any) -> None:
-    """Deletes a bundle, first its index; nothing happens where none is.
+def remove_bundle(prefix: StrPath) -> None:
+    """Delete a bundle, its index first. Does nothing if there is no bundle.
 
     Args:
-      prefix: its path.
+      prefix: Path of the bundle.
     """
     target = text(prefix)
     if gfile.exists(index_file(target)):

@@ -1,4 +1,4 @@
-"""`tf.train.Checkpoint`: saves and restores the variables that objects own."""
+"""`tf.train.Checkpoint`: save and restore the variables that objects own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshflow.checkpoint.background import Background
 from meshflow.checkpoint.bundle_writer import held_apart, in_memory
 from meshflow.checkpoint.by_name import restored
 from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
-from meshflow.checkpoint.graph import children, is_trackable
+from meshflow.checkpoint.graph import Trackable, children, is_trackable
 from meshflow.checkpoint.graph_message import contents
 from meshflow.checkpoint.options import CheckpointOptions, notify
 from meshflow.checkpoint.state_file import (
@@ -29,23 +29,28 @@ from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 
 
 class Checkpoint(Awaited):
-    """A group of objects that are saved and restored together.
+    """Group of objects that are saved and restored together.
 
-    Values are matched by the names that lead to them (attributes, list positions, dictionary keys),
-    not by the names of variables, and may be restored before the variables exist: layers and optimizers
-    take them when they are built, modules and checkpoints when they become attributes.
+    Values are matched by the path of attribute names, list indices and dictionary keys that leads
+    to an object, not by the names of
+    variables. They may be restored before the variables exist: layers and optimizers receive them
+    when they are built, modules and
+    checkpoints when the object is assigned to an attribute.
 
     Args:
-      root: an object that is saved as this object itself: its children are this object's own. A `weakref.ref` of one does.
-      **kwargs: objects to save; they become attributes.
+      root: Object to save in place of the checkpoint: its children become children of the checkpoint. May be a
+        `weakref.ref` of an object.
+      **kwargs: Objects to save, which become attributes of the checkpoint.
 
     Raises:
-      ValueError: for an object that cannot be saved, or a name that `root` uses for something else.
+      ValueError: If an object cannot be saved, or if `root` has another object under the name of a
+        keyword argument.
 
     Example:
       >>> import tempfile
@@ -60,7 +65,7 @@ class Checkpoint(Awaited):
       1
     """
 
-    def __init__(self, root: Any = None, **kwargs: Any) -> None:
+    def __init__(self, root: Trackable | None = None, **kwargs: Any) -> None:
         self._save_counter: Variable | None = None
         self._background = Background()
         self._rooted = root is not None
@@ -76,13 +81,13 @@ class Checkpoint(Awaited):
             if name in own and own[name] is not value:
                 raise ValueError(
                     f"Cannot create a Checkpoint with keyword argument {name} if root.{name} already exists and is "
-                    "another object."
+                    "a different object."
                 )
             setattr(self, name, value)
 
     @property
-    def _checkpoint_root(self) -> Any:
-        """What the checkpoint was made for; None when it is only referred to, and is gone."""
+    def _checkpoint_root(self) -> Trackable | None:
+        """Return the root, or None if there is none or its weak reference has expired."""
         if not self._rooted:
             return None
         return self.root() if isinstance(self.root, weakref.ref) else self.root
@@ -93,45 +98,45 @@ class Checkpoint(Awaited):
             for name, value in vars(self).items()
             if name not in ("_background", "_save_counter") and is_trackable(value)
         }
-        found = attributes
+        children_by_name = attributes
         if self._checkpoint_root is not None:
-            found = {**children(self._checkpoint_root), **attributes, "root": self}
+            children_by_name = {**children(self._checkpoint_root), **attributes, "root": self}
         if self._save_counter is not None:
-            found["save_counter"] = self._save_counter
-        return found
+            children_by_name["save_counter"] = self._save_counter
+        return children_by_name
 
     @property
     def save_counter(self) -> Variable:
-        """How often `save` was called: an int64 variable, saved too; it numbers the checkpoints."""
+        """Return the number of calls of `save`: an int64 variable that is saved, too."""
         if self._save_counter is None:
             with init_scope():
                 self._save_counter = Variable(np.int64(0), trainable=False, name="save_counter")
         return self._save_counter
 
-    def write(self, file_prefix: Any, options: CheckpointOptions | None = None) -> str:
-        """Saves without a number and without the `checkpoint` file.
+    def write(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
+        """Save without a number and without updating the `checkpoint` file.
 
         Args:
-          file_prefix: path of the checkpoint; one that is there is replaced.
-          options: see `CheckpointOptions`.
+          file_prefix: Path of the checkpoint. An existing checkpoint is replaced.
+          options: See `CheckpointOptions`.
 
         Returns:
           The path.
 
         Raises:
-          ValueNeededError: while a function is traced, which therefore runs op by op.
+          ValueNeededError: If called while a function is traced; the function then runs op by op.
         """
         if context.trace is not None:
             raise ValueNeededError(
-                "tf.train.Checkpoint.write() writes files, which compiled programs do not."
+                "tf.train.Checkpoint.write() writes files, which a compiled program cannot do."
             )
         return self._write(text(file_prefix), options, lambda _: None)
 
     @inside(CHECKPOINT, "write")
     def _write(
-        self, path: str, options: CheckpointOptions | None, note: Callable[[str], None]
+        self, path: str, options: CheckpointOptions | None, record: Callable[[str], None]
     ) -> str:
-        """Writes, now or in the background, and then calls `note` and the options' callbacks with the path."""
+        """Write the checkpoint, now or in the background, then call `record` and the callbacks."""
         options = _checked(options)
         self.sync()
         owners: dict[str, Any] = {}
@@ -139,12 +144,12 @@ class Checkpoint(Awaited):
 
         def write() -> None:
             written(path, arrays, options.experimental_sharding_callback, owners)
-            note(path)
+            record(path)
             notify(options, path)
 
         if options.enable_async and not held_apart(arrays.values()):
             for key, value in arrays.items():
-                # Others are never written in place while they are held.
+                # An array that is referenced here is never overwritten, except for NumPy arrays.
                 if isinstance(value, np.ndarray):
                     arrays[key] = value.copy()
                 else:
@@ -155,10 +160,10 @@ class Checkpoint(Awaited):
         return path
 
     def sync(self) -> None:
-        """Waits until what is written in the background is whole.
+        """Wait until a checkpoint that is written in the background is complete.
 
         Raises:
-          OpError: what went wrong.
+          OpError: If writing failed.
 
         Example:
           >>> import meshflow as tf
@@ -173,12 +178,12 @@ class Checkpoint(Awaited):
         """
         self._background.wait()
 
-    def save(self, file_prefix: Any, options: CheckpointOptions | None = None) -> str:
-        """Saves under the next number and writes the `checkpoint` file beside it.
+    def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
+        """Save under the next number, and record the path in the folder's `checkpoint` file.
 
         Args:
-          file_prefix: the path without the number.
-          options: see `CheckpointOptions`.
+          file_prefix: Path of the checkpoint without the number.
+          options: See `CheckpointOptions`.
 
         Returns:
           The path, such as "folder/ckpt-1".
@@ -196,36 +201,45 @@ class Checkpoint(Awaited):
         number = int(self.save_counter.assign_add(1))
         return self._write(f"{text(file_prefix)}-{number}", options, note_latest)
 
-    def read(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
-        """Restores what `write` or `save` wrote.
+    def read(
+        self, save_path: StrPath, options: CheckpointOptions | None = None
+    ) -> CheckpointLoadStatus:
+        """Restore a checkpoint that `write` or `save` wrote.
 
         Args:
-          save_path: the path they returned, or one that TensorFlow 1's `Saver` wrote: variables then take the values
-            of their own names.
-          options: see `CheckpointOptions`.
+          save_path: Path that they returned, or the path of a checkpoint of TensorFlow 1's `Saver`,
+            from which each variable gets
+            the value with its name.
+          options: See `CheckpointOptions`.
 
         Returns:
           A `CheckpointLoadStatus`.
 
         Raises:
-          NotFoundError: when there is no checkpoint.
-          DataLossError: when a file is damaged.
-          ValueError: when a stored value does not fit its variable.
+          NotFoundError: If there is no checkpoint.
+          DataLossError: If a file is damaged.
+          ValueError: If a stored value does not fit its variable.
         """
         self.sync()
         skip = options is not None and options.experimental_skip_slot_variables
         return restored(open_latest(save_path), self, skip)
 
-    def restore(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
-        """Restores what `save` or `write` wrote.
+    def restore(
+        self, save_path: StrPath | None, options: CheckpointOptions | None = None
+    ) -> CheckpointLoadStatus:
+        """Restore a checkpoint that `save` or `write` wrote.
 
         Args:
-          save_path: the path they returned, the folder of the `checkpoint` file, that of a saved model, or None for
+          save_path: Path that they returned, the folder of a `checkpoint` file, or the folder of a
+            SavedModel. None restores
             nothing.
-          options: see `CheckpointOptions`.
+          options: See `CheckpointOptions`.
 
         Returns:
-          A `CheckpointLoadStatus`; errors as in `read`.
+          A `CheckpointLoadStatus`.
+
+        Raises:
+          NotFoundError, DataLossError, ValueError: As in `read`.
 
         Example:
           >>> import meshflow as tf
@@ -243,16 +257,17 @@ class Checkpoint(Awaited):
         _ = self.save_counter
         status = self.read(save_path, options)
         if "save_counter" not in status._restoration.nodes[0]["children"]:
-            # Written without a number: counting starts anew, and the counter is not missed.
+            # The checkpoint was written without a number. Without the counter, the next `save`
+            # starts at 1, and `assert_existing_objects_matched` does not miss its value.
             self._save_counter = None
         return status
 
 
 def refuse_traces() -> None:
-    """Refuses to count checkpoints while a function is traced.
+    """Raise an error if a function is being traced, where checkpoints cannot be numbered.
 
     Raises:
-      NotImplementedError: there.
+      NotImplementedError: If a function is being traced.
     """
     if context.trace is not None:
         raise NotImplementedError(
@@ -260,24 +275,24 @@ def refuse_traces() -> None:
         )
 
 
-def _checked(options: Any) -> CheckpointOptions:
+def _checked(options: CheckpointOptions | None) -> CheckpointOptions:
     if options is not None and not isinstance(options, CheckpointOptions):
         raise TypeError(f"Expected a tf.train.CheckpointOptions for `options`, got {options!r}.")
     return options or CheckpointOptions()
 
 
-def _not_trackable(name: str, value: Any) -> str:
+def _not_trackable(name: str, value: object) -> str:
     return (
         f"`Checkpoint` was expecting {name} to be a trackable object (a Variable, Module, layer, model, optimizer, or "
         f"a list or dictionary of them), got {value!r}."
     )
 
 
-def open_latest(path: Any) -> Stored:
-    """A checkpoint by its path, the latest one of a folder, or that of a saved model.
+def open_latest(path: StrPath) -> Stored:
+    """Open a checkpoint, the latest checkpoint of a folder, or the checkpoint of a SavedModel.
 
     Args:
-      path: the checkpoint's path, the folder of its `checkpoint` file, or that of a saved model.
+      path: Path of the checkpoint, of a folder with a `checkpoint` file, or of a SavedModel.
     """
     path = text(path)
     if gfile.isdir(path):
@@ -290,13 +305,14 @@ def open_latest(path: Any) -> Stored:
 
 
 @inside(CHECKPOINT, "write")
-def write_objects(path: str, root: Any, options: CheckpointOptions | None = None) -> None:
-    """Writes the values below an object, and the graph of objects, and names them as the latest.
+def write_objects(path: str, root: Trackable, options: CheckpointOptions | None = None) -> None:
+    """Write the values and the graph of the objects below a root as the latest checkpoint.
 
     Args:
-      path: the checkpoint's path.
-      root: the object.
-      options: see `CheckpointOptions`; without a `Checkpoint` to wait for, nothing is written in the background.
+      path: Path of the checkpoint.
+      root: The root.
+      options: See `CheckpointOptions`. `enable_async` is ignored because there is no `Checkpoint`
+        to synchronize with.
     """
     owners: dict[str, Any] = {}
     arrays = contents(root, owners)
@@ -307,30 +323,35 @@ def write_objects(path: str, root: Any, options: CheckpointOptions | None = None
 
 
 @inside(CHECKPOINT, "restore")
-def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
-    """Restores the values below an object.
+def restore_objects(path: StrPath, root: Trackable) -> CheckpointLoadStatus:
+    """Restore the values of the objects below a root.
 
     Args:
-      path: what `write_objects` was given.
-      root: the object.
+      path: Path that was passed to `write_objects`.
+      root: The root.
 
     Returns:
-      A `CheckpointLoadStatus`; errors as in `Checkpoint.read`.
+      A `CheckpointLoadStatus`.
+
+    Raises:
+      NotFoundError, DataLossError, ValueError: As in `Checkpoint.read`.
     """
     return restored(open_latest(path), root)
 
 
 def note_latest(path: str) -> None:
-    """Names a checkpoint as the latest in the `checkpoint` file of its folder.
+    """Record a checkpoint as the latest in the `checkpoint` file of its folder.
 
     Args:
-      path: the checkpoint's path.
+      path: Path of the checkpoint.
     """
     folder = os.path.dirname(path) or "."
     if os.path.basename(path) == "checkpoint":
-        return  # the checkpoint itself has the file's name
-    known = get_checkpoint_state(folder)
-    kept = [p for p in known.all_model_checkpoint_paths if p != path] if known else []
-    # Only a CheckpointManager keeps a list; its times would not fit other checkpoints.
-    kept = kept if known and known.all_model_checkpoint_timestamps else []
-    write_state(folder, CheckpointState(path, [path] if not kept else [*kept, path]))
+        return  # The checkpoint itself has the name of the file.
+    state = get_checkpoint_state(folder)
+    other_paths = [p for p in state.all_model_checkpoint_paths if p != path] if state else []
+    # Only a CheckpointManager, which also writes timestamps, needs the list of all checkpoints. Its
+    # timestamps would not match the list after adding this one.
+    if not state or not state.all_model_checkpoint_timestamps:
+        other_paths = []
+    write_state(folder, CheckpointState(path, [*other_paths, path]))

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: a bundle, TensorFlow's format, or a folder of arrays, our older one."""
+"""Formats of checkpoints: TensorFlow's tensor bundles, and Meshflow's older folders of arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from meshflow.checkpoint.bundle_writer import (
 from meshflow.checkpoint.graph import STATE, VARIABLE
 from meshflow.checkpoint.graph_message import GRAPH, read_objects
 from meshflow.checkpoint.sharding import ShardByTaskPolicy, ShardingCallback, divided
+from meshflow.checkpoint.slices import SlicedArray
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 
@@ -34,73 +36,76 @@ __all__ = [
 
 
 class Stored(Protocol):
-    """What can be read from a checkpoint."""
+    """Interface of an opened checkpoint in any format."""
 
     path: str
 
     @property
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Dtype and shape by key."""
+        """Return name, dtype and shape of each array, by key."""
 
     def read(self, name: str) -> np.ndarray:
-        """An array by its key."""
+        """Return an array by its key."""
 
     def lent(self, name: str) -> np.ndarray:
-        """An array that nobody may change, so that devices may share its memory."""
+        """Return an array that must not be modified, in memory that device arrays may share."""
 
-    def open(self, name: str) -> Any:
-        """An array that is read where it is used."""
+    def open(self, name: str) -> np.ndarray | SlicedArray:
+        """Return an array that is read from its file where it is indexed."""
 
 
-def is_checkpoint(path: Any) -> bool:
-    """Whether a checkpoint lies at a path.
+def is_checkpoint(path: StrPath) -> bool:
+    """Check whether a checkpoint exists at a path.
 
     Args:
-      path: the path given to `Checkpoint.write`, or returned by `save`.
+      path: Path that was passed to `Checkpoint.write` or returned by `save`.
     """
     return storage.is_checkpoint(path) or is_bundle(path)
 
 
-def open_checkpoint(path: Any) -> Stored:
-    """A checkpoint by its path.
+def open_checkpoint(path: StrPath) -> Stored:
+    """Open a checkpoint.
 
     Args:
-      path: the path given to `Checkpoint.write`, or returned by `save`.
+      path: Path that was passed to `Checkpoint.write` or returned by `save`.
 
     Raises:
-      NotFoundError: when there is none.
-      DataLossError: when it is damaged.
+      NotFoundError: If there is no checkpoint.
+      DataLossError: If it is damaged.
     """
     if is_bundle(path) or not storage.is_checkpoint(path):
         return Bundle(path)
     return storage.Folder(path)
 
 
-def stored_objects(stored: Stored) -> dict[str, Any]:
-    """The graph of objects of a checkpoint, as `read_objects` gives it.
+def stored_objects(checkpoint: Stored) -> dict[str, Any]:
+    """Read the object graph of a checkpoint.
 
     Args:
-      stored: the checkpoint.
+      checkpoint: Opened checkpoint.
+
+    Returns:
+      `nodes` and `slots`, as in `parse_object_graph`.
 
     Raises:
-      ValueError: when it holds arrays alone.
-      DataLossError: when the graph is damaged.
+      ValueError: If the checkpoint holds only arrays.
+      DataLossError: If the graph is damaged.
     """
-    if isinstance(stored, Bundle):
-        if GRAPH not in stored:
-            raise ValueError(_no_objects(stored))
+    if isinstance(checkpoint, Bundle):
+        if GRAPH not in checkpoint:
+            raise ValueError(_no_objects(checkpoint))
         try:
-            return read_objects(stored.read(GRAPH).item())
+            return read_objects(checkpoint.read(GRAPH).item())
         except (ValueError, TypeError, AttributeError) as error:
             raise DataLossError(
-                f"{stored.path} is damaged: its objects make no sense: {error}."
+                f"{checkpoint.path} is damaged: its object graph is not valid: {error}."
             ) from None
-    assert isinstance(stored, storage.Folder)
-    graph = stored.manifest.get("graph")
+    assert isinstance(checkpoint, storage.Folder)
+    graph = checkpoint.manifest.get("graph")
     if graph is None:
-        raise ValueError(_no_objects(stored))
+        raise ValueError(_no_objects(checkpoint))
     if not _is_graph(graph):
-        raise DataLossError(f"{stored.path} is damaged: its objects make no sense.")
+        raise DataLossError(f"{checkpoint.path} is damaged: its object graph is not valid.")
     nodes = [
         {"children": n["children"], "values": _attribute(n.get("key"))} for n in graph["nodes"]
     ]
@@ -117,71 +122,76 @@ def _attribute(key: str | None) -> dict[str, str]:
     return {STATE if key.endswith(STATE) else VARIABLE: key}
 
 
-def _is_graph(stored: Any) -> bool:
-    """Whether a manifest's objects are nodes with children among them, and slots."""
+def _is_graph(graph: object) -> bool:
+    """Check whether a manifest's graph has a list of valid nodes and a list of slots."""
+    if not isinstance(graph, dict):
+        return False
     try:
-        nodes, slots = stored["nodes"], stored["slots"]
-        places = [place for node in nodes for place in node["children"].values()]
+        nodes, slots = graph["nodes"], graph["slots"]
+        indices = [index for node in nodes for index in node["children"].values()]
         keys = [node.get("key") or "" for node in nodes]
         return (
             isinstance(nodes, list)
             and len(nodes) > 0
             and all(isinstance(key, str) for key in keys)
-            and all(type(place) is int and 0 <= place < len(nodes) for place in places)
+            and all(type(index) is int and 0 <= index < len(nodes) for index in indices)
             and all(type(slot[end]) is int for slot in slots for end in ("optimizer", "variable"))
-            and all(isinstance(slot[said], str) for slot in slots for said in ("name", "key"))
+            and all(isinstance(slot[field], str) for slot in slots for field in ("name", "key"))
         )
     except (TypeError, KeyError, AttributeError):
         return False
 
 
 def written(
-    path: Any,
+    path: StrPath,
     arrays: dict[str, Any],
     policy: ShardingCallback | None = None,
     owners: dict[str, Any] | None = None,
 ) -> None:
-    """Writes arrays as a bundle, in the place of whatever checkpoint was there.
+    """Write arrays as a bundle and remove a checkpoint in the older format that has the same path.
 
     Args:
-      path: the checkpoint's path; errors as for `write_bundle`.
-      arrays: by key.
-      policy: how they are divided over data files; default one for each process that writes.
-      owners: the objects whose they are, for the policy.
+      path: Path of the checkpoint.
+      arrays: Arrays by key.
+      policy: Policy that partitions the arrays over data files. Default: one data file for each
+        writing process.
+      owners: Object of each key, for the policy.
 
     Raises:
-      UnimplementedError: for a policy where several processes hold parts of an array.
+      UnimplementedError: If there is a policy and several processes hold shards of an array.
+      InvalidArgumentError, ResourceExhaustedError, ...: As in `write_bundle`.
     """
-    # Another folder with a manifest, a saved model's, may have the name too: an older checkpoint has an index.
-    older = not is_bundle(path) and gfile.exists(index_file(path))
+    # A folder with a manifest at this path may also be a SavedModel. Only an older checkpoint has
+    # an index file, too.
+    replaces_array_folder = not is_bundle(path) and gfile.exists(index_file(path))
     if policy is None or type(policy) is ShardByTaskPolicy:
         write_bundle(path, arrays)
     elif held_apart(arrays.values()):
         raise UnimplementedError(
-            f"{text(path)}: several processes hold parts of its arrays, and each writes a data file: leave "
-            f"`experimental_sharding_callback` out ({policy.description!r})."
+            f"{text(path)}: Several processes hold shards of its arrays, and each process writes one data file. Remove "
+            f"`experimental_sharding_callback` ({policy.description!r}) from the options."
         )
     else:
         write_files(path, divided(arrays, owners or {}, policy))
-    if older and storage.is_checkpoint(path):
+    if replaces_array_folder and storage.is_checkpoint(path):
         storage.remove(path)
 
 
-def clear(path: Any) -> None:
-    """Deletes what processes left that were killed while they wrote a checkpoint; the checkpoint stays.
+def clear(path: StrPath) -> None:
+    """Delete files that killed writers of a checkpoint left. The checkpoint itself is kept.
 
     Args:
-      path: the checkpoint's path.
+      path: Path of the checkpoint.
     """
     storage.clear(path)
     clear_bundle(path)
 
 
-def remove(path: Any) -> None:
-    """Deletes a checkpoint; nothing happens when there is none.
+def remove(path: StrPath) -> None:
+    """Delete a checkpoint. Does nothing if there is none.
 
     Args:
-      path: its path.
+      path: Path of the checkpoint.
     """
     if storage.is_checkpoint(path) and not is_bundle(path):
         storage.remove(path)

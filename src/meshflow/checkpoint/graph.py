@@ -1,32 +1,44 @@
-"""The graph of objects that a checkpoint saves: what an object owns, by name.
+"""Graph of the objects that a checkpoint saves, with the names under which objects own each other.
 
-Names are TensorFlow's: attributes, positions in lists, fields of named tuples, keys of dictionaries, `layer-0` and
-`layer_with_weights-0` for the layers of a model, so that listings of a checkpoint look familiar.
-An object can say itself what it owns by `_checkpoint_children()`, and keep values that are no variable's
-by `_checkpoint_values()`, which gives arrays by the endings of their keys, and `_restore_checkpoint_values(attribute,
-arrays)`. The first attribute in its `_checkpoint_attributes` is the name it writes them under, all are what it reads.
-Programs do it as they do with TensorFlow: `_serialize_to_tensors()` gives tensors by their attributes,
-`_restore_from_tensors(tensors)` takes them back.
+Names are TensorFlow's, so listings of a checkpoint look familiar: attributes, indices of lists,
+fields of named tuples, keys of
+dictionaries, and `layer-0` and `layer_with_weights-0` for the layers of a model.
+
+An object can define its children by `_checkpoint_children()`, and values that are not variables by
+two methods:
+`_checkpoint_values()` returns arrays by the suffix of their keys, and
+`_restore_checkpoint_values(attribute, arrays)` restores
+them. `_checkpoint_attributes` lists the attribute names that it can read; it writes under the first
+of them.
+Classes of users can define `_serialize_to_tensors()`, which returns tensors by attribute name, and
+`_restore_from_tensors(tensors)`, as in TensorFlow.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.checkpoint.slices import Parts
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.sharded_variable import ShardedVariable, whole_variables
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Array
+from meshflow.placement.file_store import FileArray
+
+# An object that a checkpoint can save, see `is_trackable`. Such objects have no common base class.
+Trackable: TypeAlias = Any
 
 VARIABLE = "VARIABLE_VALUE"
 STATE = "py_state"
 
-# Attributes of Keras' layers, models and metrics that repeat or only refer to what is saved.
+# Attributes of Keras layers, models and metrics that duplicate or only refer to objects that are
+# saved otherwise.
 _INTERNAL = frozenset(
     (
         *("_own_weights", "_regularized", "_losses", "_own_metrics", "_inbound_nodes", "_layers"),
@@ -36,15 +48,16 @@ _INTERNAL = frozenset(
 )
 
 
-def is_trackable(value: Any) -> bool:
-    """Whether a checkpoint can hold an object.
+def is_trackable(value: object) -> bool:
+    """Check whether a checkpoint can save an object.
 
     Args:
-      value: any object.
+      value: Any object.
 
     Returns:
       True for variables, modules, layers, models, metrics, optimizers, generators, checkpoints,
-      functions made by `tf.function`, and lists, tuples and dictionaries.
+      functions made by
+      `tf.function`, and lists, tuples and dictionaries.
     """
     if isinstance(value, (Variable, ShardedVariable, Module, list, tuple, Mapping)):
         return True
@@ -59,27 +72,29 @@ def is_trackable(value: Any) -> bool:
     )
 
 
-def owner(value: Any) -> Any:
-    """Whose value and children an object stands for: the root that a `Checkpoint` was made for, otherwise its own.
+def owner(value: Trackable) -> Trackable:
+    """Return the root of a `Checkpoint` that was created for one, otherwise the object itself.
+
+    Values and children of the root are saved as those of the checkpoint.
 
     Args:
-      value: any object.
+      value: Any object.
     """
     root = getattr(value, "_checkpoint_root", None)
     return value if root is None else root
 
 
-def _ours_with_variables(value: Any) -> bool:
+def _ours_with_variables(value: object) -> bool:
     return type(value).__module__.startswith("meshflow.") and any(
         isinstance(x, Variable) for x in getattr(value, "__dict__", {}).values()
     )
 
 
-def children(value: Any) -> dict[str, Any]:
-    """The objects that one owns directly.
+def children(value: Trackable) -> dict[str, Trackable]:
+    """Return the objects that an object owns directly.
 
     Args:
-      value: a trackable object.
+      value: Trackable object.
 
     Returns:
       Trackable objects by name.
@@ -89,87 +104,90 @@ def children(value: Any) -> dict[str, Any]:
     if hasattr(value, "_checkpoint_children"):
         return value._checkpoint_children()
     if isinstance(value, Mapping):
-        found: Any = ((str(k), v) for k, v in value.items())
+        named_children: Iterable[tuple[str, Trackable]] = ((str(k), v) for k, v in value.items())
     elif isinstance(value, (list, tuple)):
         fields = zip(getattr(value, "_fields", ()), value, strict=False)
-        found = (*fields, *((str(i), v) for i, v in enumerate(value)))
+        named_children = (*fields, *((str(i), v) for i, v in enumerate(value)))
     else:
-        found = _attributes(value)
-    return {name: child for name, child in found if _worth_saving(child)}
+        named_children = _attributes(value)
+    return {name: child for name, child in named_children if _worth_saving(child)}
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    layered = hasattr(value, "_own_weights")
-    if layered and (getattr(value, "_graph", None) is not None or hasattr(value, "add")):
+def _attributes(value: Trackable) -> Iterator[tuple[str, Trackable]]:
+    is_layer = hasattr(value, "_own_weights")
+    if is_layer and (getattr(value, "_graph", None) is not None or hasattr(value, "add")):
         yield from _layers(value)
     attributes = getattr(value, "__dict__", {})
-    keras = layered or getattr(value, "_is_metric", False)
+    is_keras = is_layer or getattr(value, "_is_metric", False)
     for name, child in attributes.items():
-        if not (keras and name in _INTERNAL):
+        if not (is_keras and name in _INTERNAL):
             yield name, child
-    # Weights that no attribute refers to go by their own names.
-    known = {id(child) for child in attributes.values()}
+    # Weights that no attribute refers to are saved under their own names.
+    attribute_ids = {id(child) for child in attributes.values()}
     for weight in whole_variables(
-        (value._own_weights if layered else getattr(value, "_weights", [])) if keras else []
+        (value._own_weights if is_layer else getattr(value, "_weights", [])) if is_keras else []
     ):
-        if id(weight) not in known:
+        if id(weight) not in attribute_ids:
             yield weight._shared_name.rsplit("/", 1)[-1], weight
 
 
-def _layers(model: Any) -> Iterator[tuple[str, Any]]:
-    weighted = 0
-    # Before all layers are built one cannot tell which have weights; their positions do then.
-    built = all(layer.built for layer in model.layers)
+def _layers(model: Trackable) -> Iterator[tuple[str, Trackable]]:
+    num_weighted = 0
+    # Until all layers are built, the layers with weights are unknown; only the names by position
+    # are used then.
+    all_built = all(layer.built for layer in model.layers)
     for index, layer in enumerate(model.layers):
-        if built and layer.weights:
-            yield f"layer_with_weights-{weighted}", layer
-            weighted += 1
+        if all_built and layer.weights:
+            yield f"layer_with_weights-{num_weighted}", layer
+            num_weighted += 1
         yield f"layer-{index}", layer
 
 
-def _worth_saving(value: Any, depth: int = 0) -> bool:
-    """Whether something is trackable; containers are when they hold something that is."""
+def _worth_saving(value: object, depth: int = 0) -> bool:
+    """Check whether an object is trackable. A container must hold a trackable object."""
     if isinstance(value, (list, tuple)):
-        # Long lists of plain data are common: the first element tells.
-        plain = not value or isinstance(value[0], (int, float, str, bytes))
-        return not plain and depth < 8 and any(_worth_saving(x, depth + 1) for x in value)
+        # Long lists of plain data are common, so only the first element is checked for being plain.
+        is_plain = not value or isinstance(value[0], (int, float, str, bytes))
+        return not is_plain and depth < 8 and any(_worth_saving(x, depth + 1) for x in value)
     if isinstance(value, Mapping):
         return depth < 8 and any(_worth_saving(x, depth + 1) for x in value.values())
     return is_trackable(value)
 
 
 def escaped(name: str) -> str:
-    """A name as a part of a key: `/` separates parts.
+    """Escape a name as one part of a key, where `/` separates the parts.
 
     Args:
-      name: the name of a child.
+      name: Name of a child.
     """
     return name.replace(".", "..").replace("/", ".S")
 
 
 class ObjectGraph:
-    """All objects that can be reached from one, breadth first.
+    """All objects that can be reached from a root, in breadth-first order.
 
     Args:
-      root: the object to start at.
+      root: Object to start from.
 
     Attributes:
-      nodes: for each object its children's positions by name, its path, and the keys of its values by attribute.
-      objects: the objects, in the same order.
+      objects: The objects.
+      nodes: For each object a dictionary with the indices of its children by name, its path, and
+        the keys of its values by
+        attribute.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Trackable) -> None:
         self.objects: list[Any] = [root]
         self.nodes: list[dict[str, Any]] = [{"path": "", "children": {}, "values": {}}]
         self._positions = {id(root): 0}
-        queue = deque([0])
-        while queue:
-            position = queue.popleft()
-            node = self.nodes[position]
-            for name, child in children(self.objects[position]).items():
+        index_queue = deque([0])
+        while index_queue:
+            index = index_queue.popleft()
+            node = self.nodes[index]
+            for name, child in children(self.objects[index]).items():
                 if id(child) not in self._positions:
                     self._positions[id(child)] = len(self.objects)
-                    queue.append(len(self.objects))
+                    index_queue.append(len(self.objects))
                     prefix = f"{node['path']}/" if node["path"] else ""
                     self.objects.append(child)
                     self.nodes.append(
@@ -178,30 +196,39 @@ class ObjectGraph:
                 node["children"][name] = self._positions[id(child)]
 
     def values(self) -> Iterator[tuple[str, Any, Any]]:
-        """Key, array and object of all that has a value; marks the nodes with their keys."""
+        """Yield key, array and object of each value, and record the keys in the nodes."""
         for node, item in zip(self.nodes, map(owner, self.objects), strict=True):
-            for kind, arrays in _values(item).items():
-                key = node["values"][kind] = f"{node['path']}/.ATTRIBUTES/{kind}"
-                for ending, array in arrays.items():
-                    yield key + ending, array, item
+            for attribute, arrays in _values(item).items():
+                key = node["values"][attribute] = f"{node['path']}/.ATTRIBUTES/{attribute}"
+                for suffix, array in arrays.items():
+                    yield key + suffix, array, item
 
     def slots(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Descriptions and arrays of the slots of variables in the graph, of optimizers that name them by the variables."""
-        for position, item in enumerate(map(owner, self.objects)):
+        """Yield the description and the array of each optimizer slot of a variable in the graph.
+
+        Optimizers that own their slots as children are skipped.
+        """
+        for optimizer, item in enumerate(map(owner, self.objects)):
             if getattr(item, "_slots_in_lists", False):
-                continue  # they are children
+                continue  # The slots are children of the optimizer.
             for variable, name, slot in slots_of(item):
-                at = self._positions.get(id(variable))
-                if at is None:
+                variable_index = self._positions.get(id(variable))
+                if variable_index is None:
                     continue
-                path = f"{self.nodes[at]['path']}/.OPTIMIZER_SLOT/{self.nodes[position]['path']}"
-                key = f"{path}/{escaped(name)}/.ATTRIBUTES/{VARIABLE}"
-                about = {"optimizer": position, "variable": at, "name": name, "key": key}
-                yield {**about, "full_name": full_name(slot)}, stored(slot)
+                variable_path = self.nodes[variable_index]["path"]
+                path = f"{variable_path}/.OPTIMIZER_SLOT/{self.nodes[optimizer]['path']}"
+                description = {
+                    "optimizer": optimizer,
+                    "variable": variable_index,
+                    "name": name,
+                    "key": f"{path}/{escaped(name)}/.ATTRIBUTES/{VARIABLE}",
+                    "full_name": full_name(slot),
+                }
+                yield description, stored(slot)
 
 
-def _values(item: Any) -> dict[str, dict[str, Any]]:
-    """Arrays by attribute and the ending of the key."""
+def _values(item: Trackable) -> dict[str, dict[str, Any]]:
+    """Return the arrays of an object by attribute and suffix of the key."""
     if isinstance(item, (Variable, ShardedVariable)):
         return {VARIABLE: {"": stored(item)}}
     if hasattr(item, "_serialize_to_tensors"):
@@ -213,54 +240,57 @@ def _values(item: Any) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def _array(tensor: Any) -> Any:
-    return stored(tensor) if isinstance(tensor, Variable) else np.asarray(tensor)
+def _array(tensor: TensorLike) -> Array | FileArray:
+    return tensor._value if isinstance(tensor, Variable) else np.asarray(tensor)
 
 
 def full_name(variable: Variable | ShardedVariable) -> str:
-    """A variable's name without what follows a colon.
+    """Return the name of a variable without a suffix such as ":0".
 
     Args:
-      variable: the variable.
+      variable: The variable.
     """
     return variable.name.partition(":")[0]
 
 
-def stored(variable: Variable | ShardedVariable) -> Any:
-    """What a checkpoint keeps of a variable.
+def stored(variable: Variable | ShardedVariable) -> Array | FileArray | Parts:
+    """Return the value of a variable as a checkpoint stores it.
 
     Args:
-      variable: the variable.
+      variable: The variable.
 
     Returns:
-      Its array, which may lie in a file; `Parts` of one in shards.
+      The array of the variable, which may be in a file. For a `ShardedVariable`, `ArrayParts` of
+      its shards. A float32 variable
+      with `save_as_bf16` is converted to bfloat16.
     """
     if isinstance(variable, ShardedVariable):
-        parts, first = [], 0
+        parts, offset = [], 0
         for shard in variable.variables:
             value = stored(shard)
-            whole = ((0, -1),) * (value.ndim - 1)
-            parts.append((((first, len(value)), *whole), value))
-            first += len(value)
-        return Parts((first, *parts[0][1].shape[1:]), parts)
+            assert not isinstance(value, Parts)
+            full_extents = ((0, -1),) * (value.ndim - 1)
+            parts.append((((offset, value.shape[0]), *full_extents), value))
+            offset += value.shape[0]
+        return Parts((offset, *parts[0][1].shape[1:]), parts)
     value = variable._value
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
         value = variable._current().astype(jnp.bfloat16)
     return value
 
 
-def slots_of(value: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Variable, slot name and slot of each slot of an optimizer; nothing for other objects.
+def slots_of(value: Trackable) -> Iterator[tuple[Any, str, Any]]:
+    """Yield variable, slot name and slot of each slot of an optimizer; nothing for other objects.
 
     Args:
-      value: any object.
+      value: Any object.
     """
     if hasattr(value, "get_slot") and hasattr(value, "_owners"):
-        found = set()
+        slot_ids = set()
         for key, slots in value._slots.items():
             for name, slot in slots.items():
-                # The slots of a table's shards are a table too.
-                variable, whole = (whole_variables([x])[0] for x in (value._owners[key], slot))
-                if id(whole) not in found:
-                    found.add(id(whole))
-                    yield variable, name, whole
+                # The slots of the shards of a variable form a `ShardedVariable`, too.
+                variable, full_slot = (whole_variables([x])[0] for x in (value._owners[key], slot))
+                if id(full_slot) not in slot_ids:
+                    slot_ids.add(id(full_slot))
+                    yield variable, name, full_slot

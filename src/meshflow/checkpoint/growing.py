@@ -1,27 +1,34 @@
-"""Lists and dictionaries that tell when something is put into them: a checkpoint may hold its value."""
+"""Lists and dictionaries that report new elements to a pending restoration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Self, SupportsIndex, TypeAlias, TypeVar
 
 __all__ = ["growing"]
 
+ItemT = TypeVar("ItemT")
+ObservedContainer: TypeAlias = "_List | _Dict"
 
-def growing(value: list[Any] | dict[Any, Any], tell: Callable[[], None]) -> Any:
-    """A copy of a list or dictionary that tells of new elements, also of those of lists and dictionaries in it.
+
+def growing(
+    value: list[Any] | dict[Any, Any], on_addition: Callable[[], None]
+) -> ObservedContainer:
+    """Return a copy of a list or dictionary that reports new elements, including nested ones.
 
     Args:
-      value: the list or dictionary.
-      tell: called when an element has been added.
+      value: List or dictionary.
+      on_addition: Function to call after an element was added.
     """
-    made: Any = _List() if isinstance(value, list) else _Dict()
-    made._tell = tell
     if isinstance(value, list):
-        list.extend(made, map(made._taken, value))
-    else:
-        dict.update(made, {key: made._taken(item) for key, item in value.items()})
-    return made
+        observed_list = _List()
+        observed_list._tell = on_addition
+        list.extend(observed_list, map(observed_list._taken, value))
+        return observed_list
+    observed_dict = _Dict()
+    observed_dict._tell = on_addition
+    dict.update(observed_dict, {key: observed_dict._taken(item) for key, item in value.items()})
+    return observed_dict
 
 
 def _nothing() -> None:
@@ -31,39 +38,43 @@ def _nothing() -> None:
 class _Growing:
     _tell: Callable[[], None] = staticmethod(_nothing)
 
-    def _taken(self, item: Any) -> Any:
-        """An element as it is kept."""
-        return growing(item, self._tell) if type(item) in (list, dict) else item
+    def _taken(self, item: ItemT) -> ItemT | ObservedContainer:
+        """Return an element to store: a plain list or dictionary becomes an observed one."""
+        if isinstance(item, (list, dict)) and type(item) in (list, dict):
+            return growing(item, self._tell)
+        return item
 
 
 class _List(_Growing, list[Any]):
-    def append(self, value: Any) -> None:
+    def append(self, value: object) -> None:
         super().append(self._taken(value))
         self._tell()
 
-    def extend(self, values: Any) -> None:
+    def extend(self, values: Iterable[Any]) -> None:
         super().extend(map(self._taken, values))
         self._tell()
 
-    def insert(self, place: Any, value: Any) -> None:
-        super().insert(place, self._taken(value))
+    def insert(self, index: SupportsIndex, value: object) -> None:
+        super().insert(index, self._taken(value))
         self._tell()
 
-    def __iadd__(self, values: Any) -> Any:  # type: ignore[misc]
+    def __iadd__(self, values: Iterable[Any]) -> Self:  # type: ignore[misc]
         self.extend(values)
         return self
 
-    def __setitem__(self, place: Any, value: Any) -> None:
-        slots = isinstance(place, slice)
-        super().__setitem__(place, list(map(self._taken, value)) if slots else self._taken(value))
+    def __setitem__(self, index: Any, value: Any) -> None:
+        is_slice = isinstance(index, slice)
+        super().__setitem__(
+            index, list(map(self._taken, value)) if is_slice else self._taken(value)
+        )
         self._tell()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
 
 
 class _Dict(_Growing, dict[Any, Any]):
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Hashable, value: object) -> None:
         super().__setitem__(key, self._taken(value))
         self._tell()
 
@@ -77,9 +88,9 @@ class _Dict(_Growing, dict[Any, Any]):
             self[key] = default
         return self[key]
 
-    def __ior__(self, values: Any) -> Any:  # type: ignore[misc]
+    def __ior__(self, values: Any) -> Self:  # type: ignore[misc]
         self.update(values)
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)

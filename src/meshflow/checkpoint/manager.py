@@ -1,4 +1,4 @@
-"""`tf.train.CheckpointManager`: keeps the latest checkpoints and deletes older ones."""
+"""`tf.train.CheckpointManager`: keep the latest checkpoints and delete older ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import SupportsInt
 
 from meshflow.checkpoint.checkpoint import Checkpoint, refuse_traces
 from meshflow.checkpoint.containers import clear, is_checkpoint, remove
@@ -18,6 +18,8 @@ from meshflow.checkpoint.state_file import (
     latest_whole,
     write_state,
 )
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, text
 
@@ -25,23 +27,25 @@ _log = logging.getLogger("meshflow")
 
 
 class CheckpointManager:
-    """Numbers checkpoints, keeps the latest and deletes older ones.
+    """Manager that numbers checkpoints, keeps the latest and deletes older ones.
 
     Args:
-      checkpoint: the `Checkpoint` to save.
-      directory: the folder; what an earlier run left there counts. Only checkpoints in it that have the
-        manager's name and a number are ever deleted.
-      max_to_keep: how many to keep; None for all.
-      keep_checkpoint_every_n_hours: keeps one for ever each time so many hours have passed.
-      checkpoint_name: name of the files, before the number.
-      step_counter: variable with the step, needed for `checkpoint_interval`.
-      checkpoint_interval: smallest number of steps between two checkpoints.
-      init_fn: called by `restore_or_initialize` when there is no checkpoint.
-      last_checkpoint_step: step of the last checkpoint of an earlier run.
+      checkpoint: `Checkpoint` to save.
+      directory: Folder of the checkpoints. Checkpoints of earlier runs in it are included. Only
+        checkpoints with the manager's
+        name and a number are ever deleted.
+      max_to_keep: Number of checkpoints to keep; None for all.
+      keep_checkpoint_every_n_hours: Interval at which a checkpoint is preserved forever.
+      checkpoint_name: Name of the files, before the number.
+      step_counter: Variable with the current step, required for `checkpoint_interval`.
+      checkpoint_interval: Minimum number of steps between two checkpoints.
+      init_fn: Function that `restore_or_initialize` calls if there is no checkpoint.
+      last_checkpoint_step: Step of the last checkpoint of an earlier run.
 
     Raises:
-      ValueError: for a `max_to_keep` that is not positive, or an interval without a step counter.
-      DataLossError: when the folder's `checkpoint` file is damaged and no checkpoint is there.
+      ValueError: If `max_to_keep` is not positive, or if there is an interval without a step
+        counter.
+      DataLossError: If the folder's `checkpoint` file is damaged and the folder has no checkpoint.
 
     Example:
       >>> import tempfile
@@ -57,13 +61,13 @@ class CheckpointManager:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        directory: Any,
+        directory: StrPath,
         max_to_keep: int | None,
         keep_checkpoint_every_n_hours: float | None = None,
         checkpoint_name: str = "ckpt",
-        step_counter: Any = None,
+        step_counter: Variable | SupportsInt | None = None,
         checkpoint_interval: int | None = None,
-        init_fn: Callable[[], Any] | None = None,
+        init_fn: Callable[[], object] | None = None,
         last_checkpoint_step: int | None = None,
     ) -> None:
         if max_to_keep is not None and max_to_keep <= 0:
@@ -83,7 +87,7 @@ class CheckpointManager:
         self._interval = checkpoint_interval
         self._init_fn = init_fn
         self._last_step = last_checkpoint_step
-        # Checkpoints that may be deleted, oldest first, with the time of each.
+        # Time of each checkpoint that may be deleted, oldest first.
         self._kept: dict[str, float] = {}
         self._begun: list[str] = []
         self._cleared = False
@@ -92,97 +96,105 @@ class CheckpointManager:
         self._recover()
 
     def _recover(self) -> None:
-        """Takes over what an earlier run left."""
-        known = get_checkpoint_state(self._directory)
-        if known is None:
+        """Load the state of an earlier run from the folder."""
+        state = get_checkpoint_state(self._directory)
+        if state is None:
             return
         now = time.time()
-        times = known.all_model_checkpoint_timestamps
-        paths = known.all_model_checkpoint_paths
+        times = state.all_model_checkpoint_timestamps
+        paths = state.all_model_checkpoint_paths
         if len(times) != len(paths):
             times = [now] * len(paths)
-        self._last_preserved = known.last_preserved_timestamp or min(times, default=now)
-        self._latest = latest_whole(known, self._directory)
+        self._last_preserved = state.last_preserved_timestamp or min(times, default=now)
+        self._latest = latest_whole(state, self._directory)
         if now < self._last_preserved:
             _log.warning(
-                "The clock is %.0f s behind the last checkpoint that %s keeps for ever: all that are there are kept.",
+                "The clock is %.0f s behind the last checkpoint that %s preserves forever. "
+                "All existing checkpoints are kept.",
                 *(self._last_preserved - now, self._directory),
             )
             self._last_preserved = now
             return
-        # Times may be equal; the file's order is that of writing.
+        # Times may be equal; the order in the file is the order of writing.
         pairs = sorted(zip(times, paths, strict=True), key=lambda pair: pair[0])
-        own = {path: t for t, path in pairs if self._is_own(path)}
-        self._kept = {path: t for path, t in own.items() if is_checkpoint(path)}
-        # An earlier run was killed while it deleted these.
-        self._begun = [path for path in own if path not in self._kept]
+        timestamps = {path: t for t, path in pairs if self._is_own(path)}
+        self._kept = {path: t for path, t in timestamps.items() if is_checkpoint(path)}
+        # An earlier run was killed while it deleted these checkpoints.
+        self._begun = [path for path in timestamps if path not in self._kept]
 
     def _is_own(self, path: str) -> bool:
-        """Whether a path is one that this manager writes: the file that lists them may say anything."""
+        """Check whether a path has the form of this manager's checkpoints.
+
+        The state file may list any path.
+        """
         folder, name = os.path.split(absolute(path))
         return folder == absolute(self._directory.rstrip("/") or self._directory) and bool(
             re.fullmatch(rf"{re.escape(self._name)}-(-?\d+)", name)
         )
 
     def _clear(self) -> None:
-        """Deletes what processes that were killed left. Only who saves does: others may just be reading."""
+        """Delete the files that killed processes left.
+
+        Called only before saving, because other processes may just read the folder.
+        """
         if self._cleared or not gfile.isdir(self._directory):
             return
         self._cleared = True
         for path in self._begun:
             if not is_checkpoint(path):
                 remove(path)
-        begun = set()
+        names = set()
         for name in gfile.listdir(self._directory):
-            for mark in (".meshflow.", ".data-", ".index."):
-                begun.add(name.partition(mark)[0] if mark in name else "")
+            for separator in (".meshflow.", ".data-", ".index."):
+                names.add(name.partition(separator)[0] if separator in name else "")
             if name.endswith(".part"):
-                begun.add(name.rsplit(".", 2)[0])
-        for name in sorted(begun):
+                names.add(name.rsplit(".", 2)[0])
+        for name in sorted(names):
             path = gfile.join(self._directory, name)
             if name and self._is_own(path):
                 clear(path)
 
     @property
     def directory(self) -> str:
-        """The folder."""
+        """Return the folder of the checkpoints."""
         return self._directory
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The `Checkpoint` that is saved."""
+        """Return the `Checkpoint` that is saved."""
         return self._checkpoint
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """Smallest number of steps between two checkpoints, or None."""
+        """Return the minimum number of steps between two checkpoints, or None."""
         return self._interval
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """Path of the latest checkpoint, or None."""
+        """Return the path of the latest checkpoint, or None."""
         return self._latest
 
     @property
     def checkpoints(self) -> list[str]:
-        """Paths of the checkpoints that are kept, oldest first."""
+        """Return the paths of the kept checkpoints, oldest first."""
         return list(self._kept)
 
     def save(
         self,
-        checkpoint_number: Any = None,
+        checkpoint_number: Variable | SupportsInt | None = None,
         check_interval: bool = True,
         options: CheckpointOptions | None = None,
     ) -> str | None:
-        """Saves a checkpoint, then deletes those that are too many.
+        """Save a checkpoint, then delete the checkpoints that exceed `max_to_keep`.
 
         Args:
-          checkpoint_number: its number, a number or variable; default the `save_counter`'s next.
-          check_interval: whether `checkpoint_interval` may suppress it.
-          options: see `CheckpointOptions`.
+          checkpoint_number: Number of the checkpoint, an integer or a variable. Default: the next
+            value of `save_counter`.
+          check_interval: Whether to skip saving within `checkpoint_interval`.
+          options: See `CheckpointOptions`.
 
         Returns:
-          The path, or None when the last checkpoint is too recent.
+          The path, or None if the last checkpoint is too recent.
 
         Example:
           >>> import meshflow as tf
@@ -196,9 +208,10 @@ class CheckpointManager:
         """
         refuse_traces()
         if self._interval is not None:
+            assert self._step_counter is not None
             step = int(self._step_counter)
-            recent = self._last_step is not None and step - self._last_step < self._interval
-            if check_interval and recent:
+            is_recent = self._last_step is not None and step - self._last_step < self._interval
+            if check_interval and is_recent:
                 return None
             self._last_step = step
         self.sync()
@@ -209,28 +222,30 @@ class CheckpointManager:
         return self._checkpoint._write(prefix, options, self._note)
 
     def _note(self, path: str) -> None:
-        """Counts a checkpoint that is whole, and deletes those that are too many."""
+        """Record a complete checkpoint and delete the checkpoints that exceed `max_to_keep`."""
         self._kept.pop(path, None)
         self._kept[path] = time.time()
-        self._latest, kept = path, len(self._kept)
-        # Before files go the new one is named, and those that go: who is killed finds them all again.
+        self._latest, num_before = path, len(self._kept)
+        # The state file lists the new checkpoint and those to be deleted before the deletion
+        # starts, so that a run after a kill finds all of them.
         self._write_state()
         doomed = self._too_many()
         for old in doomed:
             remove(old)
-        if doomed or len(self._kept) != kept:
+        if doomed or len(self._kept) != num_before:
             self._write_state()
 
     def _too_many(self) -> list[str]:
+        """Remove the oldest checkpoints from the state; return the paths of the files to delete."""
         doomed: list[str] = []
         while self._max_to_keep is not None and len(self._kept) > self._max_to_keep:
-            path, written = next(iter(self._kept.items()))
+            path, timestamp = next(iter(self._kept.items()))
             del self._kept[path]
             if (
                 self._keep_hours is not None
-                and written - self._keep_hours * 3600 >= self._last_preserved
+                and timestamp - self._keep_hours * 3600 >= self._last_preserved
             ):
-                self._last_preserved = written
+                self._last_preserved = timestamp
             else:
                 doomed.append(path)
         return doomed
@@ -242,7 +257,7 @@ class CheckpointManager:
         write_state(self._directory, state)
 
     def restore_or_initialize(self) -> str | None:
-        """Restores the latest checkpoint, or calls `init_fn` when there is none.
+        """Restore the latest checkpoint, or call `init_fn` if there is none.
 
         Returns:
           The path of the checkpoint, or None.
@@ -258,5 +273,8 @@ class CheckpointManager:
         return None
 
     def sync(self) -> None:
-        """Waits until everything is written; errors as for `Checkpoint.sync`."""
+        """Wait until a checkpoint that is written in the background is complete.
+
+        Raises the same errors as `Checkpoint.sync`.
+        """
         self._checkpoint.sync()

@@ -15,19 +15,23 @@ class CheckpointOptions:
     """Options of saving and restoring.
 
     Args:
-      experimental_io_device: ignored; files are written by this process.
-      experimental_enable_async_checkpoint: the older name of `enable_async`.
-      experimental_write_callbacks: functions called after a checkpoint was written, with its path or without arguments.
-      enable_async: whether a thread writes the files while the program goes on; the next saving or restoring, and
-        `Checkpoint.sync`, wait for it and raise what went wrong. Arrays of which several processes hold parts are
-        written before saving returns.
-      experimental_skip_slot_variables: whether restoring leaves the optimizers' slots out.
-      experimental_sharding_callback: a `tf.train.experimental.ShardingCallback`, which divides the checkpoint over
-        data files; default one file for each process that writes.
+      experimental_io_device: Ignored; this process writes the files.
+      experimental_enable_async_checkpoint: Older name of `enable_async`.
+      experimental_write_callbacks: Functions to call after a checkpoint was written, with its path
+        or without arguments.
+      enable_async: Whether a thread writes the files while the program continues. The next `save`,
+        `restore` or
+        `Checkpoint.sync` waits for it and raises its errors. Checkpoints with arrays of which
+        several processes hold shards
+        are always written synchronously.
+      experimental_skip_slot_variables: Whether restoring skips the slots of optimizers.
+      experimental_sharding_callback: A `tf.train.experimental.ShardingCallback` that partitions the
+        arrays over data files.
+        Default: one data file for each writing process.
 
     Raises:
-      AssertionError: for a callback that takes more than a path.
-      ValueError: for a sharding callback that is none.
+      AssertionError: If a callback has more than one parameter.
+      ValueError: If the sharding callback is not a `ShardingCallback`.
 
     Example:
       >>> import meshflow as tf
@@ -53,7 +57,8 @@ class CheckpointOptions:
         for callback in experimental_write_callbacks or []:
             if _arguments(callback) > 1:
                 raise AssertionError(
-                    f"Expected functions of a path or of nothing for `experimental_write_callbacks`, got {callback!r}."
+                    "Expected functions of a path or without parameters for `experimental_write_callbacks`, got "
+                    f"{callback!r}."
                 )
         if experimental_sharding_callback is not None and not isinstance(
             experimental_sharding_callback, ShardingCallback
@@ -74,15 +79,15 @@ def _arguments(callback: Callable[..., Any]) -> int:
     try:
         return len(inspect.signature(callback).parameters)
     except ValueError:
-        return 1  # a builtin such as `list.append`, of which Python does not know more
+        return 1  # Builtin methods such as `list.append` have no signature.
 
 
 def notify(options: CheckpointOptions, path: str) -> None:
-    """Calls the options' callbacks.
+    """Call the write callbacks of the options.
 
     Args:
-      options: the options.
-      path: the path of the checkpoint that was written.
+      options: Options of the checkpoint.
+      path: Path of the checkpoint that was written.
     """
     for callback in options.experimental_write_callbacks or []:
         callback(*[path][: _arguments(callback)])

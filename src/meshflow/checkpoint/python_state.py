@@ -1,4 +1,4 @@
-"""State that is no variable, in a checkpoint."""
+"""Base class of objects that save Python state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from meshflow.checkpoint.graph import STATE
 
 
 class PythonState(abc.ABC):
-    """Base class of objects with a state of their own, saved as bytes.
+    """Base class of objects with state that is not in variables; a checkpoint stores it as bytes.
 
-    Subclasses define `serialize()`, which returns the state as text or bytes, and `deserialize(string_value)`, which
-    takes it back as bytes.
+    Subclasses define `serialize()`, which returns the state as text or bytes, and
+    `deserialize(string_value)`, which restores it
+    from bytes.
 
     Raises:
-      TypeError: for a subclass without one of them; when it is saved, for a state that is no text.
+      TypeError: If a subclass lacks one of them, or, while saving, if the state is neither text nor
+        bytes.
 
     Example:
       >>> import meshflow as tf
@@ -42,14 +44,14 @@ class PythonState(abc.ABC):
 
     @abc.abstractmethod
     def serialize(self) -> str | bytes:
-        """The state."""
+        """Return the state."""
 
     @abc.abstractmethod
     def deserialize(self, string_value: bytes) -> None:
-        """Takes a state back.
+        """Restore a state.
 
         Args:
-          string_value: what `serialize` returned, as bytes: of text its UTF-8.
+          string_value: Value that `serialize` returned, as bytes. Text is encoded in UTF-8.
         """
 
     def _checkpoint_children(self) -> dict[str, Any]:
@@ -65,5 +67,5 @@ class PythonState(abc.ABC):
 
     def _restore_checkpoint_values(self, attribute: str, values: dict[str, np.ndarray]) -> None:
         value = values[""]
-        # In our older checkpoints a first byte tells what type it was.
+        # Older checkpoints store an array of bytes. Its first byte is the type (text or bytes).
         self.deserialize(value.tobytes()[1:] if value.dtype == np.uint8 else value.item())

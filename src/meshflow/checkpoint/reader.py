@@ -1,10 +1,9 @@
-"""Looking into a checkpoint without objects."""
+"""Functions that read the values of a checkpoint without objects."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,43 +12,44 @@ from meshflow.checkpoint.containers import Stored, is_checkpoint
 from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values import dtypes
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import is_remote, text
 
 
 class CheckpointReader:
-    """The values of a checkpoint by key.
+    """Reader of the values of a checkpoint by key.
 
     Args:
-      folder: the checkpoint.
+      checkpoint: Opened checkpoint.
     """
 
-    def __init__(self, folder: Stored) -> None:
-        self._folder = folder
+    def __init__(self, checkpoint: Stored) -> None:
+        self._folder = checkpoint
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Whether there is a value under a key.
+        """Check whether there is a value under a key.
 
         Args:
-          tensor_str: the key.
+          tensor_str: The key.
         """
         return _key(tensor_str) in self._folder.entries
 
     def get_tensor(self, tensor_str: str) -> np.ndarray:
-        """A value: an array, or where it has no dimensions a NumPy scalar, of text its bytes.
+        """Return a value as an array, or as a NumPy scalar or `bytes` if it has no dimensions.
 
         Args:
-          tensor_str: its key.
+          tensor_str: The key.
 
         Raises:
-          NotFoundError: when there is none.
-          TypeError: for a key that is no text.
+          NotFoundError: If there is no such value.
+          TypeError: If the key is not text.
         """
         value: np.ndarray = self._folder.read(_key(tensor_str))[()]
         return value
 
     def debug_string(self) -> bytes:
-        """A line for each value: key, dtype and shape."""
+        """Return a line for each value with key, dtype and shape."""
         dtype_of = self.get_variable_to_dtype_map()
         lines = [
             f"{key} ({_proto_name(dtype_of[key])}) [{','.join(map(str, shape))}]\n"
@@ -58,21 +58,21 @@ class CheckpointReader:
         return "".join(lines).encode()
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        """Shape of each value, by key."""
+        """Return the shape of each value, by key."""
         try:
             return {name: list(e["shape"]) for name, e in self._folder.entries.items()}
         except (TypeError, ValueError, KeyError) as error:
             raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
 
-    def get_variable_to_dtype_map(self) -> dict[str, Any]:
-        """Dtype of each value, by key."""
+    def get_variable_to_dtype_map(self) -> dict[str, dtypes.DType]:
+        """Return the dtype of each value, by key."""
         try:
             return {n: dtypes.as_dtype(e["dtype"]) for n, e in self._folder.entries.items()}
         except (TypeError, ValueError, KeyError) as error:
             raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
 
 
-def _key(key: Any) -> str:
+def _key(key: str | bytes) -> str:
     if isinstance(key, bytes):
         key = key.decode()
     if not isinstance(key, str):
@@ -80,24 +80,24 @@ def _key(key: Any) -> str:
     return key
 
 
-def _proto_name(dtype: Any) -> str:
-    """A dtype as TensorFlow's messages call it."""
+def _proto_name(dtype: dtypes.DType) -> str:
+    """Return the name of a dtype in TensorFlow's protocol buffers."""
     names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF"}
     return f"DT_{names.get(dtype.name, dtype.name.upper())}"
 
 
-def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
-    """Opens a checkpoint.
+def load_checkpoint(ckpt_dir_or_file: StrPath) -> CheckpointReader:
+    """Open a checkpoint.
 
     Args:
-      ckpt_dir_or_file: path of a checkpoint, or the folder of its `checkpoint` file.
+      ckpt_dir_or_file: Path of a checkpoint, or of a folder with a `checkpoint` file.
 
     Returns:
       A `CheckpointReader`.
 
     Raises:
-      NotFoundError: when there is none.
-      ValueError: for a folder that names none.
+      NotFoundError: If there is no checkpoint.
+      ValueError: If the folder has no `checkpoint` file and no checkpoints.
 
     Example:
       >>> import meshflow as tf
@@ -114,18 +114,18 @@ def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
     return CheckpointReader(open_latest(path))
 
 
-def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
-    """A value of a checkpoint.
+def load_variable(ckpt_dir_or_file: StrPath, name: str) -> np.ndarray:
+    """Read a value of a checkpoint.
 
     Args:
-      ckpt_dir_or_file: as in `load_checkpoint`.
-      name: its key; the ending "/.ATTRIBUTES/VARIABLE_VALUE" may be left out.
+      ckpt_dir_or_file: As in `load_checkpoint`.
+      name: Key of the value. The suffix "/.ATTRIBUTES/VARIABLE_VALUE" may be omitted.
 
     Returns:
-      As `CheckpointReader.get_tensor`.
+      The value, as `CheckpointReader.get_tensor` returns it.
 
     Raises:
-      NotFoundError: when there is none.
+      NotFoundError: If there is no checkpoint or no such value.
 
     Example:
       >>> import meshflow as tf
@@ -140,17 +140,17 @@ def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
     return reader.get_tensor(full if reader.has_tensor(full) else name)
 
 
-def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:
-    """Keys and shapes of the values of a checkpoint.
+def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
+    """List the keys and shapes of the values of a checkpoint.
 
     Args:
-      ckpt_dir_or_file: as in `load_checkpoint`.
+      ckpt_dir_or_file: As in `load_checkpoint`.
 
     Returns:
       A sorted list of (key, shape).
 
     Raises:
-      NotFoundError: when there is no checkpoint.
+      NotFoundError: If there is no checkpoint.
 
     Example:
       >>> import meshflow as tf
@@ -164,21 +164,22 @@ def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:
 
 
 def checkpoints_iterator(
-    checkpoint_dir: Any,
+    checkpoint_dir: StrPath,
     min_interval_secs: float = 0,
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
-    """Gives each new latest checkpoint of a folder, as another program writes them.
+    """Yield each new latest checkpoint of a folder that another program writes to.
 
     Args:
-      checkpoint_dir: the folder.
-      min_interval_secs: smallest time between two.
-      timeout: seconds to wait for a new one; None for ever.
-      timeout_fn: called after `timeout`; the iteration ends when it returns True.
+      checkpoint_dir: Folder of the checkpoints.
+      min_interval_secs: Minimum number of seconds between two checkpoints.
+      timeout: Seconds to wait for a new checkpoint; None waits forever.
+      timeout_fn: Function to call after `timeout`. The iteration ends if it returns True, or if
+        there is no function.
 
     Yields:
-      Paths.
+      Paths of checkpoints.
 
     Example:
       >>> import meshflow as tf
@@ -189,7 +190,7 @@ def checkpoints_iterator(
       ...         print(os.path.basename(path))
       ckpt-1
     """
-    # Each look at a store is a request, or several.
+    # Each poll of a remote store takes one or more requests.
     pause = 1.0 if is_remote(checkpoint_dir) else 0.05
     last = None
     while True:

@@ -1,9 +1,12 @@
-"""Putting stored values back into objects, also into objects that have no variables yet.
+"""Restoring of stored values into objects, also into objects that have no variables yet.
 
-A `Restoration` pairs stored nodes with objects, from the root along equal names. Where a stored child
-has no counterpart because a layer is not built, an optimizer has no slots or a module lacks an
-attribute, it leaves a hook there and goes on when the variables exist, before their first use. It lives in these hooks
-and in its status alone, and refers weakly to what it restores: objects go when their program lets go of them.
+A `Restoration` pairs the stored nodes with objects, starting from the root and following equal
+names. A stored child may have no
+counterpart because a layer is not built, an optimizer has no slots or a module lacks an attribute.
+The restoration then
+leaves a hook there and continues once the variables exist, before they are used. Only these hooks
+and the status
+refer to the restoration, and it refers weakly to the objects, so it does not extend their lives.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from meshflow.checkpoint.containers import Stored, stored_objects
 from meshflow.checkpoint.graph import (
     VARIABLE,
     ObjectGraph,
+    Trackable,
     children,
     is_trackable,
     owner,
@@ -36,37 +40,44 @@ from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
 _log = logging.getLogger("meshflow")
-# What waits for a variable does not undo what was restored into it later.
+# Later restorations have larger numbers: a pending restoration must not overwrite a value that a
+# later one restored.
 _numbers = itertools.count(1)
 _CONTAINERS = (list, tuple, Mapping)
 _SHOWN = 20
 
 
 class Restoration:
-    """One restoring of one checkpoint.
+    """Restoration of one checkpoint.
 
     Args:
-      folder: the checkpoint.
-      root: the object that stored node 0 belongs to.
-      skip_slots: whether optimizer slots are left out.
+      checkpoint: Opened checkpoint.
+      root: Object that corresponds to stored node 0.
+      skip_slots: Whether to skip the slots of optimizers.
     """
 
-    def __init__(self, folder: Stored, root: Any, skip_slots: bool = False) -> None:
-        stored = stored_objects(folder)
-        self._begin(folder, root, stored["nodes"], [] if skip_slots else stored["slots"])
+    def __init__(self, checkpoint: Stored, root: Trackable, skip_slots: bool = False) -> None:
+        graph = stored_objects(checkpoint)
+        self._begin(checkpoint, root, graph["nodes"], [] if skip_slots else graph["slots"])
         self._skip_slots = skip_slots
         self._visit([(0, root)])
 
     def _begin(
-        self, folder: Stored, root: Any, nodes: list[dict[str, Any]], slots: list[dict[str, Any]]
+        self,
+        checkpoint: Stored,
+        root: Trackable,
+        nodes: list[dict[str, Any]],
+        slots: list[dict[str, Any]],
     ) -> None:
-        self.folder, self.nodes, self.slots = folder, nodes, slots
+        self.folder, self.nodes, self.slots = checkpoint, nodes, slots
         self._root = reference(root)
         self._skip_slots = False
         self._left_out: set[int] = set()
-        # The object of each node; containers may be made anew whenever they are looked at, and have none.
+        # The object of each node. Containers are not recorded, because a new one may be created on
+        # each access.
         self._bound: dict[int, Callable[[], Any]] = {}
-        # What has been restored, by node or key, and what is waited for: identities of objects that are gone may be new ones'.
+        # Restored objects (by node or key, and id), and objects with a pending hook (by id). The
+        # references detect that an id is reused.
         self._restored: dict[tuple[int | str, int], Callable[[], Any]] = {}
         self._hooked: dict[int, Callable[[], Any]] = {}
         self._matched = False
@@ -74,63 +85,69 @@ class Restoration:
         self._silent = False
 
     @property
-    def root(self) -> Any:
-        """The object that stored node 0 belongs to; None when it is gone."""
+    def root(self) -> Trackable:
+        """Return the object that corresponds to stored node 0, or None if it was garbage-collected."""
         return self._root()
 
     def _objects(self) -> dict[int, Any]:
-        """The objects by node that are still there."""
-        found = {position: object_of() for position, object_of in self._bound.items()}
-        return {position: item for position, item in found.items() if item is not None}
+        """Return the existing objects by node."""
+        objects = {index: get_object() for index, get_object in self._bound.items()}
+        return {index: item for index, item in objects.items() if item is not None}
 
-    def _is_restored(self, place: int | str, item: Any) -> bool:
-        before = self._restored.get((place, id(item)))
-        return before is not None and before() is item
+    def _is_restored(self, node_or_key: int | str, item: Trackable) -> bool:
+        get_restored = self._restored.get((node_or_key, id(item)))
+        return get_restored is not None and get_restored() is item
 
     def _visit(self, pairs: Iterable[tuple[int, Any]]) -> None:
-        """Pairs nodes with objects and, from there, children with children."""
+        """Match nodes with objects and, from there, children with children."""
         queue = list(pairs)
         seen: set[tuple[int, int]] = set()
         while queue:
-            position, item = queue.pop(0)
-            if (position, id(item)) in seen:
+            index, item = queue.pop(0)
+            if (index, id(item)) in seen:
                 continue
-            seen.add((position, id(item)))
-            whole = owner(item)
-            if not self._bind(position, whole):
+            seen.add((index, id(item)))
+            root = owner(item)
+            if not self._bind(index, root):
                 continue
-            self._restore_value(position, whole)
-            wanted = self.nodes[position]["children"]
-            own = _known_as(item, wanted, self.nodes)
+            self._restore_value(index, root)
+            stored_children = self.nodes[index]["children"]
+            children_by_name = _known_as(item, stored_children, self.nodes)
             if self._skip_slots:
-                wanted = self._without_slots(wanted, item)
-            wanted = {name: at for name, at in wanted.items() if at != position}
-            found = [(wanted[name], own[name]) for name in wanted if name in own]
-            self._matched |= bool(found)
-            queue.extend(found)
-            if len(found) < len(wanted):
-                self._wait_for_build(position, item)
-                # A `Checkpoint` may go before the object that it was made for.
-                if whole is not item:
-                    self._wait_for_build(position, whole)
+                stored_children = self._without_slots(stored_children, item)
+            stored_children = {
+                name: child for name, child in stored_children.items() if child != index
+            }
+            matches = [
+                (stored_children[name], children_by_name[name])
+                for name in stored_children
+                if name in children_by_name
+            ]
+            self._matched |= bool(matches)
+            queue.extend(matches)
+            if len(matches) < len(stored_children):
+                self._wait_for_build(index, item)
+                # The `Checkpoint` may be garbage-collected before its root.
+                if root is not item:
+                    self._wait_for_build(index, root)
         self._restore_slots()
 
-    def _bind(self, position: int, item: Any) -> bool:
-        """Whether a node is an object's: the first one that is found for it has it for good."""
+    def _bind(self, index: int, item: Trackable) -> bool:
+        """Bind a node to the first object found for it; return whether `item` is this object."""
         if isinstance(item, _CONTAINERS):
             return True
-        before = self._bound.setdefault(position, reference(item))()
-        if before is not None and before is not item:
+        bound = self._bound.setdefault(index, reference(item))()
+        if bound is not None and bound is not item:
             _log.warning(
-                "%s: %s has been restored into one object, and is not restored into another, which the program has in "
-                "the same place: %r and %r.",
-                *(self.folder.path, self._paths()[position], before, item),
+                "%s: %s has already been restored into %r, so it is not restored into %r, another "
+                "object of the program at the same path.",
+                *(self.folder.path, self._paths()[index], bound, item),
             )
-        return before is item
+        return bound is item
 
-    def _restore_value(self, position: int, item: Any) -> None:
-        values: dict[str, str] = self.nodes[position]["values"]
-        if not values or self._is_restored(position, item):
+    def _restore_value(self, index: int, item: Trackable) -> None:
+        values: dict[str, str] = self.nodes[index]["values"]
+        if not values or self._is_restored(index, item):
             return
         if isinstance(item, (Variable, ShardedVariable)):
             if VARIABLE not in values:
@@ -141,24 +158,24 @@ class Restoration:
                 {name: Tensor(self.folder.read(key)) for name, key in values.items()}
             )
         else:
-            known = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
-            if not known:
+            attributes = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
+            if not attributes:
                 return
-            item._restore_checkpoint_values(known[0], self._arrays(values[known[0]]))
-        self._restored[position, id(item)] = reference(item)
+            item._restore_checkpoint_values(attributes[0], self._arrays(values[attributes[0]]))
+        self._restored[index, id(item)] = reference(item)
 
-    def _without_slots(self, wanted: dict[str, int], item: Any) -> dict[str, int]:
-        """What an optimizer owns besides lists of slots, which are then not missed."""
-        lists = getattr(item, "_slot_list_names", ())
-        for name in wanted:
-            if name in lists or (lists and name == "_variables"):
-                self._left_out |= set(self.nodes[wanted[name]]["children"].values())
-        return {name: at for name, at in wanted.items() if name not in lists}
+    def _without_slots(self, stored_children: dict[str, int], item: Trackable) -> dict[str, int]:
+        """Return the stored children of an optimizer except lists of slots, which are skipped."""
+        slot_lists = getattr(item, "_slot_list_names", ())
+        for name in stored_children:
+            if name in slot_lists or (slot_lists and name == "_variables"):
+                self._left_out |= set(self.nodes[stored_children[name]]["children"].values())
+        return {name: child for name, child in stored_children.items() if name not in slot_lists}
 
     def _arrays(self, key: str) -> dict[str, np.ndarray]:
-        """The arrays of an object by what follows its key."""
-        endings = [name[len(key) :] for name in self.folder.entries if name.startswith(key)]
-        return {e: self.folder.read(key + e) for e in endings if not e.startswith("/")}
+        """Read the arrays of an object, by the suffix after its key."""
+        suffixes = [name[len(key) :] for name in self.folder.entries if name.startswith(key)]
+        return {s: self.folder.read(key + s) for s in suffixes if not s.startswith("/")}
 
     def _assign(self, variable: Variable | ShardedVariable, key: str) -> None:
         if getattr(variable, "_restored_by", 0) > self._number:
@@ -170,16 +187,17 @@ class Restoration:
         if not self.slots:
             return
         objects = self._objects()
-        at = {position: id(item) for position, item in objects.items()}
+        object_ids = {index: id(item) for index, item in objects.items()}
         slots: dict[tuple[int, int | None, str], Variable | ShardedVariable] = {
             (id(item), id(variable), name): slot
             for item in {id(x): x for x in objects.values()}.values()
             for variable, name, slot in slots_of(item)
         }
         for entry in self.slots:
-            optimizer, variable = at.get(entry["optimizer"]), at.get(entry["variable"])
+            optimizer = object_ids.get(entry["optimizer"])
             if optimizer is None:
                 continue
+            variable = object_ids.get(entry["variable"])
             slot = slots.get((optimizer, variable, entry["name"]))
             if slot is None:
                 self._wait_for_build(entry["optimizer"], objects[entry["optimizer"]])
@@ -187,90 +205,95 @@ class Restoration:
                 self._assign(slot, entry["key"])
                 self._restored[entry["key"], id(slot)] = reference(slot)
 
-    def _wait_for_build(self, position: int, item: Any) -> None:
-        """Goes on restoring when an object has made its variables."""
-        object_of = reference(item)
+    def _wait_for_build(self, index: int, item: Trackable) -> None:
+        """Continue restoring once an object has created its variables."""
+        get_object = reference(item)
         if self._hooked.get(id(item), lambda: None)() is item:
             return
 
-        def go_on() -> None:
-            now = object_of()
-            if now is not None:
-                self._visit([(position, now)])
+        def resume() -> None:
+            current = get_object()
+            if current is not None:
+                self._visit([(index, current)])
 
         if hasattr(item, "_build_hooks"):
-            # Those that are called are forgotten: what is still missing then waits again.
-            def built() -> None:
-                self._hooked.pop(id(object_of()), None)
-                go_on()
+            # Each hook is called once. Objects that are still missing then add a hook again.
+            def resume_after_build() -> None:
+                self._hooked.pop(id(get_object()), None)
+                resume()
 
-            item._build_hooks.append(built)
+            item._build_hooks.append(resume_after_build)
         else:
-            unbuilt = getattr(item, "built", True) is False
-            if unbuilt:
-                _after_build(item, go_on)
+            is_unbuilt = getattr(item, "built", True) is False
+            if is_unbuilt:
+                _after_build(item, resume)
             if isinstance(item, Awaited):
-                # A layer may also make parts in its first call.
-                item._wait_for_attributes(lambda value: self._look_at(object_of(), value, go_on))
-            elif not unbuilt:
+                # A layer may also create sublayers in its first call.
+                item._wait_for_attributes(lambda value: self._look_at(get_object(), value, resume))
+            elif not is_unbuilt:
                 return
-        self._hooked[id(item)] = object_of
+        self._hooked[id(item)] = get_object
 
-    def _look_at(self, item: Any, value: Any, go_on: Callable[[], None]) -> None:
-        """Goes on restoring for an object's new attribute, and for what is put into it later."""
+    def _look_at(self, item: Trackable, value: Any, resume: Callable[[], None]) -> None:
+        """Continue restoring for a new attribute, and for elements that are added to it later."""
         if type(value) in (list, dict):
-            names = [name for name, own in vars(item).items() if own is value]
+            names = [name for name, attribute in vars(item).items() if attribute is value]
             for name in names:
-                object.__setattr__(item, name, growing(value, go_on))
+                object.__setattr__(item, name, growing(value, resume))
             if value and names:
-                go_on()
+                resume()
         elif is_trackable(value):
-            go_on()
+            resume()
 
-    # ---- what is left ----------------------------------------------------------------------
+    # ---- Remaining values and objects ----------------------------------------------------
 
     def go_on(self) -> None:
-        """Pairs what has appeared since: variables put into lists and dictionaries give no sign."""
+        """Match objects that appeared since the last time.
+
+        Variables in plain lists and dictionaries do not trigger a hook.
+        """
         self._visit([(0, self.root)])
 
     def unused(self) -> list[str]:
-        """Keys of stored values that went nowhere."""
-        left = [key for at in self._unused_nodes() for key in self.nodes[at]["values"].values()]
-        return left + [entry["key"] for entry in self._unused_slots()]
+        """Return the keys of stored values that were not restored."""
+        keys = [key for node in self._unused_nodes() for key in self.nodes[node]["values"].values()]
+        return keys + [entry["key"] for entry in self._unused_slots()]
 
     def _unused_nodes(self) -> list[int]:
-        used = {place for place, _ in self._restored if isinstance(place, int)} | self._left_out
-        return [at for at, node in enumerate(self.nodes) if node["values"] and at not in used]
+        used = {node for node, _ in self._restored if isinstance(node, int)} | self._left_out
+        return [i for i, node in enumerate(self.nodes) if node["values"] and i not in used]
 
     def _unused_slots(self) -> list[dict[str, Any]]:
-        used = {place for place, _ in self._restored if isinstance(place, str)}
+        used = {key for key, _ in self._restored if isinstance(key, str)}
         return [entry for entry in self.slots if entry["key"] not in used]
 
     def unmatched(self) -> list[Any]:
-        """What is below the root, has a value, and got none."""
-        done = {identity for (_, identity), of in self._restored.items() if of() is not None}
+        """Return the variables and Python states below the root that got no value."""
+        restored_ids = {
+            identity for (_, identity), get_item in self._restored.items() if get_item() is not None
+        }
         if self._skip_slots:
             items = self._objects().values()
-            done |= {id(slot) for item in items for _, _, slot in slots_of(item)}
-        kinds = (Variable, ShardedVariable, PythonState)
-        found = map(owner, ObjectGraph(self.root).objects)
-        return [x for x in found if isinstance(x, kinds) and id(x) not in done]
+            restored_ids |= {id(slot) for item in items for _, _, slot in slots_of(item)}
+        value_types = (Variable, ShardedVariable, PythonState)
+        objects = map(owner, ObjectGraph(self.root).objects)
+        return [x for x in objects if isinstance(x, value_types) and id(x) not in restored_ids]
 
     def matched_anything(self) -> bool:
-        """Whether any object below the root was paired."""
+        """Check whether any object below the root was matched."""
         return self._matched or not self.nodes[0]["children"]
 
     def expect_partial(self) -> None:
-        """Nothing is logged of values that are left over."""
+        """Suppress the warning about stored values that were not restored."""
         self._silent = True
 
     def _paths(self) -> dict[int, str]:
-        """The nodes as attributes of the root."""
+        """Return the path of each node as attributes of the root."""
         paths, queue = {0: "(root)"}, [0]
-        for at in queue:
-            for name, child in self.nodes[at]["children"].items():
+        for index in queue:
+            for name, child in self.nodes[index]["children"].items():
                 if child not in paths:
-                    paths[child] = f"{paths[at]}.{name}"
+                    paths[child] = f"{paths[index]}.{name}"
                     queue.append(child)
         return paths
 
@@ -281,20 +304,20 @@ class Restoration:
         if not (nodes or slots):
             return
         paths = self._paths()
-        left = [paths.get(at, str(at)) for at in nodes]
-        left += [f"{paths.get(slot['variable'])}'s {slot['name']}" for slot in slots]
+        missing = [paths.get(index, str(index)) for index in nodes]
+        missing += [f"{paths.get(slot['variable'])}'s {slot['name']}" for slot in slots]
         _log.warning(
-            "Values of the checkpoint %s were not restored, and what could have taken them is gone: %s%s. "
-            "`restore(...).expect_partial()` says that this is meant.",
-            *(self.folder.path, ", ".join(left[:_SHOWN]), ", ..." * (len(left) > _SHOWN)),
+            "Values of the checkpoint %s were not restored, and the objects that could have received "
+            "them were deleted: %s%s. Call `restore(...).expect_partial()` if this is intended.",
+            *(self.folder.path, ", ".join(missing[:_SHOWN]), ", ..." * (len(missing) > _SHOWN)),
         )
 
 
-def reference(item: Any) -> Callable[[], Any]:
-    """A weak reference to what has one: containers of Python's own are held.
+def reference(item: Trackable) -> Callable[[], Trackable]:
+    """Return a weak reference to an object, or a strong one if weak ones are not supported.
 
     Args:
-      item: any object.
+      item: Any object, for example one of Python's containers.
     """
     try:
         return weakref.ref(item)
@@ -302,45 +325,57 @@ def reference(item: Any) -> Callable[[], Any]:
         return lambda: item
 
 
-def _known_as(item: Any, wanted: dict[str, int], nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """What an object owns, also by the names that other versions of TensorFlow and Keras give it."""
-    own = dict(children(item))
-    if all(name in own for name in wanted):
-        return own
+def _known_as(
+    item: Trackable, stored_children: dict[str, int], nodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the children of an object, also by the names in other versions of TensorFlow and Keras."""
+    named_children = dict(children(item))
+    if all(name in named_children for name in stored_children):
+        return named_children
     item = owner(item)
     if hasattr(item, "_checkpoint_aliases"):
-        own = {**item._checkpoint_aliases(), **own}
+        named_children = {**item._checkpoint_aliases(), **named_children}
     if hasattr(item, "_own_weights"):
-        own |= {f"_{name}": own[name] for name in KERAS_3_WEIGHTS if name in own}
-        layers = {str(number): layer for number, layer in operations(item, own).items()}
+        named_children |= {
+            f"_{name}": named_children[name] for name in KERAS_3_WEIGHTS if name in named_children
+        }
+        layers = {str(i): layer for i, layer in operations(item, named_children).items()}
         if layers:
-            layers = _numbered_as_stored(layers, wanted, nodes)
-            own = {"_operations": layers, "_functional": {"_operations": layers}, **own}
-    return own
+            layers = _numbered_as_stored(layers, stored_children, nodes)
+            named_children = {
+                "_operations": layers,
+                "_functional": {"_operations": layers},
+                **named_children,
+            }
+    return named_children
 
 
 def _numbered_as_stored(
-    layers: dict[str, Any], wanted: dict[str, int], nodes: list[dict[str, Any]]
+    layers: dict[str, Any], stored_children: dict[str, int], nodes: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Layers by the numbers that a file has of as many: Keras 3 counts functions between them, too."""
-    if "_operations" not in wanted:
+    """Replace the numbers of layers by those in the file if their counts are equal.
+
+    Keras 3 also counts the functions between the layers.
+    """
+    if "_operations" not in stored_children:
         return layers
-    stored = [name for name in nodes[wanted["_operations"]]["children"] if name.isdigit()]
-    if len(stored) != len(layers) or set(stored) == set(layers):
+    names = nodes[stored_children["_operations"]]["children"]
+    numbers = [name for name in names if name.isdigit()]
+    if len(numbers) != len(layers) or set(numbers) == set(layers):
         return layers
-    return dict(zip(sorted(stored, key=int), layers.values(), strict=True))
+    return dict(zip(sorted(numbers, key=int), layers.values(), strict=True))
 
 
-def _after_build(layer: Any, go_on: Callable[[], None]) -> None:
-    """Calls a function once, right after a Keras layer's `build`."""
-    layer_of = reference(layer)
-    own = vars(layer).get("build")
+def _after_build(layer: Trackable, resume: Callable[[], None]) -> None:
+    """Call a function once, right after the `build` of a Keras layer."""
+    get_layer = reference(layer)
+    layer_build = vars(layer).get("build")
 
-    def build_and_restore(*args: Any, **kwargs: Any) -> Any:
-        layer = layer_of()
+    def build_and_restore(*args: Any, **kwargs: Any) -> object:
+        layer = get_layer()
         layer.__dict__.pop("build", None)
-        result = (own or layer.build)(*args, **kwargs)
-        go_on()
+        result = (layer_build or layer.build)(*args, **kwargs)
+        resume()
         return result
 
     object.__setattr__(layer, "build", build_and_restore)

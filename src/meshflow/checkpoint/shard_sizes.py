@@ -1,11 +1,10 @@
-"""The policy that limits the size of a checkpoint's data files."""
+"""Sharding policy that limits the size of the data files of a checkpoint."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -26,16 +25,19 @@ _log = logging.getLogger("meshflow")
 
 
 class MaxShardSizePolicy(ShardingCallback):
-    """Data files of a largest size: tensors that do not fit are split along the axis that gives the largest parts.
+    """Policy that limits the size of data files.
 
-    A number or text that is larger by itself gets a file of its own. The graph of objects, a few bytes for each object,
+    Tensors that do not fit are split along the axis with the fewest parts.
+
+    An element that is larger than the limit gets a file of its own. The object graph, which has a
+    few bytes for each object,
     does not count.
 
     Args:
-      max_shard_size: the size in bytes.
+      max_shard_size: Maximum size of a data file in bytes.
 
     Raises:
-      ValueError: for a size that is not positive.
+      ValueError: If the size is not positive.
 
     Example:
       >>> import meshflow as tf
@@ -57,14 +59,14 @@ class MaxShardSizePolicy(ShardingCallback):
 
     @property
     def description(self) -> str:
-        """What the policy does."""
+        """Return a description of the policy."""
         return "Split tensors into shards with a max shard size."
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
-        """The tensors of each file.
+        """Assign tensors to data files.
 
         Args:
-          shardable_tensors: tensors of one process.
+          shardable_tensors: Tensors of one process.
         """
         filling = _Filling(self.max_shard_size)
         for tensor in shardable_tensors:
@@ -73,10 +75,10 @@ class MaxShardSizePolicy(ShardingCallback):
 
 
 class _Filling:
-    """Shards that are filled one after the other."""
+    """Packer that fills shards one after the other."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
+    def __init__(self, max_bytes: int) -> None:
+        self._most = self._left = max_bytes
         self._full: list[Shard] = [{}]
         self._too_large: list[Shard] = []
 
@@ -85,33 +87,34 @@ class _Filling:
 
     def add(self, tensor: ShardableTensor) -> None:
         array = read(tensor.tensor._value)
-        size, item = array.nbytes, array.dtype.itemsize
+        size, itemsize = array.nbytes, array.dtype.itemsize
         if tensor.checkpoint_key == GRAPH:
-            size = item = 0
+            size = itemsize = 0
         elif tensor.dtype == dtypes.string:
             lengths = [len(text) for text in array.reshape(-1).tolist()]
-            size, item = sum(lengths), max(lengths, default=0)
+            size, itemsize = sum(lengths), max(lengths, default=0)
         if array.ndim == 0:
             self._put(tensor, tensor.slice_spec, array, size)
             return
         shape, offsets = tensor.shape.as_list(), [0] * array.ndim
         if tensor.slice_spec:
-            whole, extents = extents_of_spec(tensor.slice_spec)
-            shape, offsets = list(whole), [start for start, _ in extents]
+            full_shape, extents = extents_of_spec(tensor.slice_spec)
+            shape, offsets = list(full_shape), [start for start, _ in extents]
         rest, begin = array, [0] * array.ndim
         while size > self._left:
-            axis, count = self._cut(rest, item)
+            axis, count = self._cut(rest, itemsize)
             if not count:
                 if self._left < self._most:
                     self._next()
                     continue
-                # Not even a row fits into an empty shard: it is cut itself, down to single numbers.
+                # Not even a row fits into an empty shard, so the row is split, down to single
+                # elements if necessary.
                 axis, count = next((a for a, n in enumerate(rest.shape) if n > 1), 0), 1
             part = rest[(slice(None),) * axis + (slice(count),)]
-            self._part(tensor, shape, offsets, begin, part, item)
+            self._part(tensor, shape, offsets, begin, part, itemsize)
             begin[axis] += count
             rest = rest[(slice(None),) * axis + (slice(count, None),)]
-            size = rest.size * item
+            size = rest.size * itemsize
             if not rest.size:
                 return
         spec = spec_of(shape, [a + b for a, b in zip(offsets, begin, strict=True)], rest.shape)
@@ -124,38 +127,39 @@ class _Filling:
         offsets: list[int],
         begin: list[int],
         part: np.ndarray,
-        item: int,
+        itemsize: int,
     ) -> None:
-        """Puts a part that was cut off into shards, after cutting it again where it is too large."""
+        """Add a part of a tensor, which is split again if it is too large."""
         axis = next((a for a, n in enumerate(part.shape) if n > 1), None)
-        if part.size * item <= self._left or axis is None:
-            at = [a + b for a, b in zip(offsets, begin, strict=True)]
-            self._put(tensor, spec_of(shape, at, part.shape), part, part.size * item)
+        if part.size * itemsize <= self._left or axis is None:
+            start = [a + b for a, b in zip(offsets, begin, strict=True)]
+            self._put(tensor, spec_of(shape, start, part.shape), part, part.size * itemsize)
             return
-        cut, count = self._cut(part, item)
-        axis, count = (cut, count) if count else (axis, 1)
+        best_axis, count = self._cut(part, itemsize)
+        axis, count = (best_axis, count) if count else (axis, 1)
         for first in range(0, part.shape[axis], count):
             inner = list(begin)
             inner[axis] += first
             piece = part[(slice(None),) * axis + (slice(first, first + count),)]
-            self._part(tensor, shape, offsets, inner, piece, item)
+            self._part(tensor, shape, offsets, inner, piece, itemsize)
 
-    def _cut(self, array: np.ndarray, item: int) -> tuple[int, int]:
-        """The axis along which the fewest parts fit into what is left, and their length; 0 when none fits."""
+    def _cut(self, array: np.ndarray, itemsize: int) -> tuple[int, int]:
+        """Return the axis with the fewest parts that fit, and the length of a part or 0."""
         best, length = 0, 0
         fewest = math.inf
         for axis, size in enumerate(array.shape):
-            fitting = self._left // (array.size // size * item)
-            parts = math.ceil(size / fitting) if fitting else math.inf
+            num_fitting = self._left // (array.size // size * itemsize)
+            parts = math.ceil(size / num_fitting) if num_fitting else math.inf
             if parts < fewest:
                 best, fewest, length = axis, parts, math.ceil(size / parts)
         return best, length
 
-    def _put(self, tensor: ShardableTensor, spec: str, value: Any, size: int) -> None:
+    def _put(self, tensor: ShardableTensor, spec: str, value: np.ndarray, size: int) -> None:
         key = tensor.checkpoint_key
         if size > self._most:
             _log.warning(
-                "%s has %d bytes in one piece: it gets a data file of its own, larger than the %d that were asked for.",
+                "%s has a part of %d bytes that cannot be split. It gets its own data file, larger than "
+                "the requested %d bytes.",
                 *(f"{key} {spec}".strip(), size, self._most),
             )
             self._too_large.append({key: {spec: value}})

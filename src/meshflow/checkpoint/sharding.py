@@ -1,4 +1,4 @@
-"""How the arrays of a checkpoint are divided over its data files: what a policy is given, gives back, and may not do."""
+"""Partitioning of the arrays of a checkpoint over its data files, by policies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.checkpoint.graph import Trackable
 from meshflow.checkpoint.slices import Parts
 from meshflow.checkpoint.wire import Extents
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.device_to_host import read
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
+from meshflow.placement.file_store import FileArray
 
 __all__ = [
     "Shard",
@@ -28,26 +31,29 @@ __all__ = [
     "spec_of",
 ]
 
+# The tensors of a data file: by `slice_spec`, by `checkpoint_key`.
+
 Shard = MutableMapping[str, MutableMapping[str, Any]]
 
-# One process writes: several write a file each, whatever a policy says.
+# A policy is only used if one process writes. If several do, each of them writes one file.
 _HERE = DeviceSpec(job="localhost", replica=0, task=0, device_type="CPU", device_index=0)
 
 
 @dataclass(frozen=True)
 class ShardableTensor:
-    """A tensor of a checkpoint, as a `ShardingCallback` is given it.
+    """Tensor of a checkpoint, as passed to a `ShardingCallback`.
 
     Attributes:
-      tensor: the tensor; a part of one where `slice_spec` is not empty.
-      dtype: its dtype.
-      device: a `tf.DeviceSpec`: which process writes it.
-      name: its key.
-      shape: the `tf.TensorShape` of `tensor`.
-      slice_spec: empty for a whole tensor; of a part the whole shape, and first index and length in each dimension, such as
+      tensor: The tensor, or a part of one if `slice_spec` is not empty.
+      dtype: Its dtype.
+      device: A `tf.DeviceSpec` of the process that writes it.
+      name: Its key.
+      shape: The `tf.TensorShape` of `tensor`.
+      slice_spec: Empty for a full tensor. For a part the full shape, and start and length in each
+        dimension, such as
         "4 3 0,2:0,3".
-      checkpoint_key: the key of the whole tensor.
-      trackable: the object whose value it is.
+      checkpoint_key: Key of the full tensor.
+      trackable: Object that owns the value.
     """
 
     _tensor_save_spec: Any
@@ -65,10 +71,12 @@ class ShardableTensor:
 
 
 class ShardingCallback(abc.ABC):
-    """Base class of policies that divide the tensors of a checkpoint over data files.
+    """Base class of policies that partition the tensors of a checkpoint over data files.
 
-    Subclasses define `description` and `__call__`, which is given all tensors and returns, for each file, a dictionary
-    of dictionaries: tensors by `slice_spec`, by `checkpoint_key`. Each tensor must be in one of them, whole or in parts.
+    Subclasses define `description` and `__call__`, which gets all tensors and returns a dictionary
+    of dictionaries for each file:
+    tensors by `slice_spec`, by `checkpoint_key`. Each tensor must be in one of them, complete or in
+    parts.
 
     Example:
       >>> import meshflow as tf
@@ -90,14 +98,17 @@ class ShardingCallback(abc.ABC):
     @property
     @abc.abstractmethod
     def description(self) -> str:
-        """What the policy does, in a sentence; errors name it."""
+        """Return a description of the policy in one sentence, used in error messages."""
 
     @abc.abstractmethod
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
-        """The tensors of each file.
+        """Assign tensors to data files.
 
         Args:
-          shardable_tensors: all tensors of one process.
+          shardable_tensors: All tensors of one process.
+
+        Returns:
+          The tensors of each file.
         """
 
     def __hash__(self) -> int:
@@ -106,18 +117,18 @@ class ShardingCallback(abc.ABC):
 
 
 class ShardByTaskPolicy(ShardingCallback):
-    """One data file for each process that writes, which is what happens without a policy."""
+    """Policy with one data file for each writing process, as without a policy."""
 
     @property
     def description(self) -> str:
-        """What the policy does."""
+        """Return a description of the policy."""
         return "Split tensors into shards based on their device spec task."
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
-        """One shard with all tensors.
+        """Return one shard with all tensors.
 
         Args:
-          shardable_tensors: tensors of one process.
+          shardable_tensors: Tensors of one process.
         """
         shard: Shard = {}
         for tensor in shardable_tensors:
@@ -126,12 +137,12 @@ class ShardByTaskPolicy(ShardingCallback):
 
 
 def spec_of(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> str:
-    """How a part of an array is written in a `slice_spec`.
+    """Format the `slice_spec` of a part of an array.
 
     Args:
-      shape: the whole array's.
-      offsets: the part's first index in each dimension.
-      lengths: its shape.
+      shape: Shape of the full array.
+      offsets: Start of the part in each dimension.
+      lengths: Shape of the part.
 
     Example:
       >>> spec_of([4, 3], [2, 0], [2, 3])
@@ -142,13 +153,16 @@ def spec_of(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]
 
 
 def extents_of_spec(spec: str) -> tuple[tuple[int, ...], Extents]:
-    """The whole shape, and first index and length in each dimension, of a `slice_spec`.
+    """Parse a `slice_spec`.
 
     Args:
-      spec: what `spec_of` gave.
+      spec: Text that `format_slice_spec` returned.
+
+    Returns:
+      The shape of the full array, and start and length of the part in each dimension.
 
     Raises:
-      ValueError: for anything else.
+      ValueError: If the text has another form.
 
     Example:
       >>> extents_of_spec('4 3 2,2:0,3')
@@ -157,49 +171,57 @@ def extents_of_spec(spec: str) -> tuple[tuple[int, ...], Extents]:
     *shape, parts = spec.split()
     pairs = [tuple(int(number) for number in part.split(",")) for part in parts.split(":")]
     if len(pairs) != len(shape) or any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"{spec!r} is no part of an array, such as '4 3 2,2:0,3'.")
+        raise ValueError(
+            f"Expected a part of an array such as '4 3 2,2:0,3' for the slice_spec, got {spec!r}."
+        )
     return tuple(map(int, shape)), tuple((a, n) for a, n in pairs)
 
 
 def divided(
     arrays: Mapping[str, Any], owners: Mapping[str, Any], policy: ShardingCallback
 ) -> list[dict[str, Any]]:
-    """The arrays of each data file, whole or in `Parts`.
+    """Partition arrays over data files by a policy.
 
     Args:
-      arrays: all arrays by key.
-      owners: the objects whose they are.
-      policy: decides.
+      arrays: All arrays by key.
+      owners: Object of each key.
+      policy: The policy.
+
+    Returns:
+      The arrays of each data file by key, complete or as `ArrayParts`.
 
     Raises:
-      RuntimeError: when the policy leaves out, adds, repeats or changes a tensor, naming it.
+      RuntimeError: If the policy omits, adds, repeats or changes a tensor. The message names the
+        tensor.
     """
     tensors = [
         tensor
         for key, array in arrays.items()
         for tensor in _shardable(key, array, owners.get(key))
     ]
-    wanted: dict[str, list[ShardableTensor]] = {}
+    tensors_by_key: dict[str, list[ShardableTensor]] = {}
     for tensor in tensors:
-        wanted.setdefault(tensor.checkpoint_key, []).append(tensor)
+        tensors_by_key.setdefault(tensor.checkpoint_key, []).append(tensor)
     files: list[dict[str, Any]] = []
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for shard in policy(tensors):
         file: dict[str, Any] = {}
         for key, slices in shard.items():
             for spec, value in slices.items():
-                part = _checked(policy, key, spec.strip(), value, wanted, seen)
+                part = _checked(policy, key, spec.strip(), value, tensors_by_key, counts)
                 if isinstance(part, Parts) and key in file:
                     part.parts[:0] = file[key].parts
                 file[key] = part
         files.append(file)
-    missing = [key for key, of in wanted.items() if seen.get(key, -1) != _size(of)]
+    missing = [key for key, parts in tensors_by_key.items() if counts.get(key, -1) != _size(parts)]
     if missing:
-        raise _refused(policy, missing[0], "is not whole in them, or is missing")
+        raise _refused(policy, missing[0], "is not complete in them, or is missing")
     return files
 
 
-def _shardable(key: str, array: Any, trackable: Any) -> Iterable[ShardableTensor]:
+def _shardable(
+    key: str, array: Array | FileArray | Parts, trackable: Trackable
+) -> Iterable[ShardableTensor]:
     pieces: list[tuple[str, Any]] = [("", array)]
     if isinstance(array, Parts):
         pieces = []
@@ -220,19 +242,23 @@ def _checked(
     policy: ShardingCallback,
     key: str,
     spec: str,
-    value: Any,
-    wanted: Mapping[str, list[ShardableTensor]],
-    seen: dict[str, int],
-) -> Any:
-    """An array, or `Parts` of one, that a policy has put into a shard; `seen` counts elements."""
-    if key not in wanted:
+    value: TensorLike,
+    tensors_by_key: Mapping[str, list[ShardableTensor]],
+    counts: dict[str, int],
+) -> np.ndarray | Parts:
+    """Check an array that a policy has put into a shard, and count its elements in `counts`.
+
+    Returns:
+      The array, or `ArrayParts` with it if it is a part.
+    """
+    if key not in tensors_by_key:
         raise _refused(policy, key, "is a tensor not originally in the object graph")
-    first = wanted[key][0]
+    first = tensors_by_key[key][0]
     array = read(value._value if isinstance(value, Tensor) else value)
     if dtypes.as_dtype(array.dtype) != first.dtype:
         raise _refused(policy, key, f"is a tensor with an altered dtype, {array.dtype}")
-    seen[key] = seen.get(key, 0) + array.size
-    if seen[key] > _size(wanted[key]):
+    counts[key] = counts.get(key, 0) + array.size
+    if counts[key] > _size(tensors_by_key[key]):
         raise _refused(policy, key, "is in them several times")
     if not spec:
         if list(array.shape) != first.shape.as_list():
@@ -244,5 +270,7 @@ def _checked(
     return Parts(shape, [(extents, array)])
 
 
-def _refused(policy: ShardingCallback, key: str, why: str) -> RuntimeError:
-    return RuntimeError(f"The shards of the policy {policy.description!r} are wrong: {key} {why}.")
+def _refused(policy: ShardingCallback, key: str, problem: str) -> RuntimeError:
+    return RuntimeError(
+        f"The shards of the policy {policy.description!r} are wrong: {key} {problem}."
+    )

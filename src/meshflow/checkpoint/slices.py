@@ -1,7 +1,8 @@
-"""Arrays of which parts were written one by one: their keys, and putting them together again.
+"""Arrays that are stored in parts: keys of the parts, and assembly of the array.
 
-The key of a part is an ordered code: a zero, the array's name, the number of dimensions, and the first index and
-the length in each, so that parts sort by name and place. A dimension that is whole has the length -1.
+The key of a part is an order-preserving encoding: a zero, the name of the array, the number of
+dimensions, and start and length in
+each dimension, so parts are sorted by name and position. The length -1 denotes a full dimension.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = ["Parts", "SlicedArray", "extents_of", "slice_key"]
 
 
 def slice_key(name: str, extents: Extents) -> bytes:
-    """The key of a part of an array.
+    """Encode the key of a part of an array.
 
     Args:
-      name: the array's key.
-      extents: first index and length in each dimension.
+      name: Key of the array.
+      extents: Start and length in each dimension.
 
     Example:
       >>> slice_key("w", ((0, 70), (0, 4))).hex(" ")
@@ -33,25 +34,28 @@ def slice_key(name: str, extents: Extents) -> bytes:
     return b"\0" + text + _count(len(extents)) + numbers
 
 
-def _count(number: int) -> bytes:
-    raw = number.to_bytes((number.bit_length() + 7) // 8, "big")
+def _count(count: int) -> bytes:
+    raw = count.to_bytes((count.bit_length() + 7) // 8, "big")
     return bytes((len(raw),)) + raw
 
 
-def _signed(number: int) -> bytes:
-    """A header of as many ones as there are bytes, then the number in two's complement; smaller numbers sort first."""
-    bits = number if number >= 0 else ~number
+def _signed(value: int) -> bytes:
+    """Encode an integer so that the bytes of smaller integers sort first.
+
+    The code has as many leading one bits as bytes, followed by the two's complement.
+    """
+    bits = value if value >= 0 else ~value
     size = bits.bit_length() // 7 + 1
     header = ((1 << size) - 1) << 7 * size
-    return ((number & ((1 << 8 * size) - 1)) ^ header).to_bytes(size, "big")
+    return ((value & ((1 << 8 * size) - 1)) ^ header).to_bytes(size, "big")
 
 
 def extents_of(index: Sequence[slice], shape: Sequence[int]) -> Extents:
-    """The part of an array that slices mean.
+    """Convert slices to start and length in each dimension.
 
     Args:
-      index: a slice for each dimension.
-      shape: the array's.
+      index: A slice for each dimension.
+      shape: Shape of the array.
 
     Example:
       >>> extents_of((slice(None), slice(2, 4)), (3, 4))
@@ -65,16 +69,16 @@ def extents_of(index: Sequence[slice], shape: Sequence[int]) -> Extents:
 
 
 class SlicedArray:
-    """An array in parts, of which any region is put together where it is used.
+    """Array in parts. A region is assembled from them when it is indexed.
 
     Args:
-      shape: the array's.
-      dtype: the NumPy dtype.
-      parts: where each part lies.
-      read: gives a part's array.
+      shape: Shape of the array.
+      dtype: NumPy dtype.
+      parts: Extents of each part.
+      read: Function that returns the array of a part.
 
     Raises:
-      ValueError: when parts lie outside, or are too few to make the whole.
+      ValueError: If a part is out of bounds, or if the parts have too few elements.
     """
 
     def __init__(
@@ -82,12 +86,12 @@ class SlicedArray:
         shape: tuple[int, ...],
         dtype: np.dtype,
         parts: Sequence[Extents],
-        read: Callable[[Extents], Any],
+        read: Callable[[Extents], np.ndarray],
     ) -> None:
         self.shape, self.dtype = shape, dtype
         self._read = read
         self._parts = []
-        held = 0
+        num_elements = 0
         for extents in parts:
             if len(extents) != len(shape):
                 raise ValueError(f"a part has {len(extents)} dimensions, the array {len(shape)}")
@@ -96,48 +100,52 @@ class SlicedArray:
                 for (start, length), size in zip(extents, shape, strict=True)
             ]
             if any(not 0 <= a <= b <= size for (a, b), size in zip(region, shape, strict=True)):
-                raise ValueError(f"a part lies at {region}, outside of {shape}")
-            held += math.prod(b - a for a, b in region)
+                raise ValueError(f"a part at {region} is outside of the shape {shape}")
+            num_elements += math.prod(b - a for a, b in region)
             self._parts.append((extents, region))
-        if held < math.prod(shape):
-            raise ValueError(f"its parts hold {held} of {math.prod(shape)} numbers")
+        if num_elements < math.prod(shape):
+            raise ValueError(f"its parts hold {num_elements} of {math.prod(shape)} elements")
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    def __getitem__(self, index: slice | tuple[slice, ...]) -> np.ndarray:
         index = index if isinstance(index, tuple) else (index,)
         index = (*index, *[slice(None)] * (len(self.shape) - len(index)))
-        wanted = [s.indices(size)[:2] for s, size in zip(index, self.shape, strict=True)]
-        out = np.empty([b - a for a, b in wanted], self.dtype)
+        bounds = [s.indices(size)[:2] for s, size in zip(index, self.shape, strict=True)]
+        out = np.empty([b - a for a, b in bounds], self.dtype)
         missing = out.size
         for extents, region in self._parts:
-            common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, region, strict=True)]
-            if any(a >= b for a, b in common):
+            overlap = [
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(bounds, region, strict=True)
+            ]
+            if any(a >= b for a, b in overlap):
                 continue
-            here = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(common, wanted, strict=True))
-            there = tuple(
-                slice(a - c, b - c) for (a, b), (c, _) in zip(common, region, strict=True)
+            target = tuple(
+                slice(a - c, b - c) for (a, b), (c, _) in zip(overlap, bounds, strict=True)
             )
-            out[here] = self._read(extents)[there]
-            missing -= math.prod(b - a for a, b in common)
+            source = tuple(
+                slice(a - c, b - c) for (a, b), (c, _) in zip(overlap, region, strict=True)
+            )
+            out[target] = self._read(extents)[source]
+            missing -= math.prod(b - a for a, b in overlap)
         if missing > 0:
-            raise ValueError(f"its parts do not make {wanted} whole")
+            raise ValueError(f"its parts do not cover the region {bounds}")
         return out
 
     def whole(self) -> np.ndarray:
-        """The array."""
+        """Return the full array."""
         return self[(slice(None),) * len(self.shape)]
 
 
 class Parts:
-    """An array to be written in parts.
+    """Array to be written in parts.
 
     Args:
-      shape: the array's.
-      parts: where each lies, and the part.
+      shape: Shape of the array.
+      parts: Extents and array of each part.
     """
 
     def __init__(self, shape: Sequence[int], parts: Sequence[tuple[Extents, Any]]) -> None:
@@ -145,14 +153,11 @@ class Parts:
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype."""
+        """Return the NumPy dtype."""
         return np.dtype(self.parts[0][1].dtype)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = dict(self.parts)
-        read = lambda extents: np.asarray(found[extents])
-        return (
-            SlicedArray(self.shape, self.dtype, list(found), read)
-            .whole()
-            .astype(dtype or self.dtype, copy=False)
-        )
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        arrays = dict(self.parts)
+        read = lambda extents: np.asarray(arrays[extents])
+        full = SlicedArray(self.shape, self.dtype, list(arrays), read).whole()
+        return full.astype(dtype or self.dtype, copy=False)

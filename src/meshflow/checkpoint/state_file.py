@@ -1,4 +1,7 @@
-"""The text file `checkpoint` in a folder, which names the latest checkpoints; TensorFlow's format."""
+"""The text file `checkpoint` of a folder, which lists the latest checkpoints.
+
+The format is TensorFlow's.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import logging
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from meshflow.checkpoint.bundle import index_file
 from meshflow.checkpoint.containers import is_checkpoint, open_checkpoint, stored_objects
 from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, is_remote, text
 from meshflow.files.replacing import replacing
@@ -23,13 +26,14 @@ _log = logging.getLogger("meshflow")
 
 @dataclass
 class CheckpointState:
-    """What the file says.
+    """Content of a `checkpoint` file.
 
     Attributes:
-      model_checkpoint_path: path of the latest checkpoint.
-      all_model_checkpoint_paths: paths of all that are kept, oldest first.
-      all_model_checkpoint_timestamps: when each was written, in seconds since 1970.
-      last_preserved_timestamp: when the last one that is kept for ever was written; 0 without one.
+      model_checkpoint_path: Path of the latest checkpoint.
+      all_model_checkpoint_paths: Paths of all kept checkpoints, oldest first.
+      all_model_checkpoint_timestamps: Time at which each was written, in seconds since 1970.
+      last_preserved_timestamp: Time at which the last checkpoint that is preserved forever was
+        written; 0 if there is none.
     """
 
     model_checkpoint_path: str = ""
@@ -38,24 +42,26 @@ class CheckpointState:
     last_preserved_timestamp: float = 0.0
 
 
-def write_state(folder: Any, state: CheckpointState, name: str = "checkpoint") -> None:
-    """Writes the file, completely or not at all.
+def write_state(folder: StrPath, state: CheckpointState, name: str = "checkpoint") -> None:
+    """Write a `checkpoint` file, completely or not at all.
 
     Args:
-      folder: where.
-      state: what it says; paths below the folder are written relative to it.
-      name: the file's name.
+      folder: Folder of the file.
+      state: Content. Paths in the folder are written relative to it.
+      name: Name of the file.
     """
-    above = absolute(text(folder).rstrip("/") or "/")
+    absolute_folder = absolute(text(folder).rstrip("/") or "/")
 
-    def quoted(path: str) -> str:
-        if os.path.dirname(absolute(path)) == above:
+    def quote_path(path: str) -> str:
+        if os.path.dirname(absolute(path)) == absolute_folder:
             path = os.path.basename(path)
         escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
 
-    lines = [f"model_checkpoint_path: {quoted(state.model_checkpoint_path)}"]
-    lines += [f"all_model_checkpoint_paths: {quoted(p)}" for p in state.all_model_checkpoint_paths]
+    lines = [f"model_checkpoint_path: {quote_path(state.model_checkpoint_path)}"]
+    lines += [
+        f"all_model_checkpoint_paths: {quote_path(p)}" for p in state.all_model_checkpoint_paths
+    ]
     lines += [
         f"all_model_checkpoint_timestamps: {t}" for t in state.all_model_checkpoint_timestamps
     ]
@@ -66,20 +72,21 @@ def write_state(folder: Any, state: CheckpointState, name: str = "checkpoint") -
 
 
 def get_checkpoint_state(
-    checkpoint_dir: Any, latest_filename: str | None = None
+    checkpoint_dir: StrPath, latest_filename: str | None = None
 ) -> CheckpointState | None:
-    """What the `checkpoint` file of a folder says.
+    """Read the `checkpoint` file of a folder.
 
     Args:
-      checkpoint_dir: the folder.
-      latest_filename: the file's name; default "checkpoint".
+      checkpoint_dir: The folder.
+      latest_filename: Name of the file; default "checkpoint".
 
     Returns:
-      A `CheckpointState` with absolute paths (if `checkpoint_dir` is), or None without a file. Where the file is
-      damaged, the checkpoints are those that are found in the folder, and a warning says so.
+      A `CheckpointState`, with absolute paths if `checkpoint_dir` is absolute, or None if there is
+      no file. If the file is
+      damaged, a warning is logged and the state lists the checkpoints in the folder.
 
     Raises:
-      DataLossError: when the file is damaged and no checkpoint is in the folder.
+      DataLossError: If the file is damaged and the folder has no checkpoint.
 
     Example:
       >>> import meshflow as tf
@@ -98,28 +105,28 @@ def get_checkpoint_state(
     try:
         return _parsed(content, folder)
     except ValueError as error:
-        found = found_checkpoints(folder)
-        if not found:
+        paths = found_checkpoints(folder)
+        if not paths:
             raise DataLossError(
-                f"{path} is damaged ({error}), and no checkpoint lies in its folder."
+                f"{path} is damaged ({error}), and its folder has no checkpoint."
             ) from None
         _log.warning(
-            "%s is damaged (%s): the checkpoints found in its folder are taken, the latest of them %s.",
-            *(path, error, found[-1]),
+            "%s is damaged (%s). Using the checkpoints in its folder, the latest of which is %s.",
+            *(path, error, paths[-1]),
         )
-        return CheckpointState(found[-1], found)
+        return CheckpointState(paths[-1], paths)
 
 
 def _parsed(content: bytes, folder: str) -> CheckpointState:
-    """Raises ValueError for what `write_state`, or TensorFlow, would not write."""
+    """Parse the content of a file; raise ValueError if it is not valid."""
     state = CheckpointState()
     for line in content.decode().splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.match(line)
         if match is None:
-            raise ValueError(f"the line {line[:80]!r} is none of its lines")
-        key, quoted, plain = match.groups()
+            raise ValueError(f"the line {line[:80]!r} is not valid")
+        key, quoted, bare = match.groups()
         if quoted is not None:
             path = _unescaped(quoted)
             path = path if is_remote(path) else gfile.join(folder, path)
@@ -128,59 +135,61 @@ def _parsed(content: bytes, folder: str) -> CheckpointState:
             elif key == "all_model_checkpoint_paths":
                 state.all_model_checkpoint_paths.append(path)
         elif key == "all_model_checkpoint_timestamps":
-            state.all_model_checkpoint_timestamps.append(float(plain))
+            state.all_model_checkpoint_timestamps.append(float(bare))
         elif key == "last_preserved_timestamp":
-            state.last_preserved_timestamp = float(plain)
+            state.last_preserved_timestamp = float(bare)
     if not state.model_checkpoint_path:
-        raise ValueError("it names no latest checkpoint")
+        raise ValueError("it does not name the latest checkpoint")
     return state
 
 
 def _unescaped(quoted: str) -> str:
-    return re.sub(r"\\(.)", lambda found: {"n": "\n"}.get(found[1], found[1]), quoted)
+    return re.sub(r"\\(.)", lambda match: {"n": "\n"}.get(match[1], match[1]), quoted)
 
 
 def found_checkpoints(folder: str) -> list[str]:
-    """Paths of the whole checkpoints in a folder, the latest last.
+    """Return the paths of the complete checkpoints in a folder, the latest last.
 
-    Numbers count within a prefix; of several prefixes the one that was written to last comes last.
+    Within a prefix, they are sorted by number; the prefix that was written to last is the last.
 
     Args:
-      folder: its path.
+      folder: Path of the folder.
     """
-    found: list[tuple[str, int, int, str]] = []
+    checkpoints: list[tuple[str, int, int, str]] = []
     names = gfile.listdir(folder) if gfile.isdir(folder) else []
     for name in sorted({n.rstrip("/").removesuffix(".index") for n in names}):
-        path, numbered = gfile.join(folder, name), _NUMBER.fullmatch(name)
-        if not numbered or not is_checkpoint(path):
+        path, match = gfile.join(folder, name), _NUMBER.fullmatch(name)
+        if not match or not is_checkpoint(path):
             continue
         try:
             stored_objects(open_checkpoint(path))
         except (DataLossError, NotFoundError, UnimplementedError, ValueError):
             continue
         index = index_file(path)
-        when = gfile.stat(index if gfile.exists(index) else path).mtime_nsec
-        found.append((numbered[1], when, int(numbered[2]), path))
-    written: dict[str, int] = {}
-    for prefix, when, _, _ in found:
-        written[prefix] = max(when, written.get(prefix, 0))
-    found.sort(key=lambda item: (written[item[0]], item[0], item[2]))
-    return [item[3] for item in found]
+        mtime = gfile.stat(index if gfile.exists(index) else path).mtime_nsec
+        checkpoints.append((match[1], mtime, int(match[2]), path))
+    latest_mtimes: dict[str, int] = {}
+    for prefix, mtime, _, _ in checkpoints:
+        latest_mtimes[prefix] = max(mtime, latest_mtimes.get(prefix, 0))
+    checkpoints.sort(key=lambda item: (latest_mtimes[item[0]], item[0], item[2]))
+    return [item[3] for item in checkpoints]
 
 
-def latest_checkpoint(checkpoint_dir: Any, latest_filename: str | None = None) -> str | None:
-    """Path of the latest checkpoint in a folder.
+def latest_checkpoint(checkpoint_dir: StrPath, latest_filename: str | None = None) -> str | None:
+    """Return the path of the latest checkpoint in a folder.
 
     Args:
-      checkpoint_dir: the folder given to `CheckpointManager`, or that of the prefix given to `save`.
-      latest_filename: name of the file that is looked up; default "checkpoint".
+      checkpoint_dir: Folder that was passed to `CheckpointManager`, or folder of the prefix that
+        was passed to `save`.
+      latest_filename: Name of the file that lists the checkpoints; default "checkpoint".
 
     Returns:
-      The path, or None when there is none. Where the file is damaged, or what it names is not there, the
-      latest whole checkpoint of the folder, and a warning says so.
+      The path, or None if there is no checkpoint. If the file is damaged, or if the checkpoint that
+      it names does not exist, a
+      warning is logged and the latest complete checkpoint of the folder is returned.
 
     Raises:
-      DataLossError: when the file is damaged and no checkpoint is in the folder.
+      DataLossError: If the file is damaged and the folder has no checkpoint.
 
     Example:
       >>> import tempfile
@@ -196,23 +205,24 @@ def latest_checkpoint(checkpoint_dir: Any, latest_filename: str | None = None) -
 
 
 def latest_whole(state: CheckpointState, folder: str) -> str | None:
-    """The latest checkpoint that a state names and that is there, else the latest in the folder.
+    """Return the latest existing checkpoint that a state names, or the latest in the folder.
 
     Args:
-      state: what the file says.
-      folder: the folder of the file.
+      state: Content of the `checkpoint` file.
+      folder: Folder of the file.
 
     Returns:
-      Its path; None when none is there.
+      The path, or None if there is no checkpoint.
     """
     named = state.model_checkpoint_path
     if is_checkpoint(named):
         return named
-    listed = [path for path in state.all_model_checkpoint_paths if is_checkpoint(path)]
-    others = listed or found_checkpoints(folder)
+    existing = [path for path in state.all_model_checkpoint_paths if is_checkpoint(path)]
+    others = existing or found_checkpoints(folder)
     if not others:
         return None
     _log.warning(
-        "No checkpoint is at %s, which is said to be the latest: %s is.", named, others[-1]
+        "The latest checkpoint %s, which the state file names, does not exist. Using %s instead.",
+        *(named, others[-1]),
     )
     return others[-1]

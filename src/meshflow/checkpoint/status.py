@@ -1,8 +1,8 @@
-"""What restoring returns: assertions on what was restored."""
+"""Status objects that restoring returns, with assertions on the restored values."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 from meshflow.checkpoint.graph import children
 from meshflow.checkpoint.restoring import Restoration
@@ -11,44 +11,44 @@ __all__ = ["CheckpointLoadStatus", "InitializationOnlyStatus"]
 
 
 class CheckpointLoadStatus:
-    """What `Checkpoint.restore` returns: assertions on what was restored.
+    """Status that `Checkpoint.restore` returns, with assertions on the restored values.
 
     Args:
-      restoration: the restoring it tells about.
+      restoration: The restoration.
     """
 
     def __init__(self, restoration: Restoration) -> None:
         self._restoration = restoration
-        # The restoring itself keeps nothing alive.
+        # The restoration itself holds only weak references, so the status keeps the root alive.
         self._root = restoration.root
 
     def assert_consumed(self) -> CheckpointLoadStatus:
-        """Asserts that every stored value and every variable found its counterpart.
+        """Assert that every stored value and every variable found its counterpart.
 
         Returns:
           The status itself.
 
         Raises:
-          AssertionError: naming what did not.
+          AssertionError: If one did not. The message names them.
         """
         self.assert_existing_objects_matched()
-        left = self._restoration.unused()
-        if left:
+        unused = self._restoration.unused()
+        if unused:
             raise AssertionError(
-                f"Unresolved objects in checkpoint {self._restoration.folder.path}: {len(left)} stored values have no "
-                f"Python object, such as {left[:10]}. Objects that create their variables later are "
-                "restored then; call `expect_partial()` if this is meant."
+                f"Unresolved objects in checkpoint {self._restoration.folder.path}: {len(unused)} stored values have no "
+                f"Python object, such as {unused[:10]}. Objects that create their variables later are "
+                "restored then; call `expect_partial()` if this is intended."
             )
         return self
 
     def assert_existing_objects_matched(self) -> CheckpointLoadStatus:
-        """Asserts that every variable that exists got a stored value, and every state of Python's.
+        """Assert that every existing variable and every `PythonState` got a stored value.
 
         Returns:
           The status itself.
 
         Raises:
-          AssertionError: naming those that did not.
+          AssertionError: If one did not. The message names them.
         """
         self._restoration.go_on()
         missing = self._restoration.unmatched()
@@ -61,13 +61,13 @@ class CheckpointLoadStatus:
         return self
 
     def assert_nontrivial_match(self) -> CheckpointLoadStatus:
-        """Asserts that anything besides the root was matched.
+        """Assert that at least one object other than the root was matched.
 
         Returns:
           The status itself.
 
         Raises:
-          AssertionError: when nothing was.
+          AssertionError: If none was.
         """
         self._restoration.go_on()
         if not self._restoration.matched_anything():
@@ -78,7 +78,7 @@ class CheckpointLoadStatus:
         return self
 
     def expect_partial(self) -> CheckpointLoadStatus:
-        """Says that values may be left over, of which nothing is then logged.
+        """Declare that some values may not be restored, and suppress the warning about them.
 
         Returns:
           The status itself.
@@ -86,36 +86,36 @@ class CheckpointLoadStatus:
         self._restoration.expect_partial()
         return self
 
-    def initialize_or_restore(self, session: Any = None) -> None:
-        """Nothing is left to do.
+    def initialize_or_restore(self, session: object = None) -> None:
+        """Do nothing, because values are restored when `restore` is called.
 
         Args:
-          session: ignored.
+          session: Ignored.
         """
 
-    def run_restore_ops(self, session: Any = None) -> None:
-        """Nothing is left to do.
+    def run_restore_ops(self, session: object = None) -> None:
+        """Do nothing, because values are restored when `restore` is called.
 
         Args:
-          session: ignored.
+          session: Ignored.
         """
 
 
 class InitializationOnlyStatus(CheckpointLoadStatus):
-    """What `Checkpoint.restore(None)` returns: nothing was restored."""
+    """Status that `Checkpoint.restore(None)` returns: nothing was restored."""
 
     def __init__(self) -> None:
         pass
 
     def expect_partial(self) -> CheckpointLoadStatus:
-        """Says that nothing has to be restored.
+        """Do nothing, because there are no values to restore.
 
         Returns:
           The status itself.
         """
         return self
 
-    def _nothing(self, session: Any = None) -> Any:
+    def _nothing(self, session: object = None) -> NoReturn:
         raise AssertionError("No checkpoint specified (save_path=None); nothing is being restored.")
 
     assert_consumed = assert_existing_objects_matched = assert_nontrivial_match = _nothing

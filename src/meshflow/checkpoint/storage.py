@@ -1,12 +1,13 @@
-"""Arrays in a folder, on a disk or in a store: one `.npy` file each and a JSON manifest.
+"""Arrays in a local or remote folder: one `.npy` file for each array and a JSON manifest.
 
-The folder is written by `replacing_folder`, the manifest last, so that a program killed at any moment leaves the
-checkpoint before or the one after, never half of one. Each array has a checksum; damage is reported with the
-file's name.
+`replacing_folder` writes the folder, and the manifest last, so a process that is killed at any
+moment leaves the old checkpoint or
+the new one. Each array has a checksum; an error about damage names the file.
 
-An array that is split over devices is written part by part into its place in the file, and read back
-the same way, so that the whole never lies in memory; the file does not tell how it was split. Where
-several processes hold parts, all of them write, into one folder that all can reach.
+An array that is sharded over devices is written and read shard by shard, so the full array is never
+in memory. The file does
+not depend on the sharding. If several processes hold shards, all of them write to one folder that
+all can access.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import IO, Any, Literal, TypeAlias
 
 import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
@@ -37,6 +38,7 @@ from meshflow.core.runtime.errors import (
     NotFoundError,
     UnimplementedError,
 )
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.arrays import load_array
 from meshflow.files.paths import is_remote, text
@@ -49,10 +51,12 @@ from meshflow.files.replacing import (
 )
 from meshflow.placement.file_store import FileArray
 
+MemoryMapMode: TypeAlias = Literal["r", "r+"]
+
 MANIFEST = "manifest.json"
 _FORMAT = "meshflow-arrays"
 _LONGEST = 8192
-# Names in a SavedModel: its graph, and both the bundle and the folder of it.
+# Names in a SavedModel: the file of its graph, and the name of both the bundle and its folder.
 GRAPH_FILE, VARIABLES = "saved_model.pb", "variables"
 _SAVED_MODEL = (
     GRAPH_FILE,
@@ -67,11 +71,12 @@ _FILE = re.compile(r"(\w*_)?\d{5}\.npy")
 
 @dataclasses.dataclass
 class Bundled:
-    """Arrays of a folder that lie in TensorFlow's bundle.
+    """Arrays that `write_folder` writes to a tensor bundle in the folder.
 
     Attributes:
-      keys: their keys there, by the names of the files that they would have.
-      more: what else the bundle holds.
+      keys: Keys of arrays of the folder in the bundle, by the names of their files without a
+        bundle.
+      more: Further arrays of the bundle, by key.
     """
 
     keys: dict[str, str]
@@ -79,33 +84,39 @@ class Bundled:
 
 
 def write_folder(
-    path: Any,
+    path: StrPath,
     arrays: dict[str, tuple[str, Any]],
     extra: dict[str, Any] | None = None,
     bundled: Bundled | None = None,
     files: Mapping[str, bytes | Callable[[str], bytes]] | None = None,
 ) -> None:
-    """Writes arrays and a manifest to a folder, completely or not at all.
+    """Write arrays and a manifest to a folder, completely or not at all.
 
     Args:
-      path: the folder; arrays that are there are replaced, other files stay.
-      arrays: name in the manifest and value, by file name without `.npy`.
-      extra: further entries of the manifest, plain JSON values.
-      bundled: which arrays lie in TensorFlow's bundle instead, for those that one process holds.
-      files: further files by name: their content, or what gives it for the folder that has all before it.
+      path: The folder. Its arrays are replaced, other files are kept.
+      arrays: Name in the manifest and value of each array, by file name without `.npy`.
+      extra: Further entries of the manifest, JSON values.
+      bundled: Arrays to write to a tensor bundle instead. Only used if one process holds all
+        arrays.
+      files: Further files by name: their content, or a function that returns it, given the folder
+        with all previous files.
 
     Raises:
-      UnimplementedError: for a store and arrays that are split over several processes.
-      FailedPreconditionError: when the path is a file, or the folder has another program's `manifest.json`.
-      ResourceExhaustedError: when the disk is full. What was there before is there still, after any error.
+      UnimplementedError: If arrays are sharded over several processes and the folder is remote.
+      FailedPreconditionError: If the path is a file, or if the folder has a `manifest.json` of
+        another program.
+      ResourceExhaustedError: If the disk is full. The previous content is intact after any error.
     """
     target = text(path)
     if not held_apart(value for _, value in arrays.values()):
-        # Without parts to bring together every process of a job writes by itself, maybe to one place.
+        # Without shards to collect, each process of a job writes on its own, possibly to the same
+        # path.
         with replacing_folder(target, MANIFEST, own_files) as part:
-            apart = bundled.keys if bundled is not None else {}
+            bundle_keys = bundled.keys if bundled is not None else {}
             entries = {
-                key: _written(part, key, *pair) for key, pair in arrays.items() if key not in apart
+                key: _written(part, key, *pair)
+                for key, pair in arrays.items()
+                if key not in bundle_keys
             }
             if bundled is not None:
                 entries |= _write_bundled(part, arrays, bundled)
@@ -118,8 +129,8 @@ def write_folder(
         return
     if is_remote(target):
         raise UnimplementedError(
-            f"{target}: arrays that are split over several processes are written to disks only, where each process "
-            "writes its parts into one file: save to a folder that all processes share."
+            f"{target}: Arrays that are sharded over several processes can only be written to a local file system, where "
+            "each process writes its shards to one file. Save to a folder that all processes share."
         )
     _write_together(target, arrays, extra)
 
@@ -127,15 +138,19 @@ def write_folder(
 def _write_bundled(
     part: str, arrays: dict[str, tuple[str, Any]], bundled: Bundled
 ) -> dict[str, Any]:
-    """Writes arrays into TensorFlow's bundle; gives their entries of the manifest."""
+    """Write arrays to a tensor bundle and return their entries of the manifest."""
     values: dict[str, Any] = dict(bundled.more)
     entries = {}
-    for key, place in bundled.keys.items():
+    for key, bundle_key in bundled.keys.items():
         name, value = arrays[key]
         array = value if isinstance(value, (jax.Array, FileArray)) else np.asarray(value)
-        values[place] = array
-        dtype = "string" if array.dtype.hasobject else str(array.dtype)
-        entries[key] = {"name": name, "dtype": dtype, "shape": list(array.shape), "bundled": place}
+        values[bundle_key] = array
+        entries[key] = {
+            "name": name,
+            "dtype": "string" if array.dtype.hasobject else str(array.dtype),
+            "shape": list(array.shape),
+            "bundled": bundle_key,
+        }
     gfile.makedirs(gfile.join(part, VARIABLES))
     write_bundle(gfile.join(part, VARIABLES, VARIABLES), values)
     return entries
@@ -144,20 +159,20 @@ def _write_bundled(
 def _write_together(
     target: str, arrays: dict[str, tuple[str, Any]], extra: dict[str, Any] | None
 ) -> None:
-    """Writes arrays of which several processes hold parts."""
-    first = jax.process_index() == 0
+    """Write arrays of which several processes hold shards."""
+    is_first = jax.process_index() == 0
     with contextlib.ExitStack() as stack:
         part, entries = "", {}
-        if first:
+        if is_first:
             part = stack.enter_context(replacing_folder(target, MANIFEST, own_files))
             entries = {key: _written(part, key, *pair) for key, pair in arrays.items()}
         part = _from_first(part)
-        if not first:
+        if not is_first:
             for key, (_, value) in arrays.items():
                 if is_split(value):
                     _write_parts(f"{part}/{key}.npy", in_memory(value))
         _meet(f"{target} written")
-        if first:
+        if is_first:
             for key, (_, value) in arrays.items():
                 if is_split(value):
                     entries[key]["crc32"] = _checksum(_opened(f"{part}/{key}.npy", value))
@@ -166,14 +181,14 @@ def _write_together(
 
 
 def _written(part: str, key: str, name: str, value: Any) -> dict[str, Any]:
-    """Writes an array, or this process's parts of it; gives its entry of the manifest."""
-    split, value = is_split(value), in_memory(value)
-    array = value if split else read(value)
+    """Write an array, or this process's shards of it, and return its entry of the manifest."""
+    sharded, value = is_split(value), in_memory(value)
+    array = value if sharded else read(value)
     dtype, shape = str(array.dtype), list(array.shape)
     if array.dtype.hasobject:
         array, dtype = packed(array), "string"
     with writing(gfile.join(part, f"{key}.npy")) as file:
-        if split:
+        if sharded:
             _make_file(file, value)
             _write_parts(file.name, value)
             checksum = _checksum(_opened(file.name, value))
@@ -190,56 +205,59 @@ def _write_manifest(part: str, entries: dict[str, Any], extra: dict[str, Any] | 
 
 
 def own_files(folder: str) -> Iterable[str]:
-    """Names of the files in a folder that `write_folder` put there.
+    """Return the names of the files in a folder that `write_folder` wrote.
 
     Args:
-      folder: its path.
+      folder: Path of the folder.
 
     Raises:
-      FailedPreconditionError: when another program's file has the manifest's name.
+      FailedPreconditionError: If another program's file has the manifest's name.
     """
     manifest = gfile.join(folder, MANIFEST)
     present = {name.rstrip("/") for name in gfile.listdir(folder)}
-    found = {name for name in present if _FILE.fullmatch(name)}
+    names = {name for name in present if _FILE.fullmatch(name)}
     if GRAPH_FILE in present:
-        found |= present.intersection(_SAVED_MODEL)
+        names |= present.intersection(_SAVED_MODEL)
     if gfile.exists(manifest):
-        found.add(MANIFEST)
+        names.add(MANIFEST)
         with contextlib.suppress(ValueError, AttributeError, KeyError):
             with gfile.GFile(manifest, "rb") as file:
                 content = json.loads(file.read())
             if content.get("format") != _FORMAT:
                 raise FailedPreconditionError(
-                    f"{manifest} is no file of Meshflow's: choose another folder, or move it away."
+                    f"{manifest} is no file of Meshflow: choose another folder, or move it away."
                 )
-            found |= {f"{key}.npy" for key in content["arrays"] if os.path.basename(key) == key}
-    return found
+            names |= {f"{key}.npy" for key in content["arrays"] if os.path.basename(key) == key}
+    return names
 
 
-def _meet(what: str) -> None:
-    """Waits for the other processes."""
-    multihost_utils.sync_global_devices(what)
+def _meet(barrier_name: str) -> None:
+    """Wait for the other processes."""
+    multihost_utils.sync_global_devices(barrier_name)
 
 
 def _from_first(part: str) -> str:
-    """What the first process says, told to the others."""
+    """Return the path of the first process in all processes."""
     row = np.zeros(_LONGEST, np.uint8)
     row[: len(part.encode())] = np.frombuffer(part.encode(), np.uint8)
-    told = multihost_utils.broadcast_one_to_all(row)
-    return bytes(np.asarray(told)).rstrip(b"\0").decode()
+    received = multihost_utils.broadcast_one_to_all(row)
+    return bytes(np.asarray(received)).rstrip(b"\0").decode()
 
 
-def _opened(path: str, like: Any, mode: Any = "r") -> np.ndarray:
-    """A file's array without reading it."""
+def _opened(path: str, like: jax.Array, mode: MemoryMapMode = "r") -> np.ndarray:
+    """Map an array's file into memory."""
     raw = np.lib.format.open_memmap(path, mode)
     return (raw if raw.dtype == like.dtype else raw.view(like.dtype)).reshape(like.shape)
 
 
-def _make_file(file: Any, value: jax.Array) -> None:
-    """An array's file, with room for all parts: what is mapped and finds no room ends the process."""
-    opaque = value.dtype.kind == "V"
-    dtype = np.dtype(np.uint8) if opaque else np.dtype(value.dtype)
-    shape = (value.nbytes,) if opaque else value.shape
+def _make_file(file: IO[bytes], value: jax.Array) -> None:
+    """Write the header of an array's file and allocate the space for all shards.
+
+    Writing to mapped pages without free space on the disk would kill the process.
+    """
+    is_opaque = value.dtype.kind == "V"
+    dtype = np.dtype(np.uint8) if is_opaque else np.dtype(value.dtype)
+    shape = (value.nbytes,) if is_opaque else value.shape
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
     file.flush()
@@ -251,10 +269,10 @@ def _make_file(file: Any, value: jax.Array) -> None:
 
 
 def _write_parts(path: str, value: jax.Array) -> None:
-    """Writes this process's parts of an array into its file."""
-    whole = _opened(path, value, "r+")
-    fill(whole, value)
-    del whole
+    """Write this process's shards of an array into the array's file."""
+    mapped = _opened(path, value, "r+")
+    fill(mapped, value)
+    del mapped
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
@@ -263,27 +281,27 @@ def _checksum(array: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _write_array(file: Any, array: np.ndarray) -> None:
-    # NumPy's format does not know bfloat16 and its relatives: they are kept as bytes.
+def _write_array(file: IO[bytes], array: np.ndarray) -> None:
+    # NumPy's format does not support bfloat16 and similar dtypes, so they are stored as bytes.
     raw = array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
-    whole = np.ascontiguousarray(raw).reshape(raw.shape)
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
-    # Not `np.save`, which does not say why it could not write.
-    file.write(whole.reshape(-1).view(np.uint8).data)
+    contiguous = np.ascontiguousarray(raw).reshape(raw.shape)
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(contiguous))
+    # The errors of `np.save` do not state why writing failed.
+    file.write(contiguous.reshape(-1).view(np.uint8).data)
 
 
 class Folder:
-    """Reads what `write_folder` wrote, array by array.
+    """Reader of a folder that `write_folder` wrote, array by array.
 
     Args:
-      path: the folder.
+      path: The folder.
 
     Raises:
-      NotFoundError: when there is nothing.
-      DataLossError: when the manifest is damaged.
+      NotFoundError: If there is no such folder.
+      DataLossError: If the manifest is damaged.
     """
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: StrPath) -> None:
         self.path = existing_folder(path, MANIFEST)
         self._bundle: Bundle | None = None
         manifest = gfile.join(self.path, MANIFEST)
@@ -301,58 +319,60 @@ class Folder:
 
     @property
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Dtype and shape by name."""
+        """Return the manifest's entry of each array, with name, dtype and shape, by name."""
         return {e["name"]: e for e in self.manifest["arrays"].values()}
 
     def read(self, name: str) -> np.ndarray:
-        """An array by its name in the manifest.
+        """Read an array by its name in the manifest.
 
         Args:
-          name: the name.
+          name: The name.
 
         Raises:
-          NotFoundError: when there is no such array.
-          DataLossError: when its file is missing or damaged, naming it.
+          NotFoundError: If there is no such array.
+          DataLossError: If its file is missing or damaged. The message names the file.
         """
         if name not in self._keys:
             raise NotFoundError(f"Key {name} not found in checkpoint {self.path}.")
         return self.read_file(self._keys[name])
 
     def read_file(self, key: str) -> np.ndarray:
-        """An array by its file name; errors as in `read`.
+        """Read an array by its file name. Raises errors as `read`.
 
         Args:
-          key: the file name without `.npy`.
+          key: File name without `.npy`.
         """
         return self._load(key, None)
 
-    # Each call reads another one.
+    # Each call of `read` returns a new array, so devices may share its memory.
     lent = read
 
     def open(self, name: str) -> np.ndarray:
-        """An array that is read from its file where it is used, after its checksum was found right.
+        """Map an array into memory after verifying its checksum. Raises errors as `read`.
 
         Args:
-          name: the name in the manifest; errors as in `read`.
+          name: Name in the manifest.
         """
         if name not in self._keys:
             raise NotFoundError(f"Key {name} not found in checkpoint {self.path}.")
         size = math.prod(self.entries[name]["shape"])
         return self._load(self._keys[name], "r" if size else None)
 
-    def _load(self, key: str, mode: Any) -> np.ndarray:
+    def _load(self, key: str, mode: MemoryMapMode | None) -> np.ndarray:
         if os.path.basename(key) != key:
-            raise DataLossError(f"{self.path}/{MANIFEST} is damaged: {key!r} is no name of a file.")
+            raise DataLossError(
+                f"{self.path}/{MANIFEST} is damaged: {key!r} is not the name of a file."
+            )
         entry, file = self.manifest["arrays"][key], gfile.join(self.path, f"{key}.npy")
         if "bundled" in entry:
             return self._from_bundle(entry)
-        strings = entry["dtype"] == "string"
+        has_strings = entry["dtype"] == "string"
         try:
             raw = _loaded(file, mode)
-            dtype = raw.dtype if strings else np.dtype(entry["dtype"])
+            dtype = raw.dtype if has_strings else np.dtype(entry["dtype"])
             raw = raw if raw.dtype == dtype else raw.view(dtype)
             checksum = _checksum(raw)
-            array = unpacked(raw, entry["shape"]) if strings else raw.reshape(entry["shape"])
+            array = unpacked(raw, entry["shape"]) if has_strings else raw.reshape(entry["shape"])
         except (NotFoundError, OSError, ValueError, EOFError, TypeError) as error:
             raise DataLossError(
                 f"{file} (weight {entry['name']}) is missing or damaged: {error}."
@@ -374,26 +394,26 @@ class Folder:
             ) from error
 
 
-def _loaded(path: str, mode: Any) -> np.ndarray:
-    """An array's file, which is mapped where it can be."""
+def _loaded(path: str, mode: MemoryMapMode | None) -> np.ndarray:
+    """Load an array from a file. A local file is mapped into memory if `mode` is not None."""
     if not is_remote(path):
         return load_array(path, mode)
     with gfile.GFile(path, "rb") as file:
         return load_array(io.BytesIO(file.read()))
 
 
-def read_folder(path: Any) -> dict[str, tuple[str, np.ndarray]]:
-    """Reads all that `write_folder` wrote.
+def read_folder(path: StrPath) -> dict[str, tuple[str, np.ndarray]]:
+    """Read all arrays that `write_folder` wrote.
 
     Args:
-      path: the folder.
+      path: The folder.
 
     Returns:
-      Name and value by file name without `.npy`.
+      Name and value of each array, by file name without `.npy`.
 
     Raises:
-      NotFoundError: when there is nothing.
-      DataLossError: when a file is missing or damaged, naming it.
+      NotFoundError: If there is no such folder.
+      DataLossError: If a file is missing or damaged. The message names the file.
     """
     folder = Folder(path)
     return {
@@ -402,29 +422,30 @@ def read_folder(path: Any) -> dict[str, tuple[str, np.ndarray]]:
     }
 
 
-def is_checkpoint(path: Any) -> bool:
-    """Whether a folder of arrays lies at a path.
+def is_checkpoint(path: StrPath) -> bool:
+    """Check whether a path is a folder of arrays.
 
     Args:
-      path: the path given to `write_folder`.
+      path: Path that was passed to `write_folder`.
     """
     return gfile.exists(gfile.join(existing_folder(path, MANIFEST), MANIFEST))
 
 
-def clear(path: Any) -> None:
-    """Deletes what processes left that were killed while they wrote a folder; the folder stays.
+def clear(path: StrPath) -> None:
+    """Delete files that killed writers of a folder left. The folder itself is kept.
 
     Args:
-      path: the folder's path.
+      path: Path of the folder.
     """
     clear_folder(path, MANIFEST)
 
 
-def remove(path: Any) -> None:
-    """Deletes a folder of arrays; nothing happens when there is none.
+def remove(path: StrPath) -> None:
+    """Delete a folder of arrays. Does nothing if there is none.
 
     Args:
-      path: its path.
+      path: Path of the folder.
     """
-    # Whoever is killed leaves arrays without a manifest, which are no checkpoint.
+    # The manifest is removed first: a process that is killed leaves arrays without a manifest,
+    # which are no checkpoint.
     remove_folder(path, MANIFEST, own_files)

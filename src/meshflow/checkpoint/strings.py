@@ -1,4 +1,4 @@
-"""Arrays of strings as bytes, since NumPy's files would hold Python objects."""
+"""Encoding of string arrays as bytes, which NumPy's format would store as pickled objects."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ import numpy as np
 
 
 def packed(array: np.ndarray) -> np.ndarray:
-    """Strings as one array of bytes: the length of each as 8 bytes, then all contents.
+    """Pack strings into one array of bytes: the length of each as 8 bytes, then all contents.
 
     Args:
-      array: bytes or text.
+      array: Array of bytes or text.
 
     Raises:
-      TypeError: for other objects.
+      TypeError: If an element is another object.
     """
     contents = []
     for item in array.reshape(-1).tolist():
         if not isinstance(item, (bytes, str)):
-            raise TypeError(f"Arrays of Python objects cannot be saved; got {item!r} in one.")
+            raise TypeError(
+                f"Arrays of Python objects cannot be saved, only bytes and text; got {item!r}."
+            )
         contents.append(item.encode() if isinstance(item, str) else item)
     lengths = np.array([len(c) for c in contents], "<u8")
     return np.frombuffer(lengths.tobytes() + b"".join(contents), np.uint8)
 
 
 def unpacked(raw: np.ndarray, shape: list[int]) -> np.ndarray:
-    """The array of bytes objects that `packed` was given.
+    """Unpack an array that `pack_strings` returned into an array of bytes objects.
 
     Args:
-      raw: what `packed` returned.
-      shape: shape of the array.
+      raw: Packed array.
+      shape: Shape of the result.
 
     Raises:
-      ValueError: when the lengths do not fit.
+      ValueError: If the lengths are inconsistent.
     """
     size = int(np.prod(shape, dtype=np.int64))
     data = raw.tobytes()
     if raw.dtype != np.uint8 or len(data) < 8 * size:
-        raise ValueError(f"{len(data)} bytes of {raw.dtype} hold no {size} strings")
+        raise ValueError(f"{len(data)} bytes of dtype {raw.dtype} cannot hold {size} strings")
     ends = [8 * size]
     for length in np.frombuffer(data, "<u8", size).tolist():
         ends.append(ends[-1] + length)

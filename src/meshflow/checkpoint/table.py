@@ -1,8 +1,10 @@
-"""Sorted tables of bytes in a file, LevelDB's format: the index of a TensorFlow checkpoint.
+"""Sorted string tables in LevelDB's format: the index of a TensorFlow checkpoint.
 
-A table is blocks of entries, a block that names the last key and the place of each of them, and a footer.
-An entry says how many bytes of its key are those of the key before; every sixteenth is written whole.
-After each block come a byte for the compression and the masked CRC-32C of both.
+A table consists of blocks of entries, an index block with the last key and the location of each of
+them, and a footer. An
+entry stores how many leading bytes its key shares with the previous key; every sixteenth key is
+stored completely (a restart
+point). Each block is followed by a byte for the compression and the masked CRC-32C of both.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _WHOLE_EVERY = 16
 
 
 class _Block:
-    """A block that is being filled."""
+    """Builder of a block."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -36,8 +38,8 @@ class _Block:
             self._whole.append(len(self.content))
             self._since = 0
         else:
-            most = min(len(key), len(self.last))
-            while shared < most and key[shared] == self.last[shared]:
+            max_shared = min(len(key), len(self.last))
+            while shared < max_shared and key[shared] == self.last[shared]:
                 shared += 1
         self.content += varint(shared) + varint(len(key) - shared) + varint(len(value))
         self.content += key[shared:]
@@ -46,16 +48,16 @@ class _Block:
         self._since += 1
 
     def ended(self) -> bytes:
-        ends = struct.pack(f"<{len(self._whole) + 1}I", *self._whole, len(self._whole))
-        return bytes(self.content) + ends
+        restarts = struct.pack(f"<{len(self._whole) + 1}I", *self._whole, len(self._whole))
+        return bytes(self.content) + restarts
 
 
 def write_table(file: IO[bytes], items: Iterable[tuple[bytes, bytes]]) -> None:
-    """Writes a table.
+    """Write a table.
 
     Args:
-      file: open for bytes.
-      items: keys and values, sorted by the key.
+      file: File, open for writing bytes.
+      items: Keys and values, sorted by key.
 
     Example:
       >>> import io
@@ -64,48 +66,48 @@ def write_table(file: IO[bytes], items: Iterable[tuple[bytes, bytes]]) -> None:
       >>> list(read_table(file.getvalue()))
       [(b'a', b'1'), (b'ab', b'2')]
     """
-    at = 0
+    offset = 0
 
-    def put(block: _Block) -> bytes:
-        nonlocal at
+    def write_block(block: _Block) -> bytes:
+        nonlocal offset
         content = block.ended() + b"\0"
         file.write(content + struct.pack("<I", masked(crc32c(content))))
-        place = varint(at) + varint(len(content) - 1)
-        at += len(content) + 4
-        return place
+        location = varint(offset) + varint(len(content) - 1)
+        offset += len(content) + 4
+        return location
 
     index, block = _Block(), _Block()
     for key, value in items:
         block.add(key, value)
         if len(block.content) >= _BLOCK:
-            index.add(block.last, put(block))
+            index.add(block.last, write_block(block))
             block = _Block()
     if block.content:
-        index.add(block.last, put(block))
-    places = put(_Block()) + put(index)
-    file.write(places.ljust(_FOOTER - len(MAGIC), b"\0") + MAGIC)
+        index.add(block.last, write_block(block))
+    locations = write_block(_Block()) + write_block(index)
+    file.write(locations.ljust(_FOOTER - len(MAGIC), b"\0") + MAGIC)
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a table.
+    """Yield the keys and values of a table.
 
     Args:
-      data: the file's bytes.
+      data: Bytes of the file.
 
     Raises:
-      ValueError: saying what is wrong with them.
+      ValueError: If the bytes are not a valid table. The message states the problem.
     """
     if len(data) < _FOOTER or not data.endswith(MAGIC):
-        raise ValueError("it does not end as a table does")
+        raise ValueError("it does not end with the footer of a table")
     footer = data[-_FOOTER:]
-    at = 0
+    offset = 0
     for _ in range(3):
-        start, at = read_varint(footer, at)
-    size, _ = read_varint(footer, at)
+        start, offset = read_varint(footer, offset)
+    size, _ = read_varint(footer, offset)
     last = None
-    for _, place in _entries(_block(data, start, size)):
-        start, at = read_varint(place, 0)
-        size, _ = read_varint(place, at)
+    for _, location in _entries(_block(data, start, size)):
+        start, offset = read_varint(location, 0)
+        size, _ = read_varint(location, offset)
         for key, value in _entries(_block(data, start, size)):
             if last is not None and key <= last:
                 raise ValueError("its keys are not in order")
@@ -116,12 +118,12 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _block(data: bytes, start: int, size: int) -> bytes:
     end = start + size
     if end + _TRAILER > len(data) - _FOOTER:
-        raise ValueError(f"a block at byte {start} ends behind the file")
+        raise ValueError(f"a block at byte {start} ends after the file")
     content = data[start : end + 1]
     if struct.unpack_from("<I", data, end + 1)[0] != masked(crc32c(content)):
         raise ValueError(f"the checksum of the block at byte {start} does not match")
     if content[-1]:
-        raise ValueError(f"the block at byte {start} is compressed, which TensorFlow's are not")
+        raise ValueError(f"the block at byte {start} is compressed, which is not supported")
     return content[:-1]
 
 
@@ -129,15 +131,15 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
     end = len(block) - 4 - 4 * count
     if end < 0:
-        raise ValueError("a block has no end")
-    at, key = 0, b""
-    while at < end:
-        shared, at = read_varint(block, at)
-        own, at = read_varint(block, at)
-        size, at = read_varint(block, at)
-        if shared > len(key) or at + own + size > end:
-            raise ValueError("an entry ends behind its block")
-        key = key[:shared] + block[at : at + own]
-        at += own
-        yield key, block[at : at + size]
-        at += size
+        raise ValueError("a block is shorter than its restart points")
+    offset, key = 0, b""
+    while offset < end:
+        shared, offset = read_varint(block, offset)
+        own, offset = read_varint(block, offset)
+        size, offset = read_varint(block, offset)
+        if shared > len(key) or offset + own + size > end:
+            raise ValueError("an entry ends after its block")
+        key = key[:shared] + block[offset : offset + own]
+        offset += own
+        yield key, block[offset : offset + size]
+        offset += size

@@ -1,4 +1,4 @@
-"""`tf.train.CheckpointView` and `TrackableView`: the graph of objects of a checkpoint, and that of a program."""
+"""`tf.train.CheckpointView` and `TrackableView`: object graphs of checkpoints and programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import weakref
 from typing import Any
 
 from meshflow.checkpoint.containers import open_checkpoint, stored_objects
-from meshflow.checkpoint.graph import children, is_trackable, owner
+from meshflow.checkpoint.graph import Trackable, children, is_trackable, owner
+from meshflow.environment.types import StrPath
 
 __all__ = ["CheckpointView", "TrackableView"]
 
@@ -15,13 +16,13 @@ _log = logging.getLogger("meshflow")
 
 
 class TrackableView:
-    """What a checkpoint would save of an object.
+    """View of the objects that a checkpoint would save.
 
     Args:
-      root: the object, or a `weakref.ref` of it; the view does not keep it alive.
+      root: Root object, or a `weakref.ref` of it. The view does not keep it alive.
 
     Raises:
-      TypeError: for an object that has no weak references.
+      TypeError: If the object does not support weak references.
 
     Example:
       >>> import meshflow as tf
@@ -34,30 +35,32 @@ class TrackableView:
       4
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Trackable) -> None:
         self._root_of = root if isinstance(root, weakref.ref) else weakref.ref(root)
 
     @classmethod
-    def children(cls, obj: Any, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        """The objects that one owns directly, by name.
+    def children(
+        cls, obj: Trackable, save_type: str = "checkpoint", **kwargs: Any
+    ) -> dict[str, Trackable]:
+        """Return the objects that an object owns directly, by name.
 
         Args:
-          obj: the object.
-          save_type: accepted for TensorFlow's sake.
-          **kwargs: likewise.
+          obj: The object.
+          save_type: Accepted for compatibility with TensorFlow.
+          **kwargs: Accepted for compatibility with TensorFlow.
 
         Raises:
-          ValueError: for an object that no checkpoint holds.
+          ValueError: If a checkpoint cannot save the object.
         """
         _check(obj)
         return children(obj)
 
     @property
-    def root(self) -> Any:
-        """The object.
+    def root(self) -> Trackable:
+        """Return the root object.
 
         Raises:
-          AssertionError: when it is gone.
+          AssertionError: If it was garbage-collected.
         """
         root = self._root_of()
         if root is None:
@@ -65,7 +68,7 @@ class TrackableView:
         return root
 
     def descendants(self) -> list[Any]:
-        """The root and all objects below it, breadth first."""
+        """Return the root and all objects below it, in breadth-first order."""
         queue = [self.root]
         seen = {id(self.root)}
         for item in queue:
@@ -77,14 +80,14 @@ class TrackableView:
 
 
 class CheckpointView:
-    """The graph of objects that a checkpoint holds; nodes are numbers, the root is 0.
+    """View of the object graph of a checkpoint. Nodes are integers, the root is 0.
 
     Args:
-      save_path: the checkpoint's path.
+      save_path: Path of the checkpoint.
 
     Raises:
-      NotFoundError: when there is none.
-      ValueError: when it holds no objects, as those of TensorFlow 1's `Saver`.
+      NotFoundError: If there is no checkpoint.
+      ValueError: If the checkpoint has no objects, such as those of TensorFlow 1's `Saver`.
 
     Example:
       >>> import meshflow as tf
@@ -102,68 +105,77 @@ class CheckpointView:
       ([0, 1], [2], True)
     """
 
-    def __init__(self, save_path: Any) -> None:
+    def __init__(self, save_path: StrPath) -> None:
         self._nodes = stored_objects(open_checkpoint(save_path))["nodes"]
 
     def children(self, node_id: int) -> dict[str, int]:
-        """The nodes that one owns directly, by name.
+        """Return the nodes that a node owns directly, by name.
 
         Args:
-          node_id: the node.
+          node_id: The node.
         """
         return dict(self._nodes[node_id]["children"])
 
     def descendants(self) -> list[int]:
-        """The root and all nodes below it, breadth first."""
+        """Return the root and all nodes below it, in breadth-first order."""
         queue = [0]
         for node in queue:
             queue += dict.fromkeys(n for n in self.children(node).values() if n not in queue)
         return queue
 
-    def match(self, obj: Any) -> dict[int, Any]:
-        """The objects of a program that have the names of nodes.
+    def match(self, obj: Trackable) -> dict[int, Trackable]:
+        """Match nodes with the objects of a program by their names.
 
         Args:
-          obj: the object that takes the root's place.
+          obj: Object that corresponds to the root of the checkpoint.
 
         Returns:
           Objects by node.
 
         Raises:
-          ValueError: for an object that no checkpoint holds.
+          ValueError: If a checkpoint cannot save the object.
         """
         _check(obj)
-        found, queue = {0: obj}, [0]
+        matches, queue = {0: obj}, [0]
         for node in queue:
-            own = children(found[node])
+            named_children = children(matches[node])
             for name, child in self.children(node).items():
-                if name not in own or child == 0:
+                if name not in named_children or child == 0:
                     continue
-                if child not in found:
-                    found[child] = own[name]
+                if child not in matches:
+                    matches[child] = named_children[name]
                     queue.append(child)
-                elif found[child] is not own[name]:
+                elif matches[child] is not named_children[name]:
                     _log.warning(
-                        "Node %d of the checkpoint is one object, the program has two: %r and %r.",
-                        *(child, found[child], own[name]),
+                        "Node %d of the checkpoint is one object, but the program has two: %r and %r.",
+                        *(child, matches[child], named_children[name]),
                     )
-        return found
+        return matches
 
-    def diff(self, obj: Any) -> tuple[dict[int, Any], list[int], list[Any]]:
-        """How a checkpoint and a program differ, for example where `assert_consumed` fails.
+    def diff(self, obj: Trackable) -> tuple[dict[int, Trackable], list[int], list[Trackable]]:
+        """Return how a checkpoint and a program differ, to debug a failing `assert_consumed`.
 
         Args:
-          obj: as in `match`, errors too.
+          obj: Object that corresponds to the root of the checkpoint.
 
         Returns:
-          What `match` returns, the nodes that have no object, and the objects that have no node.
+          The result of `match`, the nodes without an object, and the objects without a node.
+
+        Raises:
+          ValueError: If a checkpoint cannot save the object.
         """
-        found = self.match(obj)
-        known = {id(item) for item in found.values()}
-        nodes = [node for node in self.descendants() if node not in found]
-        return found, nodes, [x for x in TrackableView(obj).descendants() if id(x) not in known]
+        matches = self.match(obj)
+        matched_ids = {id(item) for item in matches.values()}
+        nodes = [node for node in self.descendants() if node not in matches]
+        return (
+            matches,
+            nodes,
+            [x for x in TrackableView(obj).descendants() if id(x) not in matched_ids],
+        )
 
 
-def _check(obj: Any) -> None:
+def _check(obj: Trackable) -> None:
     if not is_trackable(owner(obj)):
-        raise ValueError(f"Expected an object that checkpoints hold, got {obj!r} of {type(obj)}.")
+        raise ValueError(
+            f"Expected an object that a checkpoint can save, got {obj!r} of type {type(obj)}."
+        )

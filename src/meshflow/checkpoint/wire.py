@@ -1,4 +1,4 @@
-"""The few messages of a bundle in protocol buffers' encoding: entries, the header, and the graph of objects."""
+"""Protocol buffers of a bundle: index entries, the header, and the object graph."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from meshflow.environment.protobuf_wire import (
 
 __all__ = ["Attribute", "Entry", "Header", "Node", "Slot", "read_graph", "write_graph"]
 
-# A part of an array: first index and length in each dimension; a length of -1 stands for the whole dimension.
+# A part of an array: start and length in each dimension. A length of -1 denotes the full dimension.
 Extents = tuple[tuple[int, int], ...]
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Number, value as an integer and value as bytes of each field."""
+    """Yield number, integer value and bytes value of each field."""
     for number, value in fields(data):
         if isinstance(value, int):
             yield number, value, b""
@@ -38,33 +38,37 @@ def _text(tag: int, content: str) -> bytes:
 
 @dataclass
 class Header:
-    """What a bundle's index says of the whole."""
+    """Header of a bundle's index."""
 
     shards: int = 1
     big_endian: bool = False
     min_consumer: int = 0
 
     def encoded(self) -> bytes:
-        """The message; its version is the first of the format."""
+        """Encode the message, with version 1 of the format."""
         return _number(1, self.shards) + bytes_field(3, _number(1, 1))
 
     @staticmethod
     def decoded(data: bytes) -> Header:
-        """The header in a message; ValueError for bytes that are none."""
-        found = Header(0)
+        """Decode a message; raise ValueError if the bytes are not valid."""
+        header = Header(0)
         for number, value, chunk in _fields(data):
             if number == 1:
-                found.shards = value
+                header.shards = value
             elif number == 2:
-                found.big_endian = bool(value)
+                header.big_endian = bool(value)
             elif number == 3:
-                found.min_consumer = next((v for n, v, _ in _fields(chunk) if n == 2), 0)
-        return found
+                header.min_consumer = next((v for n, v, _ in _fields(chunk) if n == 2), 0)
+        return header
 
 
 @dataclass
 class Entry:
-    """Where an array lies: `dtype` is TensorFlow's number, `crc32c` masked, `slices` its parts."""
+    """Location of an array.
+
+    `dtype` is TensorFlow's enum value, `crc32c` is masked, and `slices` are the extents of the
+    parts of the array.
+    """
 
     dtype: int = 0
     shape: tuple[int, ...] = ()
@@ -75,7 +79,7 @@ class Entry:
     slices: list[Extents] = field(default_factory=list)
 
     def encoded(self) -> bytes:
-        """The message."""
+        """Encode the message."""
         dims = b"".join(bytes_field(2, _number(1, d)) for d in self.shape)
         out = _number(1, self.dtype) + bytes_field(2, dims)
         out += _number(3, self.shard) + _number(4, self.offset) + _number(5, self.size)
@@ -91,26 +95,26 @@ class Entry:
 
     @staticmethod
     def decoded(data: bytes) -> Entry:
-        """The entry in a message; ValueError for bytes that are none."""
-        found = Entry()
+        """Decode a message; raise ValueError if the bytes are not valid."""
+        entry = Entry()
         for number, value, chunk in _fields(data):
             if number == 1:
-                found.dtype = value
+                entry.dtype = value
             elif number == 2:
-                found.shape = tuple(_size(d) for n, _, d in _fields(chunk) if n == 2)
+                entry.shape = tuple(_size(d) for n, _, d in _fields(chunk) if n == 2)
             elif number == 3:
-                found.shard = value
+                entry.shard = value
             elif number == 4:
-                found.offset = value
+                entry.offset = value
             elif number == 5:
-                found.size = value
+                entry.size = value
             elif number == 6:
-                found.crc32c = value
+                entry.crc32c = value
             elif number == 7:
-                found.slices.append(tuple(_extent(e) for n, _, e in _fields(chunk) if n == 1))
-        if any(d < 0 for d in found.shape):
-            raise ValueError(f"the shape {found.shape} has a negative size")
-        return found
+                entry.slices.append(tuple(_extent(e) for n, _, e in _fields(chunk) if n == 1))
+        if any(d < 0 for d in entry.shape):
+            raise ValueError(f"the shape {entry.shape} has a negative size")
+        return entry
 
 
 def _size(dim: bytes) -> int:
@@ -118,13 +122,13 @@ def _size(dim: bytes) -> int:
 
 
 def _extent(data: bytes) -> tuple[int, int]:
-    found = {number: signed(value) for number, value, _ in _fields(data)}
-    return (found.get(1, 0), found[2]) if 2 in found else (0, -1)
+    values = {number: signed(value) for number, value, _ in _fields(data)}
+    return (values.get(1, 0), values[2]) if 2 in values else (0, -1)
 
 
 @dataclass
 class Attribute:
-    """A value of an object: `name` says which, `full_name` is the variable's, `key` the entry's."""
+    """Value of an object: name of the attribute, name of the variable, and key of the entry."""
 
     name: str
     full_name: str
@@ -133,7 +137,7 @@ class Attribute:
 
 @dataclass
 class Slot:
-    """What an optimizer keeps for a variable; both are positions of nodes."""
+    """Slot of an optimizer: indices of the nodes of its variable and of the slot, and its name."""
 
     variable: int
     name: str
@@ -142,7 +146,7 @@ class Slot:
 
 @dataclass
 class Node:
-    """An object: what it owns, by name, its values, and an optimizer's slots."""
+    """Object of the graph: its children by name, its values, and the slots of an optimizer."""
 
     children: dict[str, int] = field(default_factory=dict)
     attributes: list[Attribute] = field(default_factory=list)
@@ -150,28 +154,29 @@ class Node:
 
 
 def write_graph(nodes: list[Node]) -> bytes:
-    """The message of a graph of objects.
+    """Encode an object graph.
 
     Args:
-      nodes: the objects; the first is the root.
+      nodes: The objects; the first is the root.
     """
-    # Whether anything below an object has a value: the children have no order.
-    valued = [bool(n.attributes or n.slots) for n in nodes]
+    # Whether an object or any object below it has a value. Children may have a smaller index than
+    # their owners, so the flag is propagated from children to owners.
+    has_values = [bool(n.attributes or n.slots) for n in nodes]
     owners: list[list[int]] = [[] for _ in nodes]
     for position, node in enumerate(nodes):
         for child in node.children.values():
             owners[child].append(position)
-    waiting = [i for i, v in enumerate(valued) if v]
-    while waiting:
-        for owner in owners[waiting.pop()]:
-            if not valued[owner]:
-                valued[owner] = True
-                waiting.append(owner)
-    return b"".join(bytes_field(1, _node(n, v)) for n, v in zip(nodes, valued, strict=True))
+    queue = [i for i, flag in enumerate(has_values) if flag]
+    while queue:
+        for owner in owners[queue.pop()]:
+            if not has_values[owner]:
+                has_values[owner] = True
+                queue.append(owner)
+    return b"".join(bytes_field(1, _node(n, v)) for n, v in zip(nodes, has_values, strict=True))
 
 
-def _node(node: Node, valued: bool) -> bytes:
-    out = [bytes_field(1, _number(1, at) + _text(2, name)) for name, at in node.children.items()]
+def _node(node: Node, has_values: bool) -> bytes:
+    out = [bytes_field(1, _number(1, i) + _text(2, name)) for name, i in node.children.items()]
     out += [
         bytes_field(2, _text(1, a.name) + _text(2, a.full_name) + _text(3, a.key))
         for a in node.attributes
@@ -180,23 +185,23 @@ def _node(node: Node, valued: bool) -> bytes:
         bytes_field(3, _number(1, s.variable) + _text(2, s.name) + _number(3, s.node))
         for s in node.slots
     ]
-    return b"".join(out) + bytes_field(5, _number(1, int(valued)))
+    return b"".join(out) + bytes_field(5, _number(1, int(has_values)))
 
 
 def read_graph(data: bytes) -> list[Node]:
-    """The graph of objects in a message.
+    """Decode an object graph.
 
     Args:
-      data: the message.
+      data: The message.
 
     Raises:
-      ValueError: for bytes that are none, or nodes that refer to others that are not there.
+      ValueError: If the bytes are not valid, or if a node refers to a node that does not exist.
     """
     nodes = [_read_node(chunk) for number, _, chunk in _fields(data) if number == 1]
-    places = [i for n in nodes for i in n.children.values()]
-    places += [i for n in nodes for s in n.slots for i in (s.variable, s.node)]
-    if not nodes or any(not 0 <= i < len(nodes) for i in places):
-        raise ValueError("its objects refer to others that are not there")
+    indices = [i for n in nodes for i in n.children.values()]
+    indices += [i for n in nodes for s in n.slots for i in (s.variable, s.node)]
+    if not nodes or any(not 0 <= i < len(nodes) for i in indices):
+        raise ValueError("its objects refer to objects that do not exist")
     return nodes
 
 

@@ -1,7 +1,14 @@
-"""`tf.saved_model`: objects with their variables and functions in a folder, to be used without their code.
+"""`tf.saved_model`: save objects with their variables and functions, and load them without their code.
 
-Functions are stored as StableHLO by `jax.export`, so they run on CPUs, GPUs and TPUs and have gradients. TensorFlow
-loads what is saved here, and what it saved is read by `graph/`.
+`jax.export` stores functions as StableHLO, so they run on CPUs, GPUs and TPUs and have gradients.
+TensorFlow can load the
+folders, and `graph` reads SavedModels of TensorFlow.
+
+The sub-packages, from the bottom up: `manifest` (objects as the manifest describes them),
+`programs` (functions as StableHLO),
+`host_steps` (functions of strings and tables, which partly run on the host), `graph` (TensorFlow's
+graphs), and on top of
+them `saving` and `loader`.
 """
 
 from __future__ import annotations
@@ -60,7 +67,7 @@ SAVED_MODEL_FILENAME_PB = "saved_model.pb"
 SAVED_MODEL_FILENAME_PBTXT = "saved_model.pbtxt"
 DEBUG_DIRECTORY = "debug"
 DEBUG_INFO_FILENAME_PB = "saved_model_debug_info.pb"
-# What signatures of TensorFlow Serving's kinds call their method, inputs and outputs.
+# Method, input and output names in the signatures of TensorFlow Serving's standard types.
 CLASSIFY_METHOD_NAME = "tensorflow/serving/classify"
 CLASSIFY_INPUTS = "inputs"
 CLASSIFY_OUTPUT_CLASSES, CLASSIFY_OUTPUT_SCORES = "classes", "scores"

@@ -1,41 +1,42 @@
-"""Files that belong to a SavedModel: they are copied into its folder, and found there wherever that is moved."""
+"""Assets: files that are copied into the folder of a SavedModel and move with it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 
 __all__ = ["Asset", "AssetFile", "file_of"]
 
 
 class AssetFile(bytes):
-    """The path of a file that belongs to a SavedModel, which is told from other strings by its type.
+    """Path of an asset. Its type distinguishes it from other strings.
 
     Attributes:
-      asset: the file.
+      asset: The asset.
     """
 
     asset: Asset
 
 
 class Asset:
-    """A file that is saved with an object that has it as an attribute.
+    r"""File that is saved together with the object that has it as an attribute.
 
     Args:
-      path: the file; text, a path object, or a scalar string tensor.
+      path: Path of the file: text, a path object, or a scalar string tensor.
 
     Raises:
-      ValueError: for None.
-      TypeError: for what is no path.
+      ValueError: If the path is None.
+      TypeError: If it is not a path.
 
     Attributes:
-      asset_path: the file's path, a scalar string tensor; of a loaded object that in its folder.
+      asset_path: Path of the file as a scalar string tensor. For a loaded object, the path in the
+        folder of the SavedModel.
 
     Example:
       >>> import os, tempfile
@@ -50,41 +51,41 @@ class Asset:
       b'a\\nb\\n'
     """
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: StrPath | Tensor | None) -> None:
         if path is None:
             raise ValueError("tf.saved_model.Asset takes the path of a file, got None.")
-        given = path.numpy() if isinstance(path, Tensor) else os.fspath(path)
-        name = given.decode() if isinstance(given, bytes) else str(given)
-        found = AssetFile(name.encode())
-        found.asset = self
-        held = np.empty((), object)
-        held[()] = found
-        self.asset_path = Tensor(held)
+        raw = path.numpy() if isinstance(path, Tensor) else os.fspath(path)
+        name = raw.decode() if isinstance(raw, bytes) else str(raw)
+        file = AssetFile(name.encode())
+        file.asset = self
+        scalar = np.empty((), object)
+        scalar[()] = file
+        self.asset_path = Tensor(scalar)
 
     @property
     def path(self) -> str:
-        """The file's path as text."""
+        """Return the path of the file as text."""
         return str(self.asset_path._value.item().decode())
 
     def content(self) -> bytes:
-        """The file's bytes.
+        """Read the content of the file.
 
         Raises:
-          NotFoundError: when there is no such file.
+          NotFoundError: If there is no such file.
         """
         with gfile.GFile(self.path, "rb") as file:
             return bytes(file.read())
 
 
 def file_of(folder: str, name: str) -> str:
-    """The path of a file in a SavedModel.
+    """Return the path of an asset in a SavedModel.
 
     Args:
-      folder: the SavedModel.
-      name: the file's name.
+      folder: Folder of the SavedModel.
+      name: Name of the file.
 
     Raises:
-      DataLossError: for a name that leads elsewhere.
+      DataLossError: If the name is a path to another folder.
     """
     if os.path.basename(name) != name or name in ("", ".", ".."):
         raise DataLossError(f"{folder}: {name!r} is no file of the model.")

@@ -1,4 +1,4 @@
-"""Which functions an object has, and for which arguments each is saved."""
+"""Discovery of the functions of an object, and of the signatures for which each is saved."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import inspect
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshflow.checkpoint.graph import Trackable
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.tracing.trace import Traced
@@ -21,6 +22,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import Pending
 from meshflow.saved_model.functions import Choice
 from meshflow.saved_model.structures import Unsaved, packed, unpacked
@@ -43,12 +45,18 @@ __all__ = [
 
 _log = logging.getLogger("meshflow")
 _FUNCTIONS = Function, Signed
-# What signatures return, the last in place of tensors.
+# Types that a signature may return. All but the first three are converted to tensors.
 _RETURNED = Tensor, Pending, Variable, bool, int, float, complex, str, bytes, np.ndarray, np.generic
 
+# A Python function with the arguments for which it is traced: (function, args, kwargs).
+FunctionCall: TypeAlias = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 
-def functions_of(item: Any) -> Iterator[tuple[str, Any]]:
-    """The functions made by `tf.function`, concrete ones included, that are an object's attributes, methods or elements."""
+
+def functions_of(item: Trackable) -> Iterator[tuple[str, Function | Signed]]:
+    """Yield the functions of `tf.function`, including concrete functions, that an object has.
+
+    They may be attributes, methods, or elements of a container.
+    """
     if isinstance(item, (Function, Signed)):
         return
     if isinstance(item, Mapping):
@@ -56,16 +64,16 @@ def functions_of(item: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(item, (list, tuple)):
         yield from ((str(i), v) for i, v in enumerate(item) if isinstance(v, _FUNCTIONS))
     names: dict[str, None] = {}
-    for kind in reversed(type(item).__mro__):
-        names |= dict.fromkeys(k for k, v in vars(kind).items() if isinstance(v, Function))
-    own = getattr(item, "__dict__", {})
-    names |= dict.fromkeys(k for k, v in own.items() if isinstance(v, _FUNCTIONS))
+    for base in reversed(type(item).__mro__):
+        names |= dict.fromkeys(k for k, v in vars(base).items() if isinstance(v, Function))
+    attributes = getattr(item, "__dict__", {})
+    names |= dict.fromkeys(k for k, v in attributes.items() if isinstance(v, _FUNCTIONS))
     for name in names:
-        yield name, own[name] if name in own else getattr(item, name)
+        yield name, attributes[name] if name in attributes else getattr(item, name)
 
 
-def calls_of(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
-    """Python functions with the arguments they are to be traced for: those of their signatures."""
+def calls_of(function: object) -> Iterator[FunctionCall]:
+    """Yield Python functions with the arguments for which they are to be traced."""
     if isinstance(function, Signed):
         yield call_of(function)
         return
@@ -75,27 +83,27 @@ def calls_of(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
         yield _python_of(function), function.input_signature, {}
         return
     if isinstance(function.python_function, Choice):
-        # One that was loaded.
+        # The function was loaded.
         for alternative in function.python_function.alternatives:
             yield function.python_function, *alternative.arguments
         return
-    later = list(function._later.values())
-    known = [
+    concrete_functions = list(function._later.values())
+    cached = [
         c
         for c in function._cache.values()
         if not is_symbolic(c.structured_input_signature)
-        and not any(fits(c, s.structured_input_signature) for s in later)
+        and not any(fits(c, s.structured_input_signature) for s in concrete_functions)
     ]
-    seen = []
-    for signed in [*later, *known]:
+    arguments_seen = []
+    for signed in [*concrete_functions, *cached]:
         call = _with_specs(function, call_of(signed))
-        if call[1:] not in seen:
-            seen.append(call[1:])
+        if call[1:] not in arguments_seen:
+            arguments_seen.append(call[1:])
             yield call
 
 
-def _with_specs(function: Function, call: tuple[Callable[..., Any], Any, Any]) -> Any:
-    """A call that takes tensors where the function was traced for known strings or for certain variables."""
+def _with_specs(function: Function, call: FunctionCall) -> FunctionCall:
+    """Replace constant strings and variables in the arguments of a call by specs of tensors."""
     arguments = nest.map_structure(_as_spec, call[1:])
     changed = [
         a
@@ -110,13 +118,17 @@ def _with_specs(function: Function, call: tuple[Callable[..., Any], Any, Any]) -
     return python, *arguments
 
 
-def _as_spec(leaf: Any) -> Any:
-    known_text = isinstance(leaf, Tensor) and leaf.dtype is string
-    return TensorSpec(leaf.shape, leaf.dtype) if known_text or isinstance(leaf, Variable) else leaf
+def _as_spec(leaf: PyTree) -> PyTree:
+    is_constant_string = isinstance(leaf, Tensor) and leaf.dtype is string
+    return (
+        TensorSpec(leaf.shape, leaf.dtype)
+        if is_constant_string or isinstance(leaf, Variable)
+        else leaf
+    )
 
 
 def _only_reads(python: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of variables as one of tensors."""
+    """Convert a function of variables to a function of tensors."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -130,62 +142,66 @@ def _only_reads(python: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def is_symbolic(signature: Any) -> bool:
-    """Whether a function was traced while another one was saved for any size."""
+def is_symbolic(signature: tuple[PyTree, PyTree]) -> bool:
+    """Check whether a signature has symbolic sizes, from exporting another function."""
     return any(s.shape.rank and any_symbolic(s.shape) for s in specs_of(*signature))
 
 
-def for_any_batch(spec: Any, name: str | None = None) -> Any:
-    """A spec whose first size is open, under another name if one is given; what is no `TensorSpec` as it is."""
+def for_any_batch(spec: PyTree, name: str | None = None) -> PyTree:
+    """Return a `TensorSpec` with an unknown first size, and optionally another name.
+
+    Other values are unchanged.
+    """
     if not isinstance(spec, TensorSpec):
         return spec
     sizes = spec.shape.as_list()
     return TensorSpec([None, *sizes[1:]] if sizes else sizes, spec.dtype, name or spec.name)
 
 
-def with_rank(rank: int) -> Callable[[Any], Any]:
-    """Gives specs of unknown rank a rank, with unknown sizes."""
+def with_rank(rank: int) -> Callable[[PyTree], PyTree]:
+    """Return a function that changes specs of unknown rank to a given rank with unknown sizes."""
 
-    def known(spec: Any) -> Any:
+    def set_rank(spec: PyTree) -> PyTree:
         if not isinstance(spec, TensorSpec) or spec.shape.rank is not None:
             return spec
         return TensorSpec([None] * rank, spec.dtype, spec.name)
 
-    return known
+    return set_rank
 
 
-def fits(concrete: Any, general: Any) -> bool:
-    """Whether a function was traced as a case of a signature with unknown sizes."""
-    specs, wider = (nest.flatten(s) for s in (concrete.structured_input_signature, general))
-    return len(specs) == len(wider) and all(
+def fits(concrete: Signed, general: tuple[PyTree, PyTree]) -> bool:
+    """Check whether a function was traced for a special case of a signature with unknown sizes."""
+    specs, general_specs = (nest.flatten(s) for s in (concrete.structured_input_signature, general))
+    return len(specs) == len(general_specs) and all(
         w.is_compatible_with(s)
         if isinstance(w, TensorSpec) and isinstance(s, TensorSpec)
         else w == s
-        for s, w in zip(specs, wider, strict=True)
+        for s, w in zip(specs, general_specs, strict=True)
     )
 
 
-def call_of(signed: Signed) -> tuple[Callable[..., Any], Any, Any]:
+def call_of(signed: Signed) -> FunctionCall:
+    """Return the Python function and the arguments of a concrete function."""
     args, kwargs = signed.structured_input_signature
     function = getattr(signed, "_function", None)
     if function is not None:
         return _python_of(function), args, kwargs
     traced: Traced | None = getattr(signed, "traced", None)
     if traced is None:
-        # A signature that was loaded.
-        called: Any = signed
-        return called, args, kwargs
+        # The signature was loaded.
+        restored: Any = signed
+        return restored, args, kwargs
     return _Replayed(traced), args, kwargs
 
 
 class _Replayed:
-    """A traced function as a Python function of the same arguments."""
+    """Traced function as a Python function of the same arguments."""
 
     def __init__(self, traced: Traced) -> None:
         self._traced = traced
         self.__name__ = traced.name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         return self._traced.call([t for t in nest.flatten((args, kwargs)) if isinstance(t, Tensor)])
 
 
@@ -200,37 +216,37 @@ def _python_of(function: Function) -> Callable[..., Any]:
 
 
 def parameters_of(function: Any) -> list[Any]:
-    """[name] or [name, default] of the parameters that may be given by position."""
+    """Return [name] or [name, default] of each parameter that may be passed by position."""
     if isinstance(function, Signed):
         return [[name] for name in function._parameters]
     python = getattr(function, "python_function", function)
     if isinstance(python, Choice):
         return _unpacked(python.parameters)
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    found = _parameters(python, by_position)
-    return found[1:] if found and found[0][0] == "self" else found
+    parameters = _parameters(python, by_position)
+    return parameters[1:] if parameters and parameters[0][0] == "self" else parameters
 
 
 def keywords_of(function: Any) -> list[Any]:
-    """The same of the parameters that are given by name and have a default."""
+    """Return [name, default] of each parameter that must be passed by name and has a default."""
     python = getattr(function, "python_function", function)
     if isinstance(python, Choice):
         return _unpacked(python.keywords)
-    found = (
+    parameters = (
         []
         if isinstance(function, Signed)
         else _parameters(python, (inspect.Parameter.KEYWORD_ONLY,))
     )
-    return [parameter for parameter in found if len(parameter) > 1]
+    return [parameter for parameter in parameters if len(parameter) > 1]
 
 
-def _parameters(python: Any, kinds: tuple[Any, ...]) -> list[Any]:
+def _parameters(python: Callable[..., Any], kinds: tuple[Any, ...]) -> list[Any]:
     try:
         signature = inspect.signature(python)
     except (TypeError, ValueError):
         return []
-    chosen = [(n, p) for n, p in signature.parameters.items() if p.kind in kinds]
-    return [[name, *_default(parameter)] for name, parameter in chosen]
+    selected = [(n, p) for n, p in signature.parameters.items() if p.kind in kinds]
+    return [[name, *_default(parameter)] for name, parameter in selected]
 
 
 def _default(parameter: inspect.Parameter) -> list[Any]:
@@ -246,19 +262,21 @@ def _unpacked(parameters: list[Any]) -> list[Any]:
     return [[name, *map(unpacked, default)] for name, *default in parameters]
 
 
-def argument_names(args: Any, kwargs: Any, function: Any) -> list[str]:
-    """Names of the tensors that a signature takes: each once, so the parts of an argument are numbered."""
+def argument_names(
+    args: Sequence[Any], kwargs: Mapping[str, Any], function: Function | Signed | FunctionCall
+) -> list[str]:
+    """Return a unique name for each tensor of a signature, numbered within an argument."""
     parameters = [] if isinstance(function, tuple) else parameters_of(function)
-    of_arguments = {i: p[0] for i, p in enumerate(parameters)}
-    called = [(of_arguments.get(i, f"args_{i}"), arg) for i, arg in enumerate(args)]
+    parameter_names = {i: p[0] for i, p in enumerate(parameters)}
+    arguments = [(parameter_names.get(i, f"args_{i}"), arg) for i, arg in enumerate(args)]
     names: list[str] = []
     changed: dict[str, str] = {}
-    for known, argument in (*called, *kwargs.items()):
+    for default_name, argument in (*arguments, *kwargs.items()):
         for spec in specs_of(argument, {}):
-            given = spec.name or known
-            name = base = _identifier(given)
-            if name != given:
-                changed[given] = name
+            requested = spec.name or default_name
+            name = base = _identifier(requested)
+            if name != requested:
+                changed[requested] = name
             for number in itertools.count(1):
                 if name not in names:
                     break
@@ -266,7 +284,7 @@ def argument_names(args: Any, kwargs: Any, function: Any) -> list[str]:
             names.append(name)
     if changed:
         _log.warning(
-            "tf.saved_model.save: input names %s have unsupported characters, and are %s in the signature.",
+            "tf.saved_model.save: input names %s have unsupported characters, and are renamed to %s in the signature.",
             ", ".join(changed),
             ", ".join(changed.values()),
         )
@@ -274,26 +292,26 @@ def argument_names(args: Any, kwargs: Any, function: Any) -> list[str]:
 
 
 def _identifier(name: str) -> str:
-    """A name with underscores for what no parameter's name has."""
-    plain = re.sub(r"[^A-Za-z0-9]", "_", name)
-    return plain if plain[:1].isalpha() else f"arg_{plain}"
+    """Replace characters that a parameter name cannot contain by underscores."""
+    identifier = re.sub(r"[^A-Za-z0-9]", "_", name)
+    return identifier if identifier[:1].isalpha() else f"arg_{identifier}"
 
 
-def as_dictionary(result: Any) -> dict[str, Any]:
-    """What a signature returns, by name.
+def as_dictionary(result: PyTree) -> dict[str, Any]:
+    """Return the results of a signature by name.
 
     Args:
-      result: a tensor, a sequence of tensors, or a dictionary of them by strings.
+      result: A tensor, a sequence of tensors, or a dictionary of tensors with strings as keys.
 
     Raises:
-      Unsaved: for other results.
+      UnsavableError: If the result has another form.
     """
     if not isinstance(result, Mapping):
         parts = result if isinstance(result, (list, tuple)) else [result]
         result = {f"output_{i}": part for i, part in enumerate(parts)}
     for name, value in result.items():
         if not isinstance(name, str):
-            raise Unsaved(f"a dictionary with the key {name!r}, which is no string")
+            raise Unsaved(f"a dictionary with the key {name!r}, which is not a string")
         if not isinstance(value, _RETURNED):
             raise Unsaved(
                 f"{value!r} of type {type(value).__name__} as {name!r}, where it may return a tensor, a list of "
@@ -302,13 +320,15 @@ def as_dictionary(result: Any) -> dict[str, Any]:
     return {name: _as_tensor(value) for name, value in result.items()}
 
 
-def _as_tensor(value: Any) -> Any:
+def _as_tensor(value: Any) -> Tensor | Pending:
     return value if isinstance(value, (Tensor, Pending)) else convert_to_tensor(value)
 
 
-def specs_of(args: Any, kwargs: Any) -> list[TensorSpec]:
+def specs_of(args: PyTree, kwargs: PyTree) -> list[TensorSpec]:
+    """Return the specs of the tensor arguments."""
     return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
 
 
-def is_for_any_size(args: Any, kwargs: Any) -> bool:
+def is_for_any_size(args: PyTree, kwargs: PyTree) -> bool:
+    """Check whether an argument has an unknown size."""
     return any(not s.shape.is_fully_defined() for s in specs_of(args, kwargs))

@@ -1,8 +1,8 @@
-"""Loaded functions of one signature: concrete functions, and signatures, which take tensors by name."""
+"""Loaded functions of one signature: concrete functions and serving signatures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.functions.concrete_function import Signed
@@ -12,18 +12,19 @@ from meshflow.core.tracing.trace import Slot
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.functions import Alternative, Program, compiled
 
 __all__ = ["RestoredConcrete", "Signature", "SignatureMap"]
 
 
 class RestoredConcrete(Signed):
-    """A concrete function that was saved as an attribute.
+    """Concrete function that was saved as an attribute.
 
     Args:
-      name: its name.
-      alternative: what it does.
-      parameters: names of its parameters that may be given by position.
+      name: Its name.
+      alternative: The saved function.
+      parameters: Names of the parameters that may be passed by position.
     """
 
     def __init__(self, name: str, alternative: Alternative, parameters: Sequence[str] = ()) -> None:
@@ -33,28 +34,29 @@ class RestoredConcrete(Signed):
         self._run = compiled(name, alternative.program)
 
     @property
-    def structured_outputs(self) -> Any:
-        """The result with specs for tensors."""
+    def structured_outputs(self) -> PyTree:
+        """Return the nested result with specs for tensors."""
         structure, specs = self._alternative.structure, self._alternative.program.out_specs
         return nest.map_structure(lambda leaf: _described(leaf, specs), structure)
 
     @property
     def captured_inputs(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
         return list(self._alternative.program.captures)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs it.
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Run the function.
 
         Raises:
-          TypeError: when an argument is missing, unknown, or does not fit; for the last also an `InvalidArgumentError`.
+          TypeError: If an argument is missing, unknown, or of the wrong type. The latter is also an
+            `InvalidArgumentError`.
         """
         specs = [
             s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TensorSpec)
         ]
-        given = iter(self._tensor_arguments(specs, args, kwargs))
+        tensor_arguments = iter(self._tensor_arguments(specs, args, kwargs))
         leaves = [
-            next(given) if isinstance(leaf, TensorSpec) else leaf
+            next(tensor_arguments) if isinstance(leaf, TensorSpec) else leaf
             for leaf in nest.flatten(self.structured_input_signature)
         ]
         full = nest.pack_sequence_as(self.structured_input_signature, leaves)
@@ -67,10 +69,10 @@ class RestoredConcrete(Signed):
 
 
 class Signature(RestoredConcrete):
-    """A signature of a saved object: takes tensors by name and returns a dictionary of them.
+    """Signature of a saved object, which takes tensors by name and returns a dictionary of tensors.
 
     Attributes:
-      name: its name.
+      name: Its name.
       structured_input_signature: ((), specs by name).
     """
 
@@ -81,19 +83,19 @@ class Signature(RestoredConcrete):
 
     @property
     def structured_outputs(self) -> dict[str, TensorSpec]:
-        """Specs of the results by name."""
-        found = super().structured_outputs
+        """Return the specs of the results by name."""
+        outputs = super().structured_outputs
         return {
             n: TensorSpec(s.shape, s.dtype, n) if isinstance(s, TensorSpec) else s
-            for n, s in found.items()
+            for n, s in outputs.items()
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Runs it.
+        """Run the function.
 
         Raises:
-          TypeError: when a tensor is missing, unknown, or has another dtype or shape; for the last also an
-            `InvalidArgumentError`.
+          TypeError: If a tensor is missing, unknown, or has another dtype or shape. The latter is
+            also an `InvalidArgumentError`.
         """
         specs = self.structured_input_signature[1]
         if args and len(args) == len(specs) == 1:
@@ -112,28 +114,29 @@ class Signature(RestoredConcrete):
         return nest.pack_sequence_as(self._alternative.structure, results)
 
 
-def _described(leaf: Any, specs: Sequence[TensorSpec]) -> Any:
+def _described(leaf: PyTree, specs: Sequence[TensorSpec]) -> PyTree:
     return specs[leaf.index] if isinstance(leaf, Slot) else leaf
 
 
-def _kept_calls(program: Program, run: Any) -> KeptCalls | None:
-    """Calls of a program by what the cache keeps, unless it is none of those that are kept."""
+def _kept_calls(program: Program, run: Callable[..., Any]) -> KeptCalls | None:
+    """Return calls through cached executables, or None if the program is not cached."""
     if program.about is None or program.on_host:
         return None
-    return KeptCalls(program.about, program.captures, lambda t: run.get_concrete_function(*t))
+    concrete: Any = run
+    return KeptCalls(program.about, program.captures, lambda t: concrete.get_concrete_function(*t))
 
 
-class SignatureMap(Mapping[str, Any]):
-    """The signatures of a loaded object by name, which stay as they are.
+class SignatureMap(Mapping[str, Callable[..., Any]]):
+    """Immutable mapping with the signatures of a loaded object by name.
 
     Args:
-      signatures: functions by name.
+      signatures: Functions by name.
     """
 
-    def __init__(self, signatures: Mapping[str, Any]) -> None:
+    def __init__(self, signatures: Mapping[str, Callable[..., Any]]) -> None:
         self._signatures = dict(signatures)
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Callable[..., Any]:
         return self._signatures[key]
 
     def __iter__(self) -> Iterator[str]:

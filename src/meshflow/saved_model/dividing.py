@@ -1,11 +1,17 @@
-"""A recorded function divided into parts: what a program computes before the host's calls, between them, and after."""
+"""Partitioning of a recorded function into steps: programs before, between and after the host calls.
+
+The host calls and the outputs of the traced program are assigned to levels. A value of level n
+needs the host calls up to
+level n; all outputs of one level are computed by one program.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.tracing.trace import Slot, Traced
@@ -14,6 +20,7 @@ from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import dce_jaxpr, jex_core
+from meshflow.environment.types import Jaxpr, PyTree
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.ops.deferred_host_values import Unrecordable
 from meshflow.saved_model.host_calls import Value
@@ -23,20 +30,21 @@ __all__ = ["Cut", "Noted", "divided"]
 
 
 class Cut:
-    """What a program captures in the place of a value of the host."""
+    """Capture of a traced program that represents the result of a host call."""
 
-    def __init__(self, number: int, shape: Any, dtype: Any) -> None:
-        self.number, self.shape, self.dtype = number, shape, dtype
+    def __init__(self, value: int, shape: tuple[Any, ...], dtype: np.dtype) -> None:
+        self.number, self.shape, self.dtype = value, shape, dtype
 
 
 @dataclasses.dataclass
 class Noted:
-    """What was noted while a function was traced.
+    """Host calls that were recorded while a function was traced.
 
     Attributes:
-      steps: calls of the host, in their order.
-      count: how many values there are: arguments, what the host makes, what it takes.
-      demands: values that a program makes and the host takes, with their tensors.
+      steps: Host calls in their order.
+      count: Number of values: arguments, results of host calls, and values of the program that host
+        calls take.
+      demands: Indices and tensors of the values that the program computes and host calls take.
     """
 
     steps: list[HostStep]
@@ -45,77 +53,82 @@ class Noted:
 
 
 class _Divided:
-    """A traced function, of which parts are taken.
+    """Traced function from which parts are extracted.
 
     Args:
-      traced: the function.
-      numbers: which arguments its inputs are.
+      traced: The function.
+      numbers: Indices of the arguments that its inputs are.
     """
 
-    def __init__(self, traced: Traced, numbers: list[int]) -> None:
+    def __init__(self, traced: Traced, argument_indices: list[int]) -> None:
         self._traced = traced
         self._jaxpr = traced.closed.jaxpr
-        # The value that each input is; captures are themselves.
-        self._sources: list[Any] = [*numbers, *traced.captures]
+        # The value of each input: the index of an argument or the capture itself.
+        self._sources: list[Any] = [*argument_indices, *traced.captures]
 
     def level(self, output: int, levels: Mapping[int, int]) -> int:
-        """After which of the host's levels an output can be computed."""
+        """Return the level of host calls after which an output of the program can be computed."""
         used = [i == output for i in range(len(self._jaxpr.outvars))]
-        small, inputs = dce_jaxpr(self._jaxpr, used)
+        pruned, inputs = dce_jaxpr(self._jaxpr, used)
         needed = [_number(s) for s, u in zip(self._sources, inputs, strict=True) if u]
         values = [levels[n] for n in needed if isinstance(n, int)]
-        missing = _symbols(small) - _plain(v.aval for v in small.invars)
+        missing = _symbols(pruned) - _plain(v.aval for v in pruned.invars)
         return max([*values, *(self._level_of_size(name, levels) for name in missing)], default=0)
 
-    def _level_of_size(self, name: str, levels: Mapping[int, int]) -> int:
-        """After which of the levels a size is known that only its name tells of."""
+    def _level_of_size(self, symbol: str, levels: Mapping[int, int]) -> int:
+        """Return the level after which a size is known that no input determines."""
         pairs = zip(self._sources, self._jaxpr.invars, strict=True)
-        numbers = [_number(source) for source, var in pairs if name in _plain([var.aval])]
-        return min((levels[n] for n in numbers if n in levels), default=0)
+        indices = [_number(source) for source, var in pairs if symbol in _plain([var.aval])]
+        return min((levels[n] for n in indices if n in levels), default=0)
 
-    def part(self, outputs: Sequence[int], writes: Sequence[Any], known: Sequence[int]) -> Any:
-        """The part that computes some outputs, and the values that it takes.
+    def part(
+        self, outputs: Sequence[int], writes: Sequence[Any], available: Collection[int]
+    ) -> tuple[Traced, list[int]]:
+        """Extract the part that computes some outputs.
 
         Args:
-          outputs: which, and those of `writes` after them.
-          writes: the variables that it writes.
-          known: values that there are by then.
+          outputs: Indices of the outputs.
+          writes: Variables that the part assigns to. Their new values become outputs, too.
+          available: Indices of the values that exist when the part runs.
+
+        Returns:
+          The part, and the indices of the values that it takes.
         """
         jaxpr = self._jaxpr
         last = len(jaxpr.outvars) - len(self._traced.writes)
-        wanted = [*outputs, *(range(last, len(jaxpr.outvars)) if writes else ())]
-        used = [i in wanted for i in range(len(jaxpr.outvars))]
-        small, inputs = dce_jaxpr(jaxpr, used)
-        # In the order that was asked for.
-        rank = {i: n for n, i in enumerate(sorted(wanted))}
-        outs = [small.outvars[rank[i]] for i in wanted]
-        kept = [s for s, is_used in zip(self._sources, inputs, strict=True) if is_used]
-        pairs = list(zip(kept, small.invars, strict=True))
+        required = [*outputs, *(range(last, len(jaxpr.outvars)) if writes else ())]
+        used = [i in required for i in range(len(jaxpr.outvars))]
+        pruned, inputs = dce_jaxpr(jaxpr, used)
+        # `dce_jaxpr` keeps the order of the outputs; restore the requested order.
+        rank = {i: n for n, i in enumerate(sorted(required))}
+        outvars = [pruned.outvars[rank[i]] for i in required]
+        sources = [s for s, is_used in zip(self._sources, inputs, strict=True) if is_used]
+        pairs = list(zip(sources, pruned.invars, strict=True))
         values = [(_number(s), v) for s, v in pairs if isinstance(_number(s), int)]
         captures = [(s, v) for s, v in pairs if not isinstance(_number(s), int)]
-        # Sizes are taken from what comes in.
-        missing = _symbols(small) - _plain(v.aval for _, v in pairs)
+        # Symbolic sizes must be determined by the shape of an input.
+        missing = _symbols(pruned) - _plain(v.aval for _, v in pairs)
         for source, var in zip(self._sources, jaxpr.invars, strict=True):
-            number = _number(source)
+            index = _number(source)
             if (
-                isinstance(number, int)
-                and number in known
+                isinstance(index, int)
+                and index in available
                 and missing & _plain([var.aval])
-                and number not in dict(values)
+                and index not in dict(values)
             ):
-                values.append((number, var))
+                values.append((index, var))
                 missing -= _plain([var.aval])
         if missing:
-            raise Unrecordable("sizes of strings in what is computed of no strings")
-        small = small.replace(
+            raise Unrecordable("sizes of strings in a computation without strings")
+        pruned = pruned.replace(
             invars=[v for _, v in (*values, *captures)],
-            outvars=outs,
-            debug_info=small.debug_info.with_unknown_names(),
+            outvars=outvars,
+            debug_info=pruned.debug_info.with_unknown_names(),
         )
-        closed = jex_core.ClosedJaxpr(small, self._traced.closed.consts)
+        closed = jex_core.ClosedJaxpr(pruned, self._traced.closed.consts)
         slots = [Slot(i) for i in range(len(outputs))]
-        held = [s for s, _ in captures]
-        traced = Traced(self._traced.name, closed, held, list(writes), slots, len(outputs))
+        captured = [s for s, _ in captures]
+        traced = Traced(self._traced.name, closed, captured, list(writes), slots, len(outputs))
         return traced, [n for n, _ in values]
 
 
@@ -123,86 +136,88 @@ def _number(source: Any) -> Any:
     return source.number if isinstance(source, Cut) else source
 
 
-def _symbols(jaxpr: Any) -> set[str]:
-    """Names of the sizes that are symbols in what is computed."""
+def _symbols(jaxpr: Jaxpr) -> set[str]:
+    """Return the names of the symbolic sizes in a program."""
     sizes = [n for q in jaxpr.eqns for e in q.outvars for n in getattr(e.aval, "shape", ())]
-    # A size as a number is no array's.
+    # A size that is used as a number is a parameter, not a size of an array.
     sizes += [q.params.get("dim") for q in jaxpr.eqns]
     return {name for n in sizes if is_symbolic_dim(n) for name in n._get_vars()}
 
 
-def _plain(avals: Any) -> set[str]:
-    """Names of those that an array tells."""
+def _plain(avals: Iterable[Any]) -> set[str]:
+    """Return the names of the symbols that are equal to a size of an array."""
     sizes = [n for a in avals for n in getattr(a, "shape", ()) if is_symbolic_dim(n)]
-    # A size that is perhaps 0 is one less than a name.
+    # A data-dependent size, which may be 0, is a symbol minus one.
     return {text for n in sizes for text in (str(n), str(n + 1)) if text.isidentifier()}
 
 
-def divided(traced: Traced, noted: Noted, found: Any, arguments: Any) -> Recorded:
-    """A function in the order in which it can be run.
+def divided(traced: Traced, recording: Noted, results: PyTree, arguments: PyTree) -> Recorded:
+    """Partition a function into steps that can run in sequence.
 
     Args:
-      traced: its program, which gives the tensors among the results, then those that the host takes.
-      noted: what the host does.
-      found: the nested result, with `Value`s for what the host makes.
+      traced: Program that returns the tensors among the results, then the values that host calls
+        take.
+      recording: Host calls.
+      results: Nested result, with `PlanValue`s for results of host calls.
       arguments: (args, kwargs) with specs for tensors.
     """
     specs = [s for s in nest.flatten(arguments) if isinstance(s, TensorSpec)]
-    numbers = [i for i, s in enumerate(specs) if s.dtype is not string]
-    parts = _Divided(traced, numbers)
-    leaves = [v for v in nest.flatten(found) if isinstance(v, (Tensor, Value))]
+    argument_indices = [i for i, s in enumerate(specs) if s.dtype is not string]
+    parts = _Divided(traced, argument_indices)
+    leaves = [v for v in nest.flatten(results) if isinstance(v, (Tensor, Value))]
     tensors = [v for v in leaves if isinstance(v, Tensor)]
-    # Values of the program's results: those that are returned, and those that the host takes.
-    made = [
-        *range(noted.count, noted.count + len(tensors)),
-        *(n for n, _ in noted.demands),
+    # Indices of the values that the program computes: results of the function, then arguments of
+    # host calls.
+    outputs = [
+        *range(recording.count, recording.count + len(tensors)),
+        *(n for n, _ in recording.demands),
     ]
     levels = dict.fromkeys(range(len(specs)), 0)
-    of_host: dict[int, list[HostStep]] = {}
+    host_steps: dict[int, list[HostStep]] = {}
     programs: dict[int, list[int]] = {}
-    demanded = {n: len(tensors) + i for i, (n, _) in enumerate(noted.demands)}
+    demanded_outputs = {n: len(tensors) + i for i, (n, _) in enumerate(recording.demands)}
 
     def program_level(output: int) -> int:
         level = parts.level(output, levels)
         programs.setdefault(level, []).append(output)
         return level
 
-    at_least = 0
-    for step in noted.steps:
+    table_level = 0
+    for step in recording.steps:
         level = 0
         for value in _values((step.first, step.more)):
-            if value in demanded and value not in levels:
-                levels[value] = program_level(demanded[value]) + 1
+            if value in demanded_outputs and value not in levels:
+                levels[value] = program_level(demanded_outputs[value]) + 1
             level = max(level, levels[value])
         if any(isinstance(v, MutableHashTable) for v in nest.flatten((step.first, step.more))):
-            level = at_least = max(level, at_least)
+            level = table_level = max(level, table_level)
         levels[step.result] = level
-        of_host.setdefault(level, []).append(step)
+        host_steps.setdefault(level, []).append(step)
     for output in range(len(tensors)):
         program_level(output)
-    last = len(made)
+    num_outputs = len(outputs)
     if traced.writes:
-        written = [parts.level(last + i, levels) for i in range(len(traced.writes))]
-        programs.setdefault(max([*programs, *written]), [])
-    final = max(programs, default=-1)
+        write_levels = [parts.level(num_outputs + i, levels) for i in range(len(traced.writes))]
+        programs.setdefault(max([*programs, *write_levels]), [])
+    last_level = max(programs, default=-1)
     steps: list[HostStep | ProgramStep] = []
-    for level in range(max([*of_host, *programs], default=-1) + 1):
-        steps += of_host.get(level, [])
+    for level in range(max([*host_steps, *programs], default=-1) + 1):
+        steps += host_steps.get(level, [])
         if level in programs:
-            writes = traced.writes if level == final else []
-            known = [n for n, at in levels.items() if at <= level]
-            part, inputs = parts.part(sorted(programs[level]), writes, known)
-            steps.append(ProgramStep(part, inputs, [made[i] for i in sorted(programs[level])]))
-    order = iter(made)
-    results = [v.number if isinstance(v, Value) else next(order) for v in leaves]
-    places = iter(range(len(leaves)))
+            writes = traced.writes if level == last_level else []
+            available = [n for n, value_level in levels.items() if value_level <= level]
+            part, inputs = parts.part(sorted(programs[level]), writes, available)
+            steps.append(ProgramStep(part, inputs, [outputs[i] for i in sorted(programs[level])]))
+    remaining = iter(outputs)
+    indices = [v.number if isinstance(v, Value) else next(remaining) for v in leaves]
+    slots = iter(range(len(leaves)))
     structure = nest.map_structure(
-        lambda v: Slot(next(places)) if isinstance(v, (Tensor, Value)) else v, found
+        lambda v: Slot(next(slots)) if isinstance(v, (Tensor, Value)) else v, results
     )
-    known_specs = {s.result: s.spec for s in noted.steps} | dict(enumerate(specs))
-    known_specs |= {n: TensorSpec(t.shape, t.dtype) for n, t in zip(made, tensors, strict=False)}
-    return Recorded(steps, results, structure, [known_specs[n] for n in results])
+    value_specs = {s.result: s.spec for s in recording.steps} | dict(enumerate(specs))
+    value_specs |= {n: TensorSpec(t.shape, t.dtype) for n, t in zip(outputs, tensors, strict=False)}
+    return Recorded(steps, indices, structure, [value_specs[n] for n in indices])
 
 
-def _values(arguments: Any) -> list[int]:
+def _values(arguments: PyTree) -> list[int]:
     return [v.number for v in nest.flatten(arguments) if isinstance(v, Value)]

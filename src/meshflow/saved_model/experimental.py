@@ -1,4 +1,4 @@
-"""`tf.saved_model.experimental`: fingerprints, the policy for variables, and resources that programs make themselves."""
+"""`tf.saved_model.experimental`: fingerprints, the variable policy, and user-defined resources."""
 
 from meshflow.saved_model.fingerprint import Fingerprint, read_fingerprint
 from meshflow.saved_model.options import VariablePolicy

@@ -1,4 +1,4 @@
-"""Fingerprints of SavedModels: `fingerprint.pb`, by which programs tell models apart without reading them."""
+"""Fingerprints of SavedModels: `fingerprint.pb`, which identifies a model without reading it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 from meshflow.environment.protobuf_wire import bytes_field, fields, number_field
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 
 __all__ = ["FINGERPRINT_FILE", "Fingerprint", "read_fingerprint", "written"]
 
 FINGERPRINT_FILE = "fingerprint.pb"
-# Numbers of the fields of the message, and of the number of the version in its field.
+# Field numbers of the message, and of the version number in the version field.
 _HASHES = {
     1: "saved_model_checksum",
     2: "graph_def_program_hash",
@@ -25,15 +26,15 @@ _VERSION, _PRODUCER = 6, 1
 
 @dataclasses.dataclass(repr=False)
 class Fingerprint:
-    """What tells a SavedModel from others: hashes of its parts, all unsigned numbers of 64 bits.
+    """Fingerprint of a SavedModel: hashes of its parts, unsigned 64-bit integers.
 
     Args:
-      saved_model_checksum: of `saved_model.pb`, byte by byte.
-      graph_def_program_hash: of the nodes of its graph.
-      signature_def_hash: of its signatures.
-      saved_object_graph_hash: of its functions' arguments and results.
-      checkpoint_hash: of the index of its variables, which has checksums of their values.
-      version: of the rules by which the hashes were made; two fingerprints are equal also when it differs.
+      saved_model_checksum: Hash of the bytes of `saved_model.pb`.
+      graph_def_program_hash: Hash of the nodes of its graph.
+      signature_def_hash: Hash of its signatures.
+      saved_object_graph_hash: Hash of the arguments and results of its functions.
+      checkpoint_hash: Hash of the index of its variables, which has checksums of their values.
+      version: Version of the hashing rules. It is ignored when fingerprints are compared.
 
     Example:
       >>> import meshflow as tf
@@ -46,19 +47,19 @@ class Fingerprint:
     signature_def_hash: int | None = None
     saved_object_graph_hash: int | None = None
     checkpoint_hash: int | None = None
-    version: Any = dataclasses.field(default=None, compare=False)
+    version: int | None = dataclasses.field(default=None, compare=False)
 
     __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def from_proto(cls, proto: Any) -> Fingerprint:
-        """The fingerprint that a message holds.
+        """Create a fingerprint from a message.
 
         Args:
-          proto: a `FingerprintDef`, or its bytes.
+          proto: A `FingerprintDef`, or its bytes.
 
         Raises:
-          ValueError: for what is none.
+          ValueError: If it is not such a message.
         """
         if isinstance(proto, bytes):
             return _decoded(proto)
@@ -71,10 +72,10 @@ class Fingerprint:
             ) from None
 
     def singleprint(self) -> str:
-        """One text of what does not depend on how files are written: all hashes but the first.
+        """Join the hashes that do not depend on the encoding of files, which are all but the first.
 
         Raises:
-          ValueError: when one is missing.
+          ValueError: If a hash is missing.
         """
         parts = (
             self.graph_def_program_hash,
@@ -85,7 +86,7 @@ class Fingerprint:
         if not all(isinstance(part, int) for part in parts):
             raise ValueError(
                 f"Encountered invalid fingerprint values when constructing singleprint: {self!r} has hashes that "
-                "are no numbers."
+                "are not integers."
             )
         return "/".join(map(str, parts))
 
@@ -98,38 +99,40 @@ class Fingerprint:
 
 
 def _decoded(message: bytes) -> Fingerprint:
-    found = Fingerprint(0, 0, 0, 0, 0, 0)
+    fingerprint = Fingerprint(0, 0, 0, 0, 0, 0)
     for number, value in fields(message):
         if number in _HASHES and isinstance(value, int):
-            setattr(found, _HASHES[number], value)
+            setattr(fingerprint, _HASHES[number], value)
         elif number == _VERSION and isinstance(value, bytes):
-            found.version = next((v for n, v in fields(value) if n == _PRODUCER), 0)
-    return found
+            fingerprint.version = next(
+                (v for n, v in fields(value) if n == _PRODUCER and isinstance(v, int)), 0
+            )
+    return fingerprint
 
 
 def written(fingerprint: Fingerprint) -> bytes:
-    """A fingerprint as the content of its file.
+    """Encode a fingerprint as the content of its file.
 
     Args:
-      fingerprint: one with all its numbers.
+      fingerprint: Fingerprint with all hashes and a version.
     """
     hashes = [number_field(n, getattr(fingerprint, name)) for n, name in _HASHES.items()]
-    about = number_field(_PRODUCER, fingerprint.version)
-    return b"".join([*hashes, bytes_field(_VERSION, about)])
+    version = number_field(_PRODUCER, fingerprint.version or 0)
+    return b"".join([*hashes, bytes_field(_VERSION, version)])
 
 
-def read_fingerprint(export_dir: Any) -> Fingerprint:
-    """The fingerprint of a SavedModel.
+def read_fingerprint(export_dir: StrPath) -> Fingerprint:
+    """Read the fingerprint of a SavedModel.
 
     Args:
-      export_dir: the model's folder.
+      export_dir: Folder of the SavedModel.
 
     Returns:
       A `Fingerprint`.
 
     Raises:
-      FileNotFoundError: when the folder has none, as those that were written before there were fingerprints.
-      RuntimeError: when it is damaged.
+      FileNotFoundError: If the folder has none, because an old version wrote it.
+      RuntimeError: If the file is damaged.
 
     Example:
       >>> import tempfile

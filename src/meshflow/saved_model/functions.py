@@ -1,13 +1,15 @@
-"""Saved functions: programs of files, and the alternative that fits a call's arguments."""
+"""Loaded functions: programs of files, and dispatch to the program that fits the arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import jax.export
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import as_stored
 from meshflow.core.tracing.trace import RowsSlot, Traced
@@ -15,6 +17,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import Pending
 from meshflow.saved_model.programs import known_sizes, program_for
 from meshflow.saved_model.structures import unpacked
@@ -32,44 +36,44 @@ __all__ = [
 ]
 
 
-# Specs of what is several tensors.
+# Specs of composite values, which consist of several tensors.
 COMPOSITES = SparseTensorSpec, IndexedSlicesSpec
 
 
 class Program(Protocol):
-    """What an alternative runs."""
+    """Interface of the programs that loaded functions run."""
 
     @property
     def out_specs(self) -> list[TensorSpec]:
-        """Specs of the results; sizes that depend on the arguments' are None."""
+        """Return the specs of the results. Sizes that depend on the arguments are None."""
 
     @property
     def captures(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
 
     @property
     def on_host(self) -> bool:
-        """Whether the host makes calls while it runs, so that it is no part of a program."""
+        """Return whether the program calls the host while it runs, so that it cannot be compiled."""
 
     @property
     def about(self) -> bytes | None:
-        """What tells it from other programs in files; None for what is not compiled as one."""
+        """Return bytes that identify the program in files, or None if it is never compiled."""
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it; variables that it wrote when it was saved are written."""
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program, including its assignments to variables."""
 
 
 class StableProgram:
-    """A program that was exported.
+    """Program that was exported as StableHLO.
 
     Args:
-      name: the function's name.
-      structure: the nested result with `Slot`s.
-      count: how many of the outputs are results.
-      exported: gives the program, when it is first needed.
-      captures: variables and constants that it uses.
-      writes: variables that it writes.
-      about: what tells it from other programs in files.
+      name: Name of the function.
+      structure: Nested result with `Slot`s.
+      count: Number of outputs that are results.
+      exported: Function that returns the program. It is called on first use.
+      captures: Captured variables and constants.
+      writes: Variables that the program assigns to.
+      about: Bytes that identify the program in files.
     """
 
     on_host = False
@@ -77,33 +81,33 @@ class StableProgram:
     def __init__(
         self,
         name: str,
-        structure: Any,
+        structure: PyTree,
         count: int,
-        exported: Callable[[], Any],
+        exported: Callable[[], jax.export.Exported],
         captures: list[Any],
         writes: list[Any],
-        about: bytes,
+        digest: bytes,
     ) -> None:
         self.captures = captures
-        self.about = None if writes else about
+        self.about = None if writes else digest
         self._name, self._structure, self._count = name, structure, count
         self._exported, self._writes = exported, [_Written(v) for v in writes]
         self._sized: dict[Any, Traced] = {}
 
     @property
     def out_specs(self) -> list[TensorSpec]:
-        """Specs of the results; sizes that depend on the arguments' are None."""
+        """Return the specs of the results. Sizes that depend on the arguments are None."""
         avals = self._exported().out_avals[: self._count]
         return [TensorSpec(known_sizes(a.shape), a.dtype) for a in avals]
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it; variables that it wrote when it was saved are written."""
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program for the sizes of the arguments, including its assignments to variables."""
         key = tuple(tuple(t.shape.as_list()) for t in tensors)
         traced = self._sized.get(key)
         if traced is None:
             with as_stored():
-                read = [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
-            captures = [tensor._value for tensor in read]
+                captured = [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+            captures = [tensor._value for tensor in captured]
             closed = program_for(self._exported(), [t._value for t in tensors], captures)
             traced = Traced(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
@@ -113,13 +117,15 @@ class StableProgram:
 
 
 class _Written:
-    """A variable that a program writes: shards, and what servers host, take a value by being assigned one.
+    """Variable that a program assigns to, in the form that `Traced` takes.
+
+    Shards and hosted variables are updated by `assign`.
 
     Args:
-      variable: the variable.
+      variable: The variable.
     """
 
-    def __init__(self, variable: Any) -> None:
+    def __init__(self, variable: Variable) -> None:
         self._variable = variable
 
     def _write(self, value: Tensor) -> None:
@@ -127,25 +133,28 @@ class _Written:
 
 
 class Alternative:
-    """A saved function for one of its signatures.
+    """Saved function for one of its signatures.
 
     Args:
       arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      structure: the nested result with `Slot`s.
-      program: what it does.
+      structure: Nested result with `Slot`s.
+      program: Program of the function.
     """
 
-    def __init__(self, arguments: Any, structure: Any, program: Program) -> None:
+    def __init__(self, arguments: PyTree, structure: PyTree, program: Program) -> None:
         self.arguments, self.structure, self.program = arguments, structure, program
 
     @property
     def has_composites(self) -> bool:
-        """Whether it takes or gives sparse tensors, or `tf.IndexedSlices`."""
+        """Return whether an argument or a result is a sparse tensor or `tf.IndexedSlices`."""
         leaves = nest.flatten((self.arguments, self.structure))
         return any(isinstance(leaf, (*COMPOSITES, RowsSlot)) for leaf in leaves)
 
-    def tensors_of(self, args: Any, kwargs: Any) -> list[Any] | None:
-        """The tensors among the arguments of a call, or None when it does not fit; specs stand for tensors."""
+    def tensors_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """Return the tensors among the arguments of a call, or None if the call does not fit.
+
+        Specs in the arguments represent tensors.
+        """
         try:
             parts = nest.flatten_up_to(self.arguments, (args, kwargs))
         except (TypeError, ValueError):
@@ -165,13 +174,13 @@ class Alternative:
                 return None
         return tensors
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it."""
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program."""
         return self.program.call(tensors)
 
 
-def _fitting(spec: TensorSpec, value: Any) -> Any:
-    """A value as what a spec takes, or None."""
+def _fitting(spec: TensorSpec, value: Any) -> Tensor | TensorSpec | Pending | None:
+    """Convert a value to a tensor that is compatible with a spec; return None if it is not."""
     if isinstance(value, TensorSpec):
         return (
             value
@@ -179,7 +188,7 @@ def _fitting(spec: TensorSpec, value: Any) -> Any:
             else None
         )
     if isinstance(value, Pending):
-        # Strings of a function that is saved again.
+        # A string of a function that is being saved again.
         return value if spec.is_compatible_with(value.spec) else None
     try:
         tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
@@ -189,10 +198,10 @@ def _fitting(spec: TensorSpec, value: Any) -> Any:
 
 
 class ByRank:
-    """What a function does that was saved for each rank of its arguments.
+    """Program of a function that was saved for each rank of its arguments.
 
     Args:
-      alternatives: one for each rank.
+      alternatives: The function for each rank.
     """
 
     about = None
@@ -203,19 +212,19 @@ class ByRank:
 
     @property
     def out_specs(self) -> list[TensorSpec]:
-        """Specs of the results, of unknown shapes."""
+        """Return the specs of the results, with unknown shapes."""
         return [TensorSpec(None, s.dtype) for s in self._alternatives[0].program.out_specs]
 
     @property
     def captures(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
         return list({id(c): c for a in self._alternatives for c in a.program.captures}.values())
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs the program for their ranks.
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program for the ranks of the tensors.
 
         Raises:
-          ValueError: when there is none.
+          ValueError: If there is none.
         """
         for alternative in self._alternatives:
             specs = [s for s in nest.flatten(alternative.arguments) if isinstance(s, TensorSpec)]
@@ -227,17 +236,20 @@ class ByRank:
 
 
 class MismatchError(ValueError, TypeError):
-    """A loaded function was not saved for such arguments; TensorFlow raises ValueError, or TypeError by an input signature."""
+    """Error for arguments for which a function was not saved.
+
+    TensorFlow raises ValueError, or TypeError if there is an input signature.
+    """
 
 
 class Choice:
-    """Calls the alternative that fits.
+    """Callable that selects the alternative that fits the arguments.
 
     Args:
-      name: the function's name.
-      parameters: [name] or [name, packed default] of those that may be given by position.
-      alternatives: what it does for each signature.
-      keywords: those that are given by name, likewise.
+      name: Name of the function.
+      parameters: [name] or [name, packed default] of each parameter that may be passed by position.
+      alternatives: The function for each signature.
+      keywords: The same as `parameters` for parameters that must be passed by name.
     """
 
     is_stored_program = True
@@ -253,19 +265,21 @@ class Choice:
         self.parameters, self.keywords = parameters, list(keywords)
         self.alternatives = alternatives
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         alternative, tensors = self.fitting(args, kwargs)
         return alternative.call(tensors)
 
-    def fitting(self, args: Any, kwargs: Any) -> tuple[Alternative, list[Any]]:
-        """The alternative for the arguments of a call, and the tensors that it takes.
+    def fitting(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Alternative, list[Any]]:
+        """Select the alternative for the arguments of a call, and the tensors that it takes.
 
         Args:
-          args: positional arguments; specs stand for tensors.
-          kwargs: arguments by name.
+          args: Positional arguments. Specs represent tensors.
+          kwargs: Keyword arguments.
 
         Raises:
-          MismatchError: when there is none.
+          MismatchError: If no alternative fits.
         """
         for positional, named in self._forms(args, kwargs):
             for alternative in self.alternatives:
@@ -286,40 +300,45 @@ class Choice:
             f"{args}, {kwargs}. Expected one of {len(self.alternatives)} option(s):\n{options}"
         )
 
-    def only_arguments(self) -> Any:
-        """The arguments of all alternatives, of unknown shapes where these differ; None when more differs."""
+    def only_arguments(self) -> PyTree:
+        """Return the arguments of all alternatives, or None if they differ in more than shapes.
+
+        If the shapes differ, they are unknown in the result.
+        """
         if len(self.alternatives) == 1:
             return self.alternatives[0].arguments
-        found = [nest.map_structure(_without_shape, a.arguments) for a in self.alternatives]
-        return found[0] if found and all(other == found[0] for other in found) else None
+        arguments = [nest.map_structure(_without_shape, a.arguments) for a in self.alternatives]
+        return arguments[0] if arguments and all(a == arguments[0] for a in arguments) else None
 
-    def _forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call as it is, and with defaults and keywords in their places."""
+    def _forms(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Yield the call as it is, and with defaults and keyword arguments in their positions."""
         yield args, kwargs
-        left, full = dict(kwargs), list(args)
-        given = len(full)
+        keywords, full = dict(kwargs), list(args)
+        num_explicit = len(full)
         for name, *default in self.parameters[len(args) :]:
-            if name in left:
-                full.append(left.pop(name))
-                given = len(full)
+            if name in keywords:
+                full.append(keywords.pop(name))
+                num_explicit = len(full)
             elif default:
                 full.append(unpacked(default[0]))
             else:
                 break
         defaults = {name: unpacked(default) for name, default in self.keywords}
-        # The trace need not have been told of all defaults.
-        for end in range(len(full), given - 1, -1):
+        # The function may have been traced without some of the defaults.
+        for end in range(len(full), num_explicit - 1, -1):
             if defaults:
-                yield tuple(full[:end]), {**defaults, **left}
-            yield tuple(full[:end]), left
+                yield tuple(full[:end]), {**defaults, **keywords}
+            yield tuple(full[:end]), keywords
 
 
-def _without_shape(leaf: Any) -> Any:
+def _without_shape(leaf: PyTree) -> PyTree:
     return TensorSpec(None, leaf.dtype, leaf.name) if isinstance(leaf, TensorSpec) else leaf
 
 
 class _Compiled:
-    """What is compiled, once for each size of its tensors."""
+    """Callable that runs a program, for `tf.function`, which compiles it for each shape."""
 
     is_stored_program = True
 
@@ -327,16 +346,16 @@ class _Compiled:
         self.__name__ = name
         self._program = program
 
-    def __call__(self, *tensors: Tensor) -> Any:
+    def __call__(self, *tensors: Tensor) -> PyTree:
         return self._program.call(tensors)
 
 
 def compiled(name: str, program: Program) -> Callable[..., Any]:
-    """A program as a function of tensors, which is compiled unless the host makes calls in it.
+    """Return a program as a function of tensors, compiled unless it calls the host.
 
     Args:
-      name: its name.
-      program: the program.
+      name: Name of the function.
+      program: The program.
     """
     run = _Compiled(name, program)
     return run if program.on_host else function(run, autograph=False)
@@ -347,16 +366,17 @@ class RestoredFunction(Function):
 
     @property
     def concrete_functions(self) -> list[Any]:
-        """The function for each of the signatures that it was saved for."""
+        """Return a concrete function for each signature for which the function was saved."""
         choice: Choice = self._python  # type: ignore[assignment]
-        given = [a.arguments for a in choice.alternatives]
-        return [self.get_concrete_function(*args, **kwargs) for args, kwargs in given]
+        arguments = [a.arguments for a in choice.alternatives]
+        return [self.get_concrete_function(*args, **kwargs) for args, kwargs in arguments]
 
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        """The function for one of the signatures that it was saved for.
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """Return a concrete function for one of the signatures for which the function was saved.
 
         Raises:
-          ValueError: when the arguments fit none of them, or are left out and there are several.
+          ValueError: If no signature fits the arguments, or if there are no arguments but several
+            signatures.
         """
         choice: Choice = self._python  # type: ignore[assignment]
         if not args and not kwargs:
@@ -366,8 +386,8 @@ class RestoredFunction(Function):
 
 
 def restored_function(choice: Choice) -> RestoredFunction:
-    """What loaded functions are: a `tf.function` of the alternatives."""
-    made = RestoredFunction(choice, autograph=False)
-    # No compiled program takes or gives sparse tensors.
-    made._op_by_op = any(a.program.on_host or a.has_composites for a in choice.alternatives)
-    return made
+    """Return a `tf.function` of the alternatives."""
+    restored = RestoredFunction(choice, autograph=False)
+    # A compiled program cannot take or return sparse tensors.
+    restored._op_by_op = any(a.program.on_host or a.has_composites for a in choice.alternatives)
+    return restored

@@ -1,14 +1,15 @@
-"""What saved functions may do with strings and tables: by which function here, and by which op in TensorFlow.
+"""Host functions that saved functions may call for strings and tables.
 
-A function that is saved runs on devices where XLA has what it does, and on the host where it has not. Each call on the
-host is one of this table's.
+A saved function runs as a program where XLA has its ops, and calls the host where it does not. Each
+host call must be one
+of the functions in `HOST_CALLS`, for which TensorFlow has an equivalent op.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,26 +17,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.values.dtypes import as_dtype, bool_, int32, int64, string
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, bool_, int32, int64, string
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io.parsing import parse_feature
+from meshflow.lookup.mutable import MutableHashTable
+from meshflow.lookup.static import StaticHashTable
+from meshflow.lookup.table import Table
 from meshflow.ops import array, files, hashing, strings, unicode
 from meshflow.ops import math as _math
 from meshflow.ops.array import gather_scatter, ordering
 from meshflow.ops.image import boxes
 from meshflow.saved_model.programs import size_of_values
-from meshflow.saved_model.text import after
+from meshflow.saved_model.text import Steps, after
 
 __all__ = ["HOST_CALLS", "HostCall", "Value", "item", "looked_up", "stepped"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A value of a plan.
+    """Reference to a value of a plan.
 
     Attributes:
-      number: which.
+      number: Index of the value.
     """
 
     number: int
@@ -43,93 +47,107 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class HostCall:
-    """A function that runs on the host.
+    """Function that runs on the host.
 
     Attributes:
-      function: the function.
-      parameters: names of what counts after its first argument.
-      dtype: of the result; None where it is that of the first argument.
-      like: gives an array as large as the result for arrays as large as the arguments; default: as the first argument.
+      function: The function.
+      parameters: Names of the relevant parameters after the first one.
+      dtype: Dtype of the result, or a function of the other arguments that returns it. None for the
+        dtype of the first argument.
+      make_example: Function that returns an array with the shape of the result, given example
+        arrays of the arguments. Default:
+        the first argument.
     """
 
     function: Callable[..., Any]
     parameters: tuple[str, ...] = ()
-    dtype: Any = None
-    like: Callable[..., Any] | None = None
+    dtype: DTypeLike | Callable[[Mapping[str, Any]], DTypeLike] | None = None
+    make_example: Callable[..., Any] | None = None
 
-    def bound(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """The first argument of a call, and the others by name.
-
-        Args:
-          function: the function or the op that it ends in, with the same names of parameters.
-          args: the call's arguments.
-          kwargs: its keyword arguments.
-        """
-        own = inspect.signature(self.function).parameters
-        found = inspect.signature(function).bind(*args, **kwargs)
-        found.apply_defaults()
-        first, *_ = found.arguments.values()
-        given = found.arguments
-        return first, {k: given[k] if k in given else own[k].default for k in self.parameters}
-
-    def spec(self, first: Any, more: Mapping[str, Any], own: Any = None) -> TensorSpec:
-        """The result's spec, for arrays of integers in the place of strings.
+    def bound(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the first argument of a call, and the other arguments by name.
 
         Args:
-          first: the first argument.
-          more: the other arguments by name.
-          own: the first argument's dtype, where it may be of numbers.
+          function: The function, or the op that it calls, with the same parameter names.
+          args: Arguments of the call.
+          kwargs: Keyword arguments of the call.
         """
-        found = self.like(first, **more) if self.like is not None else _joined_shape(first)
-        kind = self.dtype(more) if callable(self.dtype) else self.dtype
-        return TensorSpec(found.shape, (own or string) if kind is None else as_dtype(kind))
+        parameters = inspect.signature(self.function).parameters
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        first, *_ = bound.arguments.values()
+        explicit = bound.arguments
+        return first, {
+            k: explicit[k] if k in explicit else parameters[k].default for k in self.parameters
+        }
+
+    def spec(
+        self, first: Any, more: Mapping[str, Any], own_dtype: DTypeLike | None = None
+    ) -> TensorSpec:
+        """Infer the spec of the result from example arrays, which have integers in place of strings.
+
+        Args:
+          first: Example of the first argument.
+          more: Examples of the other arguments, by name.
+          own_dtype: Dtype of the first argument, for functions that also take numbers.
+        """
+        if self.make_example is not None:
+            example = self.make_example(first, **more)
+        else:
+            example = _joined_shape(first)
+        dtype = self.dtype(more) if callable(self.dtype) else self.dtype
+        if dtype is None:
+            return TensorSpec(example.shape, own_dtype or string)
+        return TensorSpec(example.shape, as_dtype(dtype))
 
 
 def _joined_shape(values: Any) -> Any:
-    """Of several arrays: as large as what they give element by element."""
+    """Return an array with the broadcast shape of one or several arrays."""
     if not isinstance(values, (list, tuple)):
         return values
-    found = values[0]
+    total = values[0]
     for value in values[1:]:
-        found = found + value
-    return found
+        total = total + value
+    return total
 
 
 def item(value: Any, key: Any) -> Any:
-    """`value[key]`."""
+    """Return `value[key]`."""
     return value[key]
 
 
-def looked_up(keys: Any, table: Any, default: Any = None) -> Any:
-    """What a table has for keys."""
+def looked_up(keys: TensorLike, table: Table, default: TensorLike | None = None) -> Tensor:
+    """Look up keys in a table."""
     return table.lookup(keys) if default is None else table.lookup(keys, default)
 
 
-def inserted(keys: Any, table: Any, values: Any) -> Any:
-    """Puts keys with their values into a table; gives how many it has."""
+def inserted(keys: TensorLike, table: MutableHashTable, values: TensorLike) -> Tensor:
+    """Insert keys with their values into a table and return its size."""
     table.insert(keys, values)
     return table.size()
 
 
-def removed(keys: Any, table: Any) -> Any:
-    """Takes keys out of a table; gives how many it has."""
+def removed(keys: TensorLike, table: MutableHashTable) -> Tensor:
+    """Remove keys from a table and return its size."""
     table.remove(keys)
     return table.size()
 
 
-def sized(table: Any) -> Any:
-    """How many keys a table has."""
+def sized(table: StaticHashTable | MutableHashTable) -> Tensor:
+    """Return the number of keys in a table."""
     return table.size()
 
 
-def stepped(texts: Any, steps: Any, dtype: Any = "int64") -> Any:
-    """What steps of layers of strings give (`saved_model/text.py`)."""
+def stepped(texts: Tensor, steps: Steps, dtype: DTypeLike = "int64") -> Tensor:
+    """Run text steps (`text_steps.py`) on strings."""
     if context.recording is not None and context.recording.takes((texts,), {}):
         return context.recording.call(stepped, (texts, steps, dtype), {})
     return Tensor(after(np.asarray(texts._value, object), steps))
 
 
-def _stepped_shape(first: Any, steps: Any, **_: Any) -> Any:
+def _stepped_shape(first: Any, steps: Steps, **_: Any) -> jax.ShapeDtypeStruct:
     shape = first.shape
     for name, *more in steps:
         if name == "flat":
@@ -139,43 +157,46 @@ def _stepped_shape(first: Any, steps: Any, **_: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, np.int32)
 
 
-def _found(*more: int) -> Callable[..., Any]:
-    """As many as values say, each of some sizes."""
-    return lambda first, **_: jax.ShapeDtypeStruct((size_of_values(), *more), np.int32)
+def _found(*sizes: int) -> Callable[..., jax.ShapeDtypeStruct]:
+    """Return a function that makes examples with a data-dependent first size and static further sizes."""
+    return lambda first, **_: jax.ShapeDtypeStruct((size_of_values(), *sizes), np.int32)
 
 
-def _places(first: Any) -> Any:
+def _places(first: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size_of_values(), first.ndim), np.int64)
 
 
-def _scalar(*_: Any, **__: Any) -> Any:
+def _scalar(*_: Any, **__: Any) -> jax.Array:
     return jnp.zeros((), np.int32)
 
 
-def _of_table(more: Mapping[str, Any]) -> Any:
+def _of_table(more: Mapping[str, Any]) -> DType:
     return more["table"].value_dtype
 
 
-def _out_type(more: Mapping[str, Any]) -> Any:
+def _out_type(more: Mapping[str, Any]) -> DTypeLike:
     return more["out_type"]
 
 
-def _of_places(more: Mapping[str, Any]) -> Any:
+def _of_places(more: Mapping[str, Any]) -> DTypeLike:
     return more["out_idx"]
 
 
-def _numbers(first: Any) -> Any:
-    """What stands for strings as tensors of ops."""
+def _numbers(first: Any) -> Tensor | list[Tensor]:
+    """Convert example arrays to tensors."""
     if isinstance(first, (list, tuple)):
         return [Tensor(v) for v in first]
     return Tensor(first)
 
 
 def _like(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes examples by calling the op on examples of its arguments."""
     return lambda first, **more: function(_numbers(first), **more)._value
 
 
-def _without_axis(first: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+def _without_axis(
+    first: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False, **_: Any
+) -> jax.Array:
     return jnp.sum(
         first, axis=axis if axis is None else tuple(np.atleast_1d(axis).tolist()), keepdims=keepdims
     )
@@ -199,9 +220,9 @@ HOST_CALLS: dict[str, HostCall] = {
     "to_hash_bucket_fast": HostCall(hashing.to_hash_bucket_fast, ("num_buckets",), int64),
     "to_hash_bucket": HostCall(hashing.to_hash_bucket, ("num_buckets",), int64),
     "to_hash_bucket_strong": HostCall(hashing.to_hash_bucket_strong, ("num_buckets", "key"), int64),
-    "tile": HostCall(array.tile, ("multiples",), like=_like(array.tile)),
+    "tile": HostCall(array.tile, ("multiples",), make_example=_like(array.tile)),
     "true_places": HostCall(gather_scatter.true_places, (), int64, _places),
-    "unique_values": HostCall(ordering.unique_values, (), like=_found()),
+    "unique_values": HostCall(ordering.unique_values, (), make_example=_found()),
     "unique_places": HostCall(ordering.unique_places, ("out_idx",), _of_places),
     "unique_counts": HostCall(
         ordering.unique_counts,
@@ -225,7 +246,7 @@ HOST_CALLS: dict[str, HostCall] = {
     "reduce_join": HostCall(
         strings.reduce_join,
         ("axis", "keepdims", "separator"),
-        like=_without_axis,
+        make_example=_without_axis,
     ),
     "feature": HostCall(
         parse_feature,
@@ -233,15 +254,15 @@ HOST_CALLS: dict[str, HostCall] = {
         lambda more: more["dtype"],
         lambda first, feature, shape, dtype, default: jnp.zeros((*first.shape, *shape)),
     ),
-    "reshape": HostCall(array.reshape, ("shape",), like=_like(array.reshape)),
-    "expand_dims": HostCall(array.expand_dims, ("axis",), like=_like(array.expand_dims)),
-    "squeeze": HostCall(array.squeeze, ("axis",), like=_like(array.squeeze)),
-    "concat": HostCall(array.concat, ("axis",), like=_like(array.concat)),
-    "stack": HostCall(array.stack, ("axis",), like=_like(array.stack)),
+    "reshape": HostCall(array.reshape, ("shape",), make_example=_like(array.reshape)),
+    "expand_dims": HostCall(array.expand_dims, ("axis",), make_example=_like(array.expand_dims)),
+    "squeeze": HostCall(array.squeeze, ("axis",), make_example=_like(array.squeeze)),
+    "concat": HostCall(array.concat, ("axis",), make_example=_like(array.concat)),
+    "stack": HostCall(array.stack, ("axis",), make_example=_like(array.stack)),
     "gather": HostCall(
         array.gather,
         ("indices", "axis", "batch_dims"),
-        like=lambda first, indices, axis, batch_dims: (
+        make_example=lambda first, indices, axis, batch_dims: (
             array.gather(
                 Tensor(first), Tensor(jnp.asarray(indices)), axis=axis, batch_dims=batch_dims
             )._value
@@ -255,7 +276,7 @@ HOST_CALLS: dict[str, HostCall] = {
     ),
     "equal": HostCall(_math.equal, ("y",), bool_, lambda first, y: first == y),
     "not_equal": HostCall(_math.not_equal, ("y",), bool_, lambda first, y: first != y),
-    "item": HostCall(item, ("key",), like=lambda first, key: first[key]),
+    "item": HostCall(item, ("key",), make_example=lambda first, key: first[key]),
     "lookup": HostCall(looked_up, ("table", "default"), _of_table),
     "insert": HostCall(inserted, ("table", "values"), int64, _scalar),
     "remove": HostCall(removed, ("table",), int64, _scalar),

@@ -1,11 +1,16 @@
-"""Linear algebra in words of StableHLO that every XLA knows, in place of JAX's calls of LAPACK and its kin."""
+"""Lowerings of linear algebra to StableHLO ops that every XLA supports.
+
+JAX's default lowerings call LAPACK or cuSOLVER by custom calls.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.environment.jax_internals import common_lowerings, platform_lowerings
+from meshflow.environment.types import Primitive
 
 __all__ = ["portable_lowerings"]
 
@@ -16,11 +21,11 @@ _NAMES = (
 
 
 @functools.cache
-def portable_lowerings() -> tuple[tuple[Any, Any], ...]:
-    """Primitives, each with a lowering for all kinds of devices: JAX's common one, or that for TPUs.
+def portable_lowerings() -> tuple[tuple[Primitive, Callable[..., Any]], ...]:
+    """Return primitives with a lowering for all platforms: JAX's common one, or the one for TPUs.
 
-    What they end in are operations, and calls that XLA itself takes apart.
+    The lowerings emit ops and custom calls that XLA itself expands.
     """
-    known = {**platform_lowerings["tpu"], **common_lowerings}
-    chosen = [(primitive, rule) for primitive, rule in known.items() if primitive.name in _NAMES]
-    return tuple((primitive, getattr(rule, "rule", rule)) for primitive, rule in chosen)
+    rules = {**platform_lowerings["tpu"], **common_lowerings}
+    selected = [(primitive, rule) for primitive, rule in rules.items() if primitive.name in _NAMES]
+    return tuple((primitive, getattr(rule, "rule", rule)) for primitive, rule in selected)

@@ -1,13 +1,16 @@
-"""`tf.saved_model.load`: objects of no known class, with the variables and functions of those saved."""
+"""`tf.saved_model.load`: restore objects with their variables and functions, without their classes."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
+import jax.export
+
+from meshflow.checkpoint.graph import Trackable
 from meshflow.checkpoint.storage import GRAPH_FILE, Folder, is_checkpoint
 from meshflow.core.runtime.errors import DataLossError, FailedPreconditionError, NotFoundError
 from meshflow.core.runtime.import_paths import public_face
@@ -19,6 +22,7 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.saved_model import tables
@@ -28,6 +32,7 @@ from meshflow.saved_model.functions import (
     Alternative,
     ByRank,
     Choice,
+    RestoredFunction,
     StableProgram,
     restored_function,
 )
@@ -48,15 +53,16 @@ __all__ = [
     "load_as_saved",
 ]
 
-# Beside a saved model that `tf.experimental.tensorrt` converted: how, and what it made.
+# Files that `tf.experimental.tensorrt` adds to a SavedModel when it converts it: its options and the
+# converted model.
 TENSORRT_FILE, TENSORRT_MODEL = "tensorrt.json", "model.onnx"
 
 
-def contains_saved_model(export_dir: Any) -> bool:
-    """Whether a folder holds what `tf.saved_model.save` or `Model.save` wrote.
+def contains_saved_model(export_dir: StrPath) -> bool:
+    """Check whether a folder has a SavedModel of `tf.saved_model.save` or `Model.save`.
 
     Args:
-      export_dir: the folder.
+      export_dir: The folder.
 
     Example:
       >>> import meshflow as tf
@@ -74,33 +80,39 @@ def contains_saved_model(export_dir: Any) -> bool:
 
 
 def is_tensorflows(path: str) -> bool:
-    """Whether a folder holds a SavedModel that is not Meshflow's.
+    """Check whether a folder has a SavedModel that TensorFlow wrote.
 
     Args:
-      path: the folder.
+      path: The folder.
     """
     return not is_checkpoint(path) and gfile.exists(gfile.join(path, GRAPH_FILE))
 
 
-def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
-    """Loads what `tf.saved_model.save` wrote, here or in TensorFlow; the Python code of it is not needed.
+def load(
+    export_dir: StrPath,
+    tags: str | Iterable[str] | None = None,
+    options: LoadOptions | None = None,
+) -> Any:
+    """Load a SavedModel of Meshflow or TensorFlow. Its Python code is not needed.
 
-    What TensorFlow wrote is its graph, of which the ops of inference are known here: a function that needs another
-    one says so when it is called.
+    A SavedModel of TensorFlow is loaded as a graph. The ops that inference uses are supported; a
+    function with another op
+    raises an error when it is called.
 
     Args:
-      export_dir: the folder.
-      tags: that the graph must have; default the one for serving.
-      options: a `LoadOptions`.
+      export_dir: The folder.
+      tags: Tags that the graph must have. Default: the serving tag.
+      options: A `LoadOptions`.
 
     Returns:
-      An object with the saved one's variables, objects and functions as attributes, and `signatures`.
+      An object with the variables, objects and functions of the saved object as attributes, and
+      `signatures`.
 
     Raises:
-      OSError: when nothing was saved there.
-      ValueError: when no graph there has the tags.
-      DataLossError: when a file is damaged, naming it.
-      ImportError: for a folder of TensorFlow's without the package protobuf.
+      OSError: If there is no SavedModel.
+      ValueError: If no graph has the tags.
+      DataLossError: If a file is damaged. The message names the file.
+      ImportError: If TensorFlow wrote the folder and the package protobuf is not installed.
 
     Example:
       >>> import tempfile
@@ -118,17 +130,19 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
     return root
 
 
-def load_as_saved(path: str, tags: Any = None, options: LoadOptions | None = None) -> Any:
-    """What `load` gives, also of a folder that was converted for TensorRT since.
+def load_as_saved(
+    path: str, tags: str | Iterable[str] | None = None, options: LoadOptions | None = None
+) -> Any:
+    """Load a SavedModel without the changes of a conversion for TensorRT.
 
     Args:
-      path: the folder.
-      tags: as for `load`.
-      options: a `LoadOptions`, or None.
+      path: The folder.
+      tags: As in `load`.
+      options: A `LoadOptions`, or None.
 
     Raises:
-      OSError: when nothing was saved there.
-      DataLossError: when a file is damaged, naming it.
+      OSError: If there is no SavedModel.
+      DataLossError: If a file is damaged. The message names the file.
     """
     with_aliases = options is not None and options.experimental_load_function_aliases
     if is_tensorflows(path):
@@ -138,7 +152,7 @@ def load_as_saved(path: str, tags: Any = None, options: LoadOptions | None = Non
     try:
         folder = Folder(path)
     except (NotFoundError, FailedPreconditionError):
-        # Perhaps it is a file.
+        # The path may be a file.
         folder = None
     if folder is None or "saved_model" not in folder.manifest:
         raise OSError(
@@ -146,10 +160,11 @@ def load_as_saved(path: str, tags: Any = None, options: LoadOptions | None = Non
             "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
     try:
-        wanted, has = tags_of(tags), folder.manifest["saved_model"].get("tags", ["serve"])
-        if not wanted <= set(has):
+        requested = tags_of(tags)
+        existing = folder.manifest["saved_model"].get("tags", ["serve"])
+        if not requested <= set(existing):
             raise ValueError(
-                f"{path} has a graph with the tags {has}, none with all of {list(wanted)}."
+                f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
             )
         return _Reader(folder, with_aliases).root()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
@@ -157,6 +172,13 @@ def load_as_saved(path: str, tags: Any = None, options: LoadOptions | None = Non
 
 
 class _Reader:
+    """Loader of the objects and functions that a manifest describes.
+
+    Args:
+      folder: Folder of the SavedModel.
+      with_aliases: Whether to restore function aliases.
+    """
+
     def __init__(self, folder: Folder, with_aliases: bool) -> None:
         self._folder, self._with_aliases = folder, with_aliases
         self._content = folder.manifest["saved_model"]
@@ -164,7 +186,8 @@ class _Reader:
         self._programs: dict[bytes, Callable[[], Any]] = {}
         nodes = self._content["nodes"]
         if "tags" not in self._content:
-            # Of earlier versions, in which what was loaded and saved again had another name for what it does when called.
+            # In SavedModels of earlier versions, the `__call__` of an object that was loaded and
+            # saved again has another name.
             for saved in self._content["functions"]:
                 saved["name"] = "__call__" if saved["name"] == "_call" else saved["name"]
         self._callable = {i for i, n in enumerate(nodes) if "__call__" in n["children"]}
@@ -172,17 +195,18 @@ class _Reader:
         named = [*self._content["functions"], *self._left_out]
         self._callable |= {f["owner"] for f in named if f["name"] == "__call__"}
         shards = {p for n in nodes if n["kind"] == "shards" for p in n["children"].values()}
-        self._items: list[Any] = []
-        for place, node in enumerate(nodes):
-            # What was cut when it was saved is in the same shards again: programs take them one by one.
-            with kept_whole() if place in shards else nullcontext():
-                self._items.append(self._make(place, node))
-        for place, node in enumerate(nodes):
+        self._items: list[Trackable] = []
+        for index, node in enumerate(nodes):
+            # Programs take the shards of a variable as separate captures, so a shard must not be
+            # sharded again.
+            with kept_whole() if index in shards else nullcontext():
+                self._items.append(self._make(index, node))
+        for index, node in enumerate(nodes):
             if node["kind"] == "shards":
-                held = [self._items[i] for i in node["children"].values()]
-                self._items[place] = ShardedVariable(held, node["name"])
+                variables = [self._items[i] for i in node["children"].values()]
+                self._items[index] = ShardedVariable(variables, node["name"])
 
-    def _make(self, place: int, node: dict[str, Any]) -> Any:
+    def _make(self, index: int, node: dict[str, Any]) -> Trackable:
         kind = node["kind"]
         if kind == "variable":
             return self._variable(node)
@@ -196,24 +220,27 @@ class _Reader:
             return []
         if kind in ("function", "shards"):
             return None
-        made = CallableRestored if place in self._callable else Restored
-        return made(name=node.get("name") if str(node.get("name")).isidentifier() else None)
+        restored_class = CallableRestored if index in self._callable else Restored
+        return restored_class(
+            name=node.get("name") if str(node.get("name")).isidentifier() else None
+        )
 
     def _variable(self, node: dict[str, Any]) -> Variable:
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if "shape" in node:
-            more["shape"] = TensorShape(node["shape"])
+            options["shape"] = TensorShape(node["shape"])
         if "synchronization" in node:
-            more["synchronization"] = VariableSynchronization[node["synchronization"]]
+            options["synchronization"] = VariableSynchronization[node["synchronization"]]
         if "aggregation" in node:
-            more["aggregation"] = VariableAggregation[node["aggregation"]]
+            options["aggregation"] = VariableAggregation[node["aggregation"]]
         value = self._folder.read_file(node["file"])
-        return Variable(value, trainable=node["trainable"], name=node["name"], **more)
+        return Variable(value, trainable=node["trainable"], name=node["name"], **options)
 
-    def root(self) -> Any:
+    def root(self) -> Trackable:
+        """Load all functions and return the root object."""
         for node, item in zip(self._content["nodes"], self._items, strict=True):
-            for name, place in node["children"].items():
-                child = self._items[place]
+            for name, index in node["children"].items():
+                child = self._items[index]
                 if child is not None and node["kind"] != "shards":
                     put_child(item, name, child)
         aliases: dict[str, list[Any]] = {}
@@ -222,10 +249,10 @@ class _Reader:
             put_child(self._items[saved["owner"]], saved["name"], restored)
             for alias in saved.get("aliases", ()):
                 aliases.setdefault(alias, []).append(restored)
-        for missing in self._left_out:
-            owner = self._items[missing["owner"]]
+        for omitted in self._left_out:
+            owner = self._items[omitted["owner"]]
             if isinstance(owner, Restored):
-                owner.note_left_out(missing["name"], missing["why"])
+                owner.note_left_out(omitted["name"], omitted["why"])
         signatures = {
             name: Signature(name, self._alternative(name, saved))
             for name, saved in self._content["signatures"].items()
@@ -235,33 +262,33 @@ class _Reader:
         root.tensorflow_version, root.tensorflow_git_version = VERSION, GIT_VERSION
         if self._with_aliases:
             root.function_aliases = {a: f if len(f) > 1 else f[0] for a, f in aliases.items()}
-        places = self._content["variables"]
-        if places is not None:
-            root._ordered = tuple(self._items[place] for place in places)
+        variables = self._content["variables"]
+        if variables is not None:
+            root._ordered = tuple(self._items[index] for index in variables)
         return root
 
-    def _function(self, saved: dict[str, Any]) -> Any:
+    def _function(self, saved: dict[str, Any]) -> RestoredConcrete | RestoredFunction:
         name, parameters = saved["name"], saved["parameters"]
-        found = [self._alternative(name, a) for a in saved["alternatives"]]
+        alternatives = [self._alternative(name, a) for a in saved["alternatives"]]
         if "concrete" in saved:
-            return RestoredConcrete(saved["concrete"], found[0], [p[0] for p in parameters])
-        return restored_function(Choice(name, parameters, found, saved.get("keywords", ())))
+            return RestoredConcrete(saved["concrete"], alternatives[0], [p[0] for p in parameters])
+        return restored_function(Choice(name, parameters, alternatives, saved.get("keywords", ())))
 
     def _alternative(self, name: str, saved: dict[str, Any]) -> Alternative:
         if "ranks" in saved:
-            ranks = [self._alternative(name, one) for one in saved["ranks"]]
+            ranks = [self._alternative(name, entry) for entry in saved["ranks"]]
             return Alternative(unpacked(saved["arguments"]), ranks[0].structure, ByRank(ranks))
         structure = unpacked(saved["results"])
-        whole: Any
+        program: Any
         if "plan" in saved:
-            whole = self._plan(name, structure, saved["plan"])
+            program = self._plan(name, structure, saved["plan"])
         else:
-            whole = self._stable(name, saved)
+            program = self._stable(name, saved)
             if "text" in saved:
-                whole = TextProgram(saved["text"], whole)
-        return Alternative(unpacked(saved["arguments"]), structure, whole)
+                program = TextProgram(saved["text"], program)
+        return Alternative(unpacked(saved["arguments"]), structure, program)
 
-    def _plan(self, name: str, structure: Any, saved: dict[str, Any]) -> PlanProgram:
+    def _plan(self, name: str, structure: PyTree, saved: dict[str, Any]) -> PlanProgram:
         parts: list[Any] = []
         for step in saved["steps"]:
             if "call" in step:
@@ -275,7 +302,7 @@ class _Reader:
 
     def _stable(self, name: str, saved: dict[str, Any]) -> StableProgram:
         structure = unpacked(saved["results"])
-        program, about = self._program(saved["program"])
+        program, digest = self._program(saved["program"])
         return StableProgram(
             name,
             structure,
@@ -283,17 +310,17 @@ class _Reader:
             program,
             [self._capture(c) for c in saved["captures"]],
             [self._capture(w) for w in saved["writes"]],
-            about,
+            digest,
         )
 
-    def _program(self, key: str) -> tuple[Callable[[], Any], bytes]:
-        """A program, which is read now, and understood and checked when it is first called; and its digest."""
+    def _program(self, key: str) -> tuple[Callable[[], jax.export.Exported], bytes]:
+        """Read a program; return a function that parses it on the first call, and its digest."""
         data = self._folder.read_file(key).tobytes()
         if data not in self._programs:
             self._programs[data] = functools.cache(lambda: loaded(data))
         return self._programs[data], hashlib.sha256(data).digest()
 
-    def _capture(self, saved: dict[str, Any]) -> Any:
+    def _capture(self, saved: dict[str, Any]) -> Variable | Tensor:
         if "node" in saved:
             return self._items[saved["node"]]
         key = saved["constant"]

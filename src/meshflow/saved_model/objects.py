@@ -1,4 +1,4 @@
-"""The objects of a SavedModel as its manifest describes them: what each is and holds, their arrays and files."""
+"""Objects of a SavedModel as the manifest describes them, with their arrays and files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, stored
+from meshflow.checkpoint.graph import ObjectGraph, Trackable, stored
 from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import (
     Variable,
@@ -23,26 +24,26 @@ from meshflow.saved_model.tables import described
 
 __all__ = ["SavedObjects"]
 
-# What others look for in models that TensorFlow loaded, such as layers made of them.
+# Attributes that other programs expect in loaded models, such as layers that wrap them.
 _COLLECTIONS = ("variables", "trainable_variables", "non_trainable_variables")
 
 
 class SavedObjects:
-    """All objects that can be reached from one, and those that only its functions use.
+    """All objects that can be reached from a root, and the objects that only its functions use.
 
     Args:
-      root: the object that is saved.
-      files: keys of variables that somebody else writes into the same folder, by the variables' identities.
+      root: Object to save.
+      files: Keys of variables that the caller writes to the same folder, by the variables' ids.
 
     Attributes:
-      root: the object that is saved.
-      graph: what can be reached from it.
-      nodes: what the manifest says of each object.
-      arrays: name and value by key.
-      files: contents of assets by their names in the folder.
+      root: Object to save.
+      graph: Object graph of the root.
+      nodes: Description of each object in the manifest.
+      arrays: Name and value of each array, by key.
+      files: Contents of assets, by their names in the folder.
     """
 
-    def __init__(self, root: Any, files: Mapping[int, str]) -> None:
+    def __init__(self, root: Trackable, files: Mapping[int, str]) -> None:
         self.root, self._written_elsewhere = root, files
         self.graph = ObjectGraph(root)
         self._reached = len(self.graph.objects)
@@ -54,26 +55,29 @@ class SavedObjects:
         self.files: dict[str, bytes] = {}
         for node, item in list(zip(self.graph.nodes, self.graph.objects, strict=True)):
             if isinstance(item, tuple):
-                # Loaded as a list: the fields of named tuples are in checkpoints alone.
-                own = node["children"].items()
-                node["children"] = {name: child for name, child in own if name.isdigit()}
+                # A tuple is loaded as a list. Only checkpoints hold the field names of named tuples.
+                named = node["children"].items()
+                node["children"] = {name: child for name, child in named if name.isdigit()}
             self._add_resources(node["children"], item)
         self.nodes = [
-            {"children": node["children"], **self._describe(item, number)}
-            for number, (node, item) in enumerate(
+            {"children": node["children"], **self._describe(item, index)}
+            for index, (node, item) in enumerate(
                 zip(self.graph.nodes, self.graph.objects, strict=True)
             )
         ]
 
     @property
     def have_grown(self) -> bool:
-        """Whether more can be reached by now, such as variables that functions made while they were traced."""
+        """Check whether more objects can be reached now than at first.
+
+        Functions may create variables while they are traced.
+        """
         return len(ObjectGraph(self.root).objects) != self._reached
 
-    # ---- descriptions ----------------------------------------------------------------------
+    # ---- Descriptions ----------------------------------------------------------------------
 
-    def _add_resources(self, children: dict[str, int], item: Any) -> None:
-        """Adds what checkpoints do not hold: an object's tables and files, and the shards of a table of numbers."""
+    def _add_resources(self, children: dict[str, int], item: Trackable) -> None:
+        """Add children that are not in checkpoints: tables, assets, and shards of variables."""
         for name, child in getattr(item, "__dict__", {}).items():
             if (
                 isinstance(child, (Asset, Table))
@@ -85,85 +89,90 @@ class SavedObjects:
             for i, shard in enumerate(item.variables):
                 self._add_child(children, str(i), shard)
 
-    def _add_child(self, children: dict[str, int], name: str, child: Any, path: str = "") -> None:
+    def _add_child(
+        self, children: dict[str, int], name: str, child: Trackable, path: str = ""
+    ) -> None:
         if id(child) not in self._places:
             self._places[id(child)] = len(self.graph.objects)
             self.graph.objects.append(child)
             self.graph.nodes.append({"path": path, "children": {}, "values": {}})
         children[name] = self._places[id(child)]
 
-    def _describe(self, item: Any, number: int) -> dict[str, Any]:
+    def _describe(self, item: Trackable, index: int) -> dict[str, Any]:
         if isinstance(item, Variable):
-            return self._describe_variable(item, number)
+            return self._describe_variable(item, index)
         if isinstance(item, ShardedVariable):
             return {"kind": "shards", "name": item.name}
         if isinstance(item, Signed) or hasattr(item, "get_concrete_function"):
             return {"kind": "function"}
         if isinstance(item, Table):
-            return self._describe_table(item, number)
+            return self._describe_table(item, index)
         if isinstance(item, Asset):
             return {"kind": "asset", "file": self._add_file(item)}
         if isinstance(item, Mapping):
             return {"kind": "dict"}
         if isinstance(item, (list, tuple)):
             return {"kind": "list"}
-        kind: dict[str, Any] = {"kind": "object", "class": type(item).__name__}
+        description: dict[str, Any] = {"kind": "object", "class": type(item).__name__}
         if isinstance(getattr(item, "_name", None), str):
-            kind["name"] = item._name
-        return kind
+            description["name"] = item._name
+        return description
 
-    def _describe_variable(self, item: Variable, number: int) -> dict[str, Any]:
+    def _describe_variable(self, item: Variable, index: int) -> dict[str, Any]:
         key = self._written_elsewhere.get(id(item))
         if key is None:
-            key = f"variable_{number:05d}"
+            key = f"variable_{index:05d}"
             self.arrays[key] = (item.name, stored(item))
-        about: dict[str, Any] = {"name": item._shared_name, "trainable": item.trainable}
+        description: dict[str, Any] = {"name": item._shared_name, "trainable": item.trainable}
         if not item.shape.is_fully_defined():
-            about["shape"] = None if item.shape.rank is None else item.shape.as_list()
+            description["shape"] = None if item.shape.rank is None else item.shape.as_list()
         if item.synchronization is not VariableSynchronization.AUTO:
-            about["synchronization"] = item.synchronization.name
+            description["synchronization"] = item.synchronization.name
         if item.aggregation is not VariableAggregation.NONE:
-            about["aggregation"] = item.aggregation.name
-        return {"kind": "variable", "file": key, **about}
+            description["aggregation"] = item.aggregation.name
+        return {"kind": "variable", "file": key, **description}
 
     def _add_file(self, asset: Asset) -> str:
-        """Copies a file; gives its name in the folder."""
+        """Add the file of an asset and return its name in the folder."""
         content, name = asset.content(), os.path.basename(asset.path)
-        stem, ending = os.path.splitext(name)
+        stem, suffix = os.path.splitext(name)
         for number in itertools.count(1):
             if self.files.setdefault(f"assets/{name}", content) == content:
                 return name
-            name = f"{stem}_{number}{ending}"
+            name = f"{stem}_{number}{suffix}"
         raise AssertionError
 
-    def _describe_table(self, table: Table, number: int) -> dict[str, Any]:
-        about = described(table)
+    def _describe_table(self, table: Table, index: int) -> dict[str, Any]:
+        description = described(table)
         for part in ("keys", "values", "default"):
-            array = about.pop(part, None)
+            array = description.pop(part, None)
             if array is not None:
-                about[part] = key = f"table_{part}_{number:05d}"
+                description[part] = key = f"table_{part}_{index:05d}"
                 self.arrays[key] = (key, array)
-        return {"kind": "table", **about}
+        return {"kind": "table", **description}
 
-    # ---- what functions use ----------------------------------------------------------------
+    # ---- Objects that functions use ----------------------------------------------------------
 
-    def places_of(self, variables: Any) -> list[int] | None:
-        """The object's own variables in their order; it may hold others, such as an optimizer's."""
+    def places_of(self, variables: object) -> list[int] | None:
+        """Return the indices of variables, or None if the value is not a list or tuple.
+
+        Variables that are not in the graph are skipped; an optimizer may hold them.
+        """
         if not isinstance(variables, (list, tuple)):
             return None
         return [self._places[id(v)] for v in variables if id(v) in self._places]
 
-    def place(self, item: Any) -> int:
-        """An object's number among the nodes; variables and tables that no object owns (of random numbers) get one too."""
-        place = self._places.get(id(item))
-        if place is None:
-            place = self._places[id(item)] = len(self.nodes)
+    def place(self, item: Trackable) -> int:
+        """Return the index of an object; add variables and tables that no object owns, such as random states."""
+        index = self._places.get(id(item))
+        if index is None:
+            index = self._places[id(item)] = len(self.nodes)
             self._others.append(item)
-            self.nodes.append({"children": {}, **self._describe(item, place)})
-        return place
+            self.nodes.append({"children": {}, **self._describe(item, index)})
+        return index
 
-    def capture(self, capture: Any) -> Any:
-        """How the manifest names what a program captures: a variable, or a constant, which becomes an array."""
+    def capture(self, capture: Variable | Tensor) -> dict[str, Any]:
+        """Describe a capture of a program: the node of a variable, or the key of a constant."""
         if isinstance(capture, Variable):
             return {"node": self.place(capture)}
         if id(capture) not in self._constants:
@@ -173,9 +182,10 @@ class SavedObjects:
         return {"constant": self._constants[id(capture)][0]}
 
     def with_hidden(self) -> tuple[list[dict[str, Any]], list[Any]]:
-        """Nodes and objects as TensorFlow needs them.
+        """Return nodes and objects in the form that TensorFlow needs.
 
-        Those that only functions know are reached from the root; constants are variables that nobody trains.
+        Objects that only functions use become children of the root. Constants become non-trainable
+        variables.
         """
         nodes = [dict(node) for node in self.nodes]
         objects = [*self.graph.objects, *self._others]
@@ -183,18 +193,18 @@ class SavedObjects:
         for key, constant in self._constants.values():
             hidden.append(len(nodes))
             objects.append(constant)
-            about = {"kind": "variable", "file": key, "name": key, "trainable": False}
-            nodes.append({"children": {}, **about})
+            description = {"kind": "variable", "file": key, "name": key, "trainable": False}
+            nodes.append({"children": {}, **description})
         if hidden:
             nodes[0]["children"] = {**nodes[0]["children"], "_captures": len(nodes)}
-            named = {str(i): number for i, number in enumerate(hidden)}
-            nodes.append({"children": named, "kind": "object"})
+            children = {str(i): index for i, index in enumerate(hidden)}
+            nodes.append({"children": children, "kind": "object"})
             objects.append(None)
         for name in _COLLECTIONS:
-            own = self.places_of(getattr(self.root, name, None))
-            if own is not None and name not in nodes[0]["children"]:
+            indices = self.places_of(getattr(self.root, name, None))
+            if indices is not None and name not in nodes[0]["children"]:
                 nodes[0]["children"] = {**nodes[0]["children"], name: len(nodes)}
-                parts = {str(i): number for i, number in enumerate(own)}
+                parts = {str(i): index for i, index in enumerate(indices)}
                 nodes.append({"children": parts, "kind": "list"})
                 objects.append(None)
         return nodes, objects

@@ -1,4 +1,4 @@
-"""How SavedModels are written and read: `SaveOptions`, `LoadOptions`, and the policy for variables of both."""
+"""Options of writing and reading SavedModels: `SaveOptions`, `LoadOptions` and `VariablePolicy`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ __all__ = ["LoadOptions", "SaveOptions", "VariablePolicy", "tags_of"]
 
 
 class VariablePolicy(enum.Enum):
-    """What a SavedModel says of the devices of variables. All are written whole, and restored where the loading program says.
+    """Policy for the devices of variables in a SavedModel.
+
+    The values are always saved unsharded, and the loading program decides on their devices.
 
     Example:
       >>> import meshflow as tf
@@ -23,14 +25,14 @@ class VariablePolicy(enum.Enum):
     EXPAND_DISTRIBUTED_VARIABLES = "expand_distributed_variables"
 
     @staticmethod
-    def from_obj(obj: Any) -> VariablePolicy:
-        """A policy from itself, its value in upper or lower case, or None.
+    def from_obj(obj: VariablePolicy | str | None) -> VariablePolicy:
+        """Convert a policy, its value in upper or lower case, or None to a policy.
 
         Args:
-          obj: what an option was given.
+          obj: Value of an option.
 
         Raises:
-          ValueError: for another value.
+          ValueError: If there is no such policy.
         """
         if isinstance(obj, VariablePolicy):
             return obj
@@ -50,39 +52,43 @@ class VariablePolicy(enum.Enum):
 
 
 class SaveOptions:
-    """How a SavedModel is written. What is not said to do something is accepted and changes nothing.
+    """Options of writing a SavedModel.
+
+    Options that are described as ignored are accepted for compatibility with TensorFlow.
 
     Args:
-      namespace_whitelist: of ops; there are none but TensorFlow's own.
-      save_debug_info: lines of the source are not written.
-      function_aliases: functions by further names, each made by `tf.function` or a list of them, which
-        `LoadOptions(experimental_load_function_aliases=True)` gives back.
-      experimental_debug_stripper: nodes for debugging are not written.
-      experimental_io_device: files are written by this process.
-      experimental_variable_policy: a `tf.saved_model.experimental.VariablePolicy`, or its value.
-      experimental_custom_gradients: whether functions have gradients in TensorFlow.
-      experimental_image_format: one file is written.
-      experimental_skip_saver: the graph's own nodes that save it are written.
-      experimental_sharding_callback: variables lie in one file.
-      extra_tags: tags of the graph besides the one for serving.
+      namespace_whitelist: Namespaces of custom ops. Checked and otherwise ignored, since there are
+        only TensorFlow's ops.
+      save_debug_info: Ignored; lines of the source are not saved.
+      function_aliases: Further names of functions: for each name a `tf.function` or a list of them.
+        `LoadOptions(experimental_load_function_aliases=True)` restores them.
+      experimental_debug_stripper: Ignored; nodes for debugging are never written.
+      experimental_io_device: Ignored; this process writes the files.
+      experimental_variable_policy: A `tf.saved_model.experimental.VariablePolicy` or its value.
+      experimental_custom_gradients: Whether functions have gradients in TensorFlow.
+      experimental_image_format: Ignored; the graph is written to one file.
+      experimental_skip_saver: Ignored; the nodes that save and restore the graph are written.
+      experimental_sharding_callback: Ignored; variables are written to one file.
+      extra_tags: Tags of the graph in addition to the serving tag.
 
     Raises:
-      TypeError: when `namespace_whitelist` is no list.
-      ValueError: when one of it is no string, for aliases that are no dictionary, or another policy.
+      TypeError: If `namespace_whitelist` is not a list.
+      ValueError: If one of its elements is not a string, if the aliases are not a dictionary, or if
+        the policy is unknown.
     """
 
     def __init__(
         self,
-        namespace_whitelist: Any = None,
+        namespace_whitelist: list[str] | None = None,
         save_debug_info: bool = False,
         function_aliases: Mapping[str, Any] | None = None,
         experimental_debug_stripper: bool = False,
         experimental_io_device: str | None = None,
-        experimental_variable_policy: Any = None,
+        experimental_variable_policy: VariablePolicy | str | None = None,
         experimental_custom_gradients: bool = True,
         experimental_image_format: bool = False,
         experimental_skip_saver: bool = False,
-        experimental_sharding_callback: Any = None,
+        experimental_sharding_callback: object = None,
         extra_tags: Iterable[str] | None = None,
     ) -> None:
         self.namespace_whitelist = _namespaces(namespace_whitelist)
@@ -103,18 +109,22 @@ class SaveOptions:
 
 
 class LoadOptions:
-    """How a SavedModel is read. What is not said to do something is accepted and changes nothing.
+    """Options of reading a SavedModel.
+
+    Options that are described as ignored are accepted for compatibility with TensorFlow.
 
     Args:
-      allow_partial_checkpoint: a folder without all values is damaged.
-      experimental_io_device: files are read by this process.
-      experimental_skip_checkpoint: variables have their values.
-      experimental_variable_policy: as of `SaveOptions`; variables are where the present strategy or device says.
-      experimental_load_function_aliases: whether the loaded object gets an attribute `function_aliases`: functions by
-        the names that `SaveOptions` gave them.
+      allow_partial_checkpoint: Ignored; a folder without all values is damaged.
+      experimental_io_device: Ignored; this process reads the files.
+      experimental_skip_checkpoint: Ignored; variables always get their values.
+      experimental_variable_policy: As in `SaveOptions`. The current strategy or device decides on
+        the devices of variables.
+      experimental_load_function_aliases: Whether the loaded object gets an attribute
+        `function_aliases` with the functions by
+        the names in `SaveOptions`.
 
     Raises:
-      ValueError: for another policy.
+      ValueError: If the policy is unknown.
     """
 
     def __init__(
@@ -122,7 +132,7 @@ class LoadOptions:
         allow_partial_checkpoint: bool = False,
         experimental_io_device: str | None = None,
         experimental_skip_checkpoint: bool = False,
-        experimental_variable_policy: Any = None,
+        experimental_variable_policy: VariablePolicy | str | None = None,
         experimental_load_function_aliases: bool = False,
     ) -> None:
         self.allow_partial_checkpoint = allow_partial_checkpoint
@@ -132,22 +142,23 @@ class LoadOptions:
         self.experimental_load_function_aliases = experimental_load_function_aliases
 
 
-def tags_of(given: Any) -> set[Any]:
-    """The tags that `load` was given: one, several, or None for none."""
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    return set(given) if several else set() if given is None else {given}
+def tags_of(tags: str | Iterable[str] | None) -> set[str]:
+    """Return the tags that were passed to `load` as a set: one, several, or none for None."""
+    if tags is None:
+        return set()
+    return set(tags) if isinstance(tags, Iterable) and not isinstance(tags, str) else {tags}
 
 
-def _namespaces(given: Any) -> list[str]:
-    if given is None:
+def _namespaces(namespaces: list[str] | None) -> list[str]:
+    if namespaces is None:
         return []
-    if not isinstance(given, list):
+    if not isinstance(namespaces, list):
         raise TypeError(
-            f"namespace_whitelist must be a list of strings, got {given!r} of type {type(given).__name__}."
+            f"namespace_whitelist must be a list of strings, got {namespaces!r} of type {type(namespaces).__name__}."
         )
-    for name in given:
+    for name in namespaces:
         if not isinstance(name, str):
             raise ValueError(
                 f"namespace_whitelist must hold strings, got {name!r} of type {type(name).__name__}."
             )
-    return list(given)
+    return list(namespaces)

@@ -1,4 +1,4 @@
-"""Functions of strings and tables in files: calls of the host and parts of a program, in their order."""
+"""Loaded functions of strings and tables: host calls and programs that run in sequence."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Json, PyTree
 from meshflow.lookup.table import Table
 from meshflow.ops.deferred_host_values import Pending
 from meshflow.saved_model.assets import Asset
@@ -25,54 +26,55 @@ from meshflow.saved_model.structures import packed, unpacked
 __all__ = ["HostPart", "PlanProgram", "ProgramPart", "packed_argument", "unpacked_argument"]
 
 
-def packed_argument(value: Any, place: Callable[[Any], int]) -> Any:
-    """An argument of a call of the host as JSON.
+def packed_argument(value: PyTree, get_index: Callable[[Any], int]) -> Json:
+    """Convert an argument of a host call to JSON.
 
     Args:
-      value: `Value`s, arrays, tables, files, slices and plain values, nested in lists and dictionaries.
-      place: gives the number of the object that a table or file is.
+      value: `PlanValue`s, arrays, tables, assets, slices and plain values, nested in lists and
+        dictionaries.
+      get_index: Function that returns the index of a table or asset among the saved objects.
 
     Raises:
-      Unsaved: for anything else.
+      UnsavableError: If the argument contains another value.
     """
     if isinstance(value, Value):
         return {"value": value.number}
     if isinstance(value, (Asset, Table)):
-        return {"object": place(value)}
+        return {"object": get_index(value)}
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
-        texts = array.dtype.kind in "OSU"
-        flat = [_text(v) for v in array.reshape(-1)] if texts else array.reshape(-1).tolist()
+        is_text = array.dtype.kind in "OSU"
+        flat = [_text(v) for v in array.reshape(-1)] if is_text else array.reshape(-1).tolist()
         return {
             "array": flat,
             "shape": list(array.shape),
-            "kind": as_dtype("string" if texts else array.dtype).name,
+            "kind": as_dtype("string" if is_text else array.dtype).name,
         }
     if isinstance(value, bytes):
-        return packed_argument(np.array(value, object), place)
+        return packed_argument(np.array(value, object), get_index)
     if isinstance(value, slice):
         return {"slice": [value.start, value.stop, value.step]}
     if value is Ellipsis:
         return {"slice": None}
     if isinstance(value, (list, tuple)):
-        return {"list": [packed_argument(v, place) for v in value]}
+        return {"list": [packed_argument(v, get_index) for v in value]}
     if isinstance(value, DType):
         return packed(value)
     if isinstance(value, Mapping):
-        return {"entries": {k: packed_argument(v, place) for k, v in value.items()}}
+        return {"entries": {k: packed_argument(v, get_index) for k, v in value.items()}}
     return packed(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: str | bytes) -> str:
     return (value.encode() if isinstance(value, str) else value).decode("latin-1")
 
 
-def unpacked_argument(data: Any, objects: Sequence[Any]) -> Any:
-    """The argument that `packed_argument` wrote.
+def unpacked_argument(data: Json, objects: Sequence[Any]) -> PyTree:
+    """Convert JSON of `pack_argument` back to an argument.
 
     Args:
-      data: its result.
-      objects: by number.
+      data: Result of `pack_argument`.
+      objects: Objects by index.
     """
     if not isinstance(data, dict):
         return unpacked(data)
@@ -81,9 +83,9 @@ def unpacked_argument(data: Any, objects: Sequence[Any]) -> Any:
     if "object" in data:
         return objects[data["object"]]
     if "array" in data:
-        kind = as_dtype(data["kind"])
-        if kind.name != "string":
-            return np.array(data["array"], kind.as_numpy_dtype).reshape(data["shape"])
+        dtype = as_dtype(data["kind"])
+        if dtype.name != "string":
+            return np.array(data["array"], dtype.as_numpy_dtype).reshape(data["shape"])
         texts = np.empty(len(data["array"]), object)
         texts[:] = [v.encode("latin-1") for v in data["array"]]
         return texts.reshape(data["shape"])
@@ -97,51 +99,53 @@ def unpacked_argument(data: Any, objects: Sequence[Any]) -> Any:
 
 
 class _Part(Protocol):
-    """A step of a plan."""
+    """Interface of a step of a plan."""
 
     @property
     def captures(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
 
     def run(self, values: dict[int, Any]) -> None:
-        """Adds what it gives to the values that there are."""
+        """Run the step and add its results to the values by index."""
 
 
 class HostPart:
-    """A call of the host.
+    """Host call of a loaded function.
 
     Args:
-      name: of the function in `HOST_CALLS`.
-      first: its first argument.
-      more: its other arguments by name.
-      result: the value that it gives.
+      name: Name of the function in `HOST_CALLS`.
+      first: Its first argument.
+      more: Its other arguments by name.
+      result: Index of the value that it computes.
     """
 
-    def __init__(self, name: str, first: Any, more: Mapping[str, Any], result: int) -> None:
+    def __init__(self, name: str, first: PyTree, more: Mapping[str, Any], result: int) -> None:
         if name not in HOST_CALLS:
-            raise DataLossError(f"a saved function calls {name!r}, which is not known here.")
+            raise DataLossError(
+                f"a saved function calls {name!r}, which is not a known host function."
+            )
         self._name, self._first, self._more, self._result = name, first, more, result
         self.captures: list[Any] = []
 
     def run(self, values: dict[int, Any]) -> None:
-        """Calls it."""
+        """Call the function."""
 
-        def known(leaf: Any) -> Any:
+        def substitute(leaf: PyTree) -> PyTree:
             if isinstance(leaf, np.ndarray):
                 return Tensor(leaf)
             if isinstance(leaf, Asset):
                 return leaf.asset_path
             if not isinstance(leaf, Value):
                 return leaf
-            found = values[leaf.number]
+            value = values[leaf.number]
             if context.recording is not None:
-                # It is saved again.
-                return found
+                # The function is being saved again, so the value is a placeholder.
+                return value
             return Tensor(
-                np.asarray(found._concrete(f"a saved function of strings ({self._name})"))
+                np.asarray(value._concrete(f"a saved function of strings ({self._name})"))
             )
 
-        first, more = nest.map_structure(known, (self._first, dict(self._more)))
+        first, more = nest.map_structure(substitute, (self._first, dict(self._more)))
         if isinstance(more.get("key"), list):
             more["key"] = tuple(more["key"])
         result = HOST_CALLS[self._name].function(first, **more)
@@ -149,13 +153,13 @@ class HostPart:
 
 
 class ProgramPart:
-    """A part of a program.
+    """Program of a loaded function that runs between host calls.
 
     Args:
-      name: of the function.
-      program: gives a list.
-      inputs: the values that it takes.
-      outputs: the values that its results are.
+      name: Name of the function.
+      program: Program that returns a list.
+      inputs: Indices of the values that it takes.
+      outputs: Indices of the values that it computes.
     """
 
     def __init__(
@@ -166,23 +170,23 @@ class ProgramPart:
 
     @property
     def captures(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
         return self._program.captures
 
     def run(self, values: dict[int, Any]) -> None:
-        """Runs it."""
+        """Run the program."""
         results = self._run(*[values[n] for n in self._inputs])
         values.update(zip(self._outputs, results, strict=True))
 
 
 class PlanProgram:
-    """A function of strings and tables that was saved.
+    """Program of a saved function of strings and tables.
 
     Args:
-      parts: its steps.
-      results: the values that it returns.
-      structure: the nested result with `Slot`s.
-      specs: specs of the results.
+      parts: Steps in their order.
+      results: Indices of the values that it returns.
+      structure: Nested result with `Slot`s.
+      specs: Specs of the results.
     """
 
     on_host = True
@@ -192,7 +196,7 @@ class PlanProgram:
         self,
         parts: Sequence[_Part],
         results: Sequence[int],
-        structure: Any,
+        structure: PyTree,
         specs: Sequence[TensorSpec],
     ) -> None:
         self._parts, self._results, self._structure = parts, results, structure
@@ -200,11 +204,11 @@ class PlanProgram:
 
     @property
     def captures(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
         return list({id(c): c for part in self._parts for c in part.captures}.values())
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it; strings must be known."""
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the steps. Strings must be concrete, not traced."""
         values: dict[int, Any] = dict(enumerate(tensors))
         for part in self._parts:
             part.run(values)

@@ -1,4 +1,4 @@
-"""Traced functions as bytes: StableHLO, by `jax.export`, for any size where the signature says None."""
+"""Traced functions as StableHLO by `jax.export`, shape-polymorphic where a signature has None."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from meshflow.core.tracing.trace import Slot, Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.passes.contraction_order import order_contractions
 from meshflow.saved_model.linear_algebra import portable_lowerings
 
@@ -40,70 +41,73 @@ __all__ = [
     "traced_for_export",
 ]
 
-# What JAX raises for the gradient of a program that has none, such as one with a loop until something holds.
+# Exceptions that JAX raises for the gradient of a program without one, such as a program with an
+# unbounded loop.
 NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
-# Gives a new size, that is perhaps 0, of the function that is being traced.
-# What sizes are multiples of, when halves of them meet: networks halve images up to five times.
+# A divisor of unknown image sizes, for networks that halve images up to five times and combine the
+# results.
 _HALVED = 32
+# Returns a new symbol for a data-dependent size, possibly 0, of the function that is being traced.
 _new_size: contextvars.ContextVar[Callable[[], Any]] = contextvars.ContextVar("new_size")
-# Native code that JAX writes calls of into programs: linear algebra, random bits, and what XLA takes away itself.
+# Custom calls that JAX emits: linear algebra, random bits, and calls that XLA itself removes.
 _KNOWN_CALLS = re.compile(
     r"lapack_[a-z0-9_]+|(cu|hip)(solver|sparse|blas)_[a-z0-9_]+|(cu|hip)_(threefry2x32|lu_pivots_to_permutation)\w*"
     r"|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|annotate_device_placement|AllocateBuffer|shape_assertion"
     r"|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|ApproxTopK|mhlo\.(erf|topk)"
     r"|stablehlo\.dynamic_[a-z_]+"
 )
-# Native code of JAX's own wheels, which TensorFlow does not have.
+# Custom calls to code in JAX's wheels, which TensorFlow does not have.
 _UNKNOWN_THERE = re.compile(r'custom_call\s+@"?(lapack_\w+)')
 _CALLED = re.compile(r'(?:stablehlo|mhlo)\.custom_call\s+@(?:"([^"]*)"|([\w.$]+))')
 
 
 @dataclasses.dataclass
 class Program:
-    """A function that was traced for one signature.
+    """Function that was traced and exported for one signature.
 
     Attributes:
-      name: of the function.
+      name: Name of the function.
       arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      traced: what it does.
-      exported: it as StableHLO.
-      steps: places of strings among the arguments, with what is done to each; the program takes what they give first,
+      traced: The traced function.
+      exported: The same as StableHLO.
+      steps: Text steps of string arguments: (index of the argument, steps). The program takes the
+        results of the steps first,
         then the other arguments.
     """
 
     name: str
-    arguments: Any
+    arguments: PyTree
     traced: Traced
-    exported: Any
+    exported: jax.export.Exported
     steps: list[tuple[int, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def specs(self) -> list[TensorSpec]:
-        """Specs of the arguments that are tensors, in TensorFlow's order."""
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
         return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
 
     @property
     def results(self) -> list[int]:
-        """Which results of the program are returned, in TensorFlow's order."""
+        """Return the indices of the returned results of the program, in TensorFlow's order."""
         return [s.index for s in nest.flatten(self.traced.structure) if isinstance(s, Slot)]
 
     @property
-    def returned(self) -> Any:
-        """The nested result with `TensorSpec`s for tensors."""
+    def returned(self) -> PyTree:
+        """Return the nested result with `TensorSpec`s for tensors."""
         avals = self.exported.out_avals
 
-        def spec(leaf: Any) -> Any:
+        def make_spec(leaf: PyTree) -> PyTree:
             if not isinstance(leaf, Slot):
                 return leaf
             return TensorSpec(known_sizes(avals[leaf.index].shape), avals[leaf.index].dtype)
 
-        return nest.map_structure(spec, self.traced.structure)
+        return nest.map_structure(make_spec, self.traced.structure)
 
     @functools.cached_property
     def portable(self) -> Any:
-        """It as StableHLO without calls of JAX's own code, as far as that goes."""
+        """Return the StableHLO without calls to code of JAX, as far as possible."""
         if _UNKNOWN_THERE.search(self.exported.mlir_module()) is None:
             return self.exported
         return exported(self.traced, portable=True)
@@ -113,114 +117,127 @@ class Program:
         return str(self.traced.closed.jaxpr)
 
     def is_like(self, other: Program) -> bool:
-        """Whether it is known to do what another one does, and to have the same gradient."""
-        ours, theirs = self.exported, other.exported
-        if ours.mlir_module_serialized != theirs.mlir_module_serialized:
+        """Check whether another program is known to have the same results and gradients."""
+        if self.exported.mlir_module_serialized != other.exported.mlir_module_serialized:
             return False
-        # Gradients of an op's own are seen neither in what runs forwards nor in the text.
-        own = "custom_jvp" in self._text or "custom_vjp" in self._text
-        return not own and ours.platforms == theirs.platforms and self._text == other._text
+        # Custom gradients show neither in the forward program nor in the text of the jaxpr.
+        has_custom_gradient = "custom_jvp" in self._text or "custom_vjp" in self._text
+        same_platforms = self.exported.platforms == other.exported.platforms
+        return not has_custom_gradient and same_platforms and self._text == other._text
 
     def why_not(self) -> str | None:
-        """What of it TensorFlow cannot run, or None."""
-        found = _UNKNOWN_THERE.search(self.portable.mlir_module())
-        return f"it calls {found[1]}, which is JAX's own code" if found else None
+        """Return the reason for which TensorFlow cannot run the program, or None."""
+        call = _UNKNOWN_THERE.search(self.portable.mlir_module())
+        return f"it calls {call[1]}, which is JAX's own code" if call else None
 
 
 @dataclasses.dataclass(frozen=True)
 class TextArgument:
-    """Stands for strings among the arguments of a function that is traced.
+    """Placeholder for a string argument of a function that is traced.
 
     Attributes:
-      spec: their spec.
+      spec: Its spec.
     """
 
     spec: TensorSpec
 
 
-def known_sizes(sizes: Any) -> list[int | None]:
-    """Sizes of a shape, with None for symbols.
+def known_sizes(sizes: Iterable[Any]) -> list[int | None]:
+    """Return the sizes of a shape with None in place of symbols.
 
     Args:
-      sizes: of `jax.export`.
+      sizes: Sizes of a shape of `jax.export`.
     """
     return [size if isinstance(size, int) else None for size in sizes]
 
 
-def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
-    """Traces a function with symbols in place of unknown sizes.
+def traced_for_export(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Traced:
+    """Trace a function with symbols in place of unknown sizes.
 
     Args:
-      function: a Python function.
-      args: its arguments, with `TensorSpec`s for tensors.
-      kwargs: its keyword arguments, likewise.
+      function: Python function.
+      args: Its arguments, with `TensorSpec`s for tensors.
+      kwargs: Its keyword arguments, with `TensorSpec`s for tensors.
 
     Raises:
-      UnimplementedError: when the function needs to know a size while it is traced.
+      UnimplementedError: If the function needs the value of a size while it is traced.
     """
-    # Perhaps they meet: ids and a mask of as many columns, or an image and what it is made smaller and larger again to.
-    for attempt in ("d{count}", "size{place}"):
+    # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
+    # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
+    # divisible, for images that are resized down and up.
+    for symbol in ("d{count}", "size{axis}"):
         with contextlib.suppress(InvalidArgumentError):
-            return _traced(function, args, kwargs, attempt)
-    return _traced(function, args, kwargs, f"{_HALVED}*size{{place}}")
+            return _traced(function, args, kwargs, symbol)
+    return _traced(function, args, kwargs, f"{_HALVED}*size{{axis}}")
 
 
-def _traced(function: Callable[..., Any], args: Any, kwargs: Any, symbol: str) -> Traced:
-    """Traced with symbols for unknown sizes, named by how many there are or by the dimension."""
+def _traced(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], symbol: str
+) -> Traced:
+    """Trace a function with a symbol for each unknown size.
+
+    Args:
+      function: Python function.
+      args: Its arguments.
+      kwargs: Its keyword arguments.
+      symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
+    """
     counts = itertools.count()
     scope = jax.export.SymbolicScope()
-    # All first dimensions are the batch's: tensors that meet must have equal sizes.
+    # The first axis is the batch axis of every tensor, so all of them get the same symbol.
     batch = jax.export.symbolic_shape("batch", scope=scope)[0]
 
-    def sized(leaf: Any) -> Any:
+    def make_argument(leaf: PyTree) -> PyTree:
         if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string":
-            return TextArgument(with_symbols(leaf))
-        return with_symbols(leaf)
+            return TextArgument(add_symbols(leaf))
+        return add_symbols(leaf)
 
-    def with_symbols(leaf: Any) -> Any:
+    def add_symbols(leaf: PyTree) -> PyTree:
         if not isinstance(leaf, TensorSpec) or leaf.shape.is_fully_defined():
             return leaf
         if leaf.shape.rank is None:
             raise UnimplementedError(
-                f"{leaf} has an unknown rank, which XLA cannot compile: give the rank."
+                f"{leaf} has an unknown rank, which XLA cannot compile. Specify the rank."
             )
         sizes = [
             size
             if size is not None
             else batch
-            if place == 0
+            if axis == 0
             else jax.export.symbolic_shape(
-                symbol.format(count=next(counts), place=place), scope=scope
+                symbol.format(count=next(counts), axis=axis), scope=scope
             )[0]
-            for place, size in enumerate(leaf.shape)
+            for axis, size in enumerate(leaf.shape)
         ]
         return TensorSpec(sizes, leaf.dtype, leaf.name)
 
-    found = (f"found{i} - 1" for i in itertools.count())
-    known = nest.map_structure(sized, (args, kwargs))
+    new_names = (f"found{i} - 1" for i in itertools.count())
+    arguments = nest.map_structure(make_argument, (args, kwargs))
     saved, context.exporting = context.exporting, True
-    token = _new_size.set(lambda: jax.export.symbolic_shape(next(found), scope=scope)[0])
+    token = _new_size.set(lambda: jax.export.symbolic_shape(next(new_names), scope=scope)[0])
     try:
-        return trace(function, *known, isolated=True)
+        return trace(function, *arguments, isolated=True)
     finally:
         context.exporting = saved
         _new_size.reset(token)
 
 
 def size_of_values() -> Any:
-    """A symbol for a size, perhaps 0, that values of the function that is being traced for export decide on."""
+    """Return a new symbol for a size, possibly 0, that depends on values of the traced function."""
     return _new_size.get()()
 
 
-def exported(traced: Traced, portable: bool = False) -> Any:
-    """A traced function's program.
+def exported(traced: Traced, portable: bool = False) -> jax.export.Exported:
+    """Export the program of a traced function.
 
     Args:
-      traced: the function; its captures are inputs after the arguments.
-      portable: as in `for_platforms`.
+      traced: The traced function. Its captures are inputs after the arguments.
+      portable: As in `export_for_platforms`.
 
     Raises:
-      UnimplementedError: when it calls Python while it runs.
+      UnimplementedError: If the program calls Python while it runs.
 
     Returns:
       A `jax.export.Exported`.
@@ -235,53 +252,53 @@ def exported(traced: Traced, portable: bool = False) -> Any:
     return for_platforms(jex_core.jaxpr_as_fun(closed), specs, portable)
 
 
-def _spec(aval: Any) -> jax.ShapeDtypeStruct:
+def _spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def for_platforms(
     function: Callable[..., Any], specs: Sequence[Any], portable: bool = False
-) -> Any:
-    """A function of arrays as StableHLO, for all kinds of devices where that is possible.
+) -> jax.export.Exported:
+    """Export a function of arrays as StableHLO, for all platforms if possible.
 
     Args:
-      function: the function.
-      specs: of its arguments.
-      portable: whether linear algebra is to call no code of JAX's own, which is slower.
+      function: The function.
+      specs: Specs of its arguments.
+      portable: Whether linear algebra must not call code of JAX. Such programs are slower.
 
     Returns:
       A `jax.export.Exported`.
     """
     run = jax.jit(function)
-    how: dict[str, Any] = {"_override_lowering_rules": portable_lowerings()} if portable else {}
+    options: dict[str, Any] = {"_override_lowering_rules": portable_lowerings()} if portable else {}
     with _without_places():
         try:
-            return jax.export.export(run, platforms=_PLATFORMS, **how)(*specs)
+            return jax.export.export(run, platforms=_PLATFORMS, **options)(*specs)
         except NotImplementedError:
             # Some ops exist for one kind of device only.
-            return jax.export.export(run, **how)(*specs)
+            return jax.export.export(run, **options)(*specs)
 
 
 @contextlib.contextmanager
 def _without_places() -> Iterator[None]:
-    """While programs are made that do not say which lines of whose files they come from."""
-    limit = "jax_traceback_in_locations_limit"
-    before = getattr(jax.config, limit)
-    jax.config.update(limit, 0)
+    """Omit the source locations from programs that are exported in this context."""
+    option = "jax_traceback_in_locations_limit"
+    previous = getattr(jax.config, option)
+    jax.config.update(option, 0)
     try:
         yield
     finally:
-        jax.config.update(limit, before)
+        jax.config.update(option, previous)
 
 
-def serialized(program: Any) -> bytes:
-    """A program with what its gradient needs, where it has one.
+def serialized(program: jax.export.Exported) -> bytes:
+    """Serialize a program together with its gradient if it has one.
 
     Args:
-      program: what `exported` gave.
+      program: Result of `export_traced`.
 
     Raises:
-      ImportError: without the package flatbuffers.
+      ImportError: If the package flatbuffers is not installed.
     """
     orders = (1, 0) if is_differentiable(program.in_avals) else (0,)
     try:
@@ -297,22 +314,23 @@ def serialized(program: Any) -> bytes:
 
 
 def is_differentiable(avals: Sequence[Any]) -> bool:
-    """Whether one of some arrays has gradients."""
+    """Check whether at least one array has a gradient."""
     return any(jax.numpy.issubdtype(a.dtype, np.inexact) for a in avals)
 
 
-def loaded(data: bytes) -> Any:
-    """The program that `serialized` wrote.
+def loaded(data: bytes) -> jax.export.Exported:
+    """Deserialize a program.
 
     Args:
-      data: its result.
+      data: Result of `serialize_program`.
 
     Returns:
-      A `jax.export.Exported`, which is looked at when it is compiled: a program with calls of other code than XLA's
-      own raises `InvalidArgumentError` then.
+      A `jax.export.Exported` that is verified when it is compiled: custom calls to code outside of
+      XLA raise
+      `InvalidArgumentError` then.
 
     Raises:
-      ImportError: without the package flatbuffers.
+      ImportError: If the package flatbuffers is not installed.
     """
     try:
         program = jax.export.deserialize(bytearray(data))
@@ -324,32 +342,32 @@ def loaded(data: bytes) -> Any:
 
 
 class NoGradientError(UnimplementedError, ValueError):
-    """A derivative of a saved function that is not saved with it; JAX, which asks whether there is one, expects `ValueError`."""
+    """Error for a derivative that was not saved. It is a `ValueError` because JAX expects one."""
 
 
 class _Checked(jax.export.Exported):
-    """A program of a file, whose calls are looked at before it is read as StableHLO."""
+    """Program of a file. Its custom calls are verified before the StableHLO is used."""
 
-    def mlir_module(self, serialized: bool = True) -> Any:
+    def mlir_module(self, serialized: bool = True) -> str | Any:
         content = super().mlir_module()
         refuse_foreign_calls(content)
         return content if serialized else super().mlir_module(serialized=False)
 
     def vjp(self) -> jax.export.Exported:
-        """Its gradient, which has none itself.
+        """Return the gradient, which has no gradient itself.
 
         Raises:
-          NoGradientError: for a program without.
+          NoGradientError: If the program has no gradient.
         """
         if not self.has_vjp():
             raise NoGradientError(
-                "A saved function has no such gradient: it is saved with its first derivatives, where it has any. Take "
-                "further ones of the function before it is saved."
+                "A saved function has no such gradient: it is saved with its first derivatives, where it has any. "
+                "Compute further derivatives before saving the function."
             )
         return super().vjp()
 
 
-def _checked(program: Any) -> _Checked:
+def _checked(program: jax.export.Exported) -> _Checked:
     fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
     if program.has_vjp():
         backward = functools.cache(lambda: _checked(program.vjp()))
@@ -358,33 +376,37 @@ def _checked(program: Any) -> _Checked:
 
 
 def refuse_foreign_calls(text: str) -> None:
-    """A program may call native code by name, also such that calls Python or reads files.
+    """Check that a program calls only known native code.
+
+    Other custom calls could run Python or read files.
 
     Args:
-      text: the program.
+      text: Text of the program.
 
     Raises:
-      InvalidArgumentError: for one with calls of other code than XLA's own.
+      InvalidArgumentError: If a custom call is not known to be part of JAX or XLA.
     """
-    found = [quoted or plain for quoted, plain in _CALLED.findall(text)]
-    calls = text.count("stablehlo.custom_call") + text.count("mhlo.custom_call")
-    foreign = sorted({name for name in found if not _KNOWN_CALLS.fullmatch(name)})
-    if foreign or len(found) != calls:
+    names = [quoted or bare for quoted, bare in _CALLED.findall(text)]
+    num_calls = text.count("stablehlo.custom_call") + text.count("mhlo.custom_call")
+    foreign = sorted({name for name in names if not _KNOWN_CALLS.fullmatch(name)})
+    if foreign or len(names) != num_calls:
         raise InvalidArgumentError(
-            f"A saved function calls native code that functions of saved models may not call: {foreign or 'unnamed'}."
+            f"A saved function calls native code that saved models may not call: {foreign or 'unnamed'}."
         )
 
 
-def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any]) -> Any:
-    """The program for known sizes as a closed jaxpr, which `Traced` runs like any other.
+def program_for(
+    program: jax.export.Exported, arguments: Sequence[Any], captures: Sequence[Any]
+) -> ClosedJaxpr:
+    """Specialize a program to static sizes, as a closed jaxpr that `Traced` can run.
 
     Args:
-      program: a `jax.export.Exported`.
-      arguments: arrays or specs of the arguments.
-      captures: arrays or specs of the captures.
+      program: A `jax.export.Exported`.
+      arguments: Arrays or specs of the arguments.
+      captures: Arrays or specs of the captures.
 
     Raises:
-      InvalidArgumentError: for sizes that the function was not saved for.
+      InvalidArgumentError: If the function was not saved for these sizes.
     """
     specs = [jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in (*arguments, *captures)]
     try:
@@ -392,8 +414,8 @@ def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any])
     except ValueError as error:
         if not str(error).startswith("Input shapes do not match"):
             raise
-        wanted = [f"[{', '.join(map(str, a.shape))}]" for a in program.in_avals[: len(arguments)]]
+        expected = [f"[{', '.join(map(str, a.shape))}]" for a in program.in_avals[: len(arguments)]]
         raise InvalidValueError(
-            f"The saved function takes tensors of the sizes {', '.join(wanted)}, of which those of one name are equal; "
-            f"got {', '.join(str(list(x.shape)) for x in arguments)}."
+            f"The saved function takes tensors of the shapes {', '.join(expected)}, where sizes with the same name must "
+            f"be equal; got {', '.join(str(list(x.shape)) for x in arguments)}."
         ) from None

@@ -1,15 +1,19 @@
-"""Functions of strings and tables while they are saved: which calls the host makes, and which values programs take and give.
+"""Recorder that separates a function of strings and tables into host calls and programs.
 
-The function is traced once. What XLA does not have is noted as a call of the host, for which a `Text` stands, or for
-numbers a new input of the program. Numbers that such a call needs are results of the program. A call that needs what a
-program made of another call's result divides it: the first part runs, then the host, then the next part.
+The function is traced once. A call that XLA does not support is recorded as a host call. Its result
+is represented by a
+`_StringPlaceholder` or, for numbers, by a new input of the program. Numbers that such a call takes
+become results of the
+program. A call may take results of the program that depend on another call; the program is then
+partitioned: the first part runs,
+then the host call, then the next part.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +25,11 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.tracing.trace import bind_capture
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, string
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array, PyTree
 from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.lookup.table import Table
@@ -40,38 +45,41 @@ __all__ = ["recorded"]
 
 
 class _Text(Pending):
-    """Stands for strings."""
+    """Placeholder for strings."""
 
     _recording: _Recorder
 
     @property
     def number(self) -> int:
-        """Which value it is."""
+        """Return the index of the value."""
         return int(self.source)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> Tensor | _Text:
         return self._recording.note("item", self, {"key": key})
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Any) -> Tensor | _Text:
         return self._recording.note("join", [self, other], {"separator": ""})
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Any) -> Tensor | _Text:
         return self._recording.note("join", [other, self], {"separator": ""})
 
-    def __eq__(self, other: Any) -> Any:
+    def __eq__(self, other: object) -> Any:
         return self._recording.note("equal", self, {"y": other})
 
-    def __ne__(self, other: Any) -> Any:
+    def __ne__(self, other: object) -> Any:
         return self._recording.note("not_equal", self, {"y": other})
 
     __hash__ = object.__hash__
 
 
-_NAMES = {"_select": "where", "stepped": "steps"}
+# Names in `HOST_CALLS`, and in files, by the names of their functions. A public function may call an
+# op with the same name after an underscore.
+_NAMES = {call.function.__name__.lstrip("_"): name for name, call in HOST_CALLS.items()}
+_NAMES["select"] = "where"
 
 
 class _Recorder(Recording):
-    """Notes calls of the host."""
+    """Recorder of host calls."""
 
     inlines = True
 
@@ -79,92 +87,108 @@ class _Recorder(Recording):
         super().__init__()
         self.steps: list[HostStep] = []
         self.count = count
-        # Values that a program makes and the host takes.
+        # Indices and tensors of the values that the program computes and host calls take.
         self.demands: list[tuple[int, Tensor]] = []
         self._numbers: dict[int, int] = {}
+        # The tensors are kept alive because their ids are keys of `value_indices`.
         self._held: list[Tensor] = []
 
-    def takes(self, args: Any, kwargs: Any) -> bool:
-        """Whether a call has strings and something that is not known, or a table that changes."""
+    def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Check whether a call takes strings together with a traced value, or a mutable table."""
         leaves = nest.flatten((list(args), kwargs))
         if any(isinstance(v, (Pending, MutableHashTable)) for v in leaves):
             return True
-        # A word among the arguments is a setting, in a list it is a tensor's element.
+        # A string that is an argument itself is a setting. In a list it is an element of a tensor.
         settings = [v for v in (*args, *kwargs.values()) if isinstance(v, (str, bytes))]
         texts = sum(map(_is_text, leaves)) > len(settings) or any(
             isinstance(v, Table) and string in (v.key_dtype, v.value_dtype) for v in leaves
         )
         return texts and any(map(_is_traced, leaves))
 
-    def takes_values(self, values: Any) -> bool:
-        """Whether one of some values is known only when the function runs."""
+    def takes_values(self, values: Iterable[Any]) -> bool:
+        """Check whether one of the values is known only when the function runs."""
         return any(isinstance(v, Pending) or _is_traced(v) for v in nest.flatten(list(values)))
 
     def takes_number(self, value: Any) -> bool:
-        """Whether a call that makes strings of numbers has some that are not known."""
+        """Check whether a call that formats numbers as strings takes a traced number."""
         return self.takes((value,), {}) or _is_traced(value)
 
-    def call(self, function: Callable[..., Any], args: Any, kwargs: Any, spec: Any = None) -> Any:
-        """Notes a call."""
-        # What a public function ends in may have its name with a line before.
-        name = _NAMES.get(function.__name__, function.__name__.lstrip("_"))
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        spec: PyTree = None,
+    ) -> Tensor | _Text:
+        """Record a call."""
+        name = function.__name__.lstrip("_")
+        name = _NAMES.get(name, name)
         if name not in HOST_CALLS:
             raise Unrecordable(f"strings in {getattr(function, '__module__', '')}.{name}")
         first, more = HOST_CALLS[name].bound(function, args, kwargs)
         return self.note(name, first, more)
 
-    def text(self, function: Any, text: Any, args: Any, kwargs: Any, dtype: Any) -> Any:
-        """Notes a call of a function of strings."""
+    def text(
+        self,
+        function: Callable[..., Any],
+        text: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        dtype: DTypeLike,
+    ) -> Tensor | _Text:
+        """Record a call of a function of strings."""
         return self.call(function, (text, *args), kwargs)
 
-    def parsed(self, text: Any, batch: Any, spec: Any) -> Any:
-        """Examples are not parsed in saved functions."""
+    def parsed(self, text: Any, batch: Any, spec: PyTree) -> NoReturn:
+        """Raise an error: saved functions cannot parse examples of this form."""
         raise Unrecordable("strings that are parsed")
 
-    def examples(self, texts: Any, features: Any, batch: Any, specs: Any) -> Any:
-        """Notes a call for each feature."""
-        found = {}
+    def examples(
+        self, texts: Any, features: Mapping[str, Any], batch: Any, specs: PyTree
+    ) -> dict[str, Tensor | _Text]:
+        """Record a call for each feature."""
+        values = {}
         for key, feature in features.items():
             if not isinstance(feature, FixedLenFeature):
                 raise Unrecordable(f"examples parsed for a feature of variable length ({key!r})")
-            value = feature.default_value
-            kind = as_dtype(feature.dtype)
-            if value is not None and kind is string:
-                value = host_bytes(value, f"the default of {key!r}")
-            elif value is not None:
-                value = np.asarray(value, kind.as_numpy_dtype)
+            default = feature.default_value
+            dtype = as_dtype(feature.dtype)
+            if default is not None and dtype is string:
+                default = host_bytes(default, f"the default of {key!r}")
+            elif default is not None:
+                default = np.asarray(default, dtype.as_numpy_dtype)
             more = {
                 "feature": key,
                 "shape": TensorShape(feature.shape).as_list(),
-                "dtype": kind,
-                "default": value,
+                "dtype": dtype,
+                "default": default,
             }
-            found[key] = self.note("feature", texts, more)
-        return found
+            values[key] = self.note("feature", texts, more)
+        return values
 
-    def looked_up(self, table: Any, text: Any) -> Any:
-        """Notes a lookup."""
+    def looked_up(self, table: Table, text: Any) -> Tensor | _Text:
+        """Record a lookup."""
         return self.note("lookup", text, {"table": table, "default": None})
 
-    def of_table(self, name: str, keys: Any, table: Any, **more: Any) -> Any:
-        """Notes what is done with a table that changes."""
+    def of_table(self, name: str, keys: Any, table: Table, **more: Any) -> Tensor | _Text:
+        """Record an operation on a mutable table."""
         return self.note(name, keys, {"table": table, **more} if keys is not table else {})
 
-    def key(self, seed: int | None, used: int) -> Any:
-        """Random numbers are a program's."""
+    def key(self, seed: int | None, used: int) -> None:
+        """Return None: the program draws random numbers."""
 
     def argument(self, spec: TensorSpec, number: int) -> Pending:
-        """An argument of strings."""
+        """Return the placeholder of a string argument."""
         return _Text(self, spec, number)
 
-    def note(self, name: str, first: Any, more: Mapping[str, Any]) -> Any:
-        """Notes a call of one of the functions of the table.
+    def note(self, name: str, first: Any, more: Mapping[str, Any]) -> Tensor | _Text:
+        """Record a call of a function in `HOST_CALLS`.
 
         Returns:
-          A `_Text`, or a tensor of the program.
+          A `_StringPlaceholder`, or a tensor of the program.
         """
         self._check_place()
-        shapes = (
+        examples = (
             nest.map_structure(_of_tensor, first),
             {
                 k: nest.map_structure(_of_tensor if k in _TENSORS else _stand_in, v)
@@ -172,10 +196,10 @@ class _Recorder(Recording):
             },
         )
         try:
-            spec = HOST_CALLS[name].spec(*shapes, own=getattr(first, "dtype", None))
+            spec = HOST_CALLS[name].spec(*examples, getattr(first, "dtype", None))
         except Unrecordable:
             raise
-        except Exception as error:  # of any kind: arguments that do not fit
+        except Exception as error:  # the arguments may not fit
             raise Unrecordable(f"strings in {name} ({error})") from error
         step = HostStep(
             name, self._taken(first), {k: self._taken(v) for k, v in more.items()}, self.count, spec
@@ -184,19 +208,19 @@ class _Recorder(Recording):
         self.steps.append(step)
         return self._given(step.result, spec)
 
-    def _given(self, number: int, spec: TensorSpec) -> Any:
+    def _given(self, index: int, spec: TensorSpec) -> Tensor | _Text:
         if spec.dtype is string:
-            return _Text(self, spec, number)
+            return _Text(self, spec, index)
         scope: Any = context.trace
-        cut = Cut(number, tuple(spec.shape), spec.dtype.dtype)
-        found = Tensor(bind_capture(len(scope.sources), cut.shape, cut.dtype))
-        scope.sources.append(cut)
-        self._numbers[id(found)] = number
-        self._held.append(found)
-        return found
+        capture = Cut(index, tuple(spec.shape), spec.dtype.dtype)
+        tensor = Tensor(bind_capture(len(scope.sources), capture.shape, capture.dtype))
+        scope.sources.append(capture)
+        self._numbers[id(tensor)] = index
+        self._held.append(tensor)
+        return tensor
 
     def _taken(self, value: Any) -> Any:
-        """An argument of a call, with numbers of values."""
+        """Convert an argument of a call: values of the plan to `PlanValue`s, tensors to arrays."""
         if isinstance(value, (list, tuple)):
             return [self._taken(v) for v in value]
         if isinstance(value, dict):
@@ -223,41 +247,42 @@ class _Recorder(Recording):
         self.count += 1
         return Value(self.count - 1)
 
-    def result(self, value: Any) -> Any:
-        """What stands for a result of the function: a tensor of the program, or a `Value`."""
+    def result(self, value: Any) -> Tensor | Value:
+        """Convert a result of the function to a tensor of the program or a `PlanValue`."""
         if isinstance(value, _Text):
             return Value(value.number)
         tensor = convert_to_tensor(value)
         if id(tensor) in self._numbers:
             return Value(self._numbers[id(tensor)])
         if _is_text(tensor):
-            # Strings that are known: the host makes them.
-            return Value(self.note("join", [tensor], {"separator": ""}).number)
+            # A constant string is a result of a host call.
+            constant: Any = self.note("join", [tensor], {"separator": ""})
+            return Value(constant.number)
         return tensor
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     if isinstance(value, (str, bytes)):
         return True
     array = value._value if isinstance(value, Tensor) else value
     return isinstance(array, np.ndarray) and array.dtype.kind in "OSU"
 
 
-def _is_traced(value: Any) -> bool:
+def _is_traced(value: object) -> bool:
     array = value._value if isinstance(value, Tensor) else value
     return isinstance(array, jax.core.Tracer)
 
 
-# Arguments of calls that may be words and are tensors.
+# Arguments that may be strings and are tensors, not settings.
 _TENSORS = ("x", "y", "values")
 
 
-def _of_tensor(value: Any) -> Any:
+def _of_tensor(value: Any) -> Array:
     return _stand_in(np.array(value, object) if isinstance(value, (str, bytes)) else value)
 
 
 def _stand_in(value: Any) -> Any:
-    """An array of the size of an argument; integers for strings."""
+    """Return an array with the shape of an argument, with integers in place of strings."""
     if isinstance(value, Pending):
         if value.spec.shape.rank is None:
             raise Unrecordable("strings of unknown rank")
@@ -270,65 +295,68 @@ def _stand_in(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _recording(what: _Recorder) -> Iterator[None]:
-    saved, context.recording = context.recording, what
+def _recording(recorder: _Recorder) -> Iterator[None]:
+    saved, context.recording = context.recording, recorder
     try:
         yield
     finally:
         context.recording = saved
 
 
-def recorded(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Recorded:
-    """A function as calls of the host and parts of a program.
+def recorded(
+    name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Recorded:
+    """Record a function as host calls and programs.
 
     Args:
-      name: of the function, for errors.
-      function: the function.
-      args: its arguments, with `TensorSpec`s for tensors.
-      kwargs: its keyword arguments, likewise.
+      name: Name of the function, for errors.
+      function: The function.
+      args: Its arguments, with `TensorSpec`s for tensors.
+      kwargs: Its keyword arguments, with `TensorSpec`s for tensors.
 
     Raises:
-      UnimplementedError: when something else is done with strings, naming it.
+      UnimplementedError: If the function uses strings in another way. The message names the
+        function.
     """
-    about: dict[str, Any] = {}
+    state: dict[str, Any] = {}
 
-    def whole(*given: Any, **named: Any) -> Any:
-        flat, place = [], 0
-        leaves = nest.flatten((given, named))
+    def record(*positional: Any, **by_name: Any) -> list[Tensor]:
+        flat, index = [], 0
+        leaves = nest.flatten((positional, by_name))
         count = sum(isinstance(v, (Tensor, TextArgument)) for v in leaves)
-        recorder = about["recorder"] = _Recorder(count)
+        recorder = state["recorder"] = _Recorder(count)
         for leaf in leaves:
             if isinstance(leaf, TextArgument):
-                flat.append(recorder.argument(leaf.spec, place))
+                flat.append(recorder.argument(leaf.spec, index))
             else:
                 if isinstance(leaf, Tensor):
-                    recorder._numbers[id(leaf)] = place
+                    recorder._numbers[id(leaf)] = index
                     recorder._held.append(leaf)
                 flat.append(leaf)
-            place += isinstance(leaf, (Tensor, TextArgument))
-        positional, by_name = nest.pack_sequence_as((given, named), flat)
+            index += isinstance(leaf, (Tensor, TextArgument))
+        args, kwargs = nest.pack_sequence_as((positional, by_name), flat)
         with _recording(recorder):
-            results = function(*positional, **by_name)
-            found = nest.map_structure(
+            results = function(*args, **kwargs)
+            results = nest.map_structure(
                 lambda r: recorder.result(r) if becomes_tensor(r) else r, results
             )
-        about["found"] = found
-        tensors = [v for v in nest.flatten(found) if isinstance(v, Tensor)]
+        state["results"] = results
+        tensors = [v for v in nest.flatten(results) if isinstance(v, Tensor)]
         return [*tensors, *(t for _, t in recorder.demands)]
 
     try:
-        traced = traced_for_export(whole, args, kwargs)
+        traced = traced_for_export(record, args, kwargs)
     except Unrecordable as error:
         raise UnimplementedError(
             f"{name} has {error}, which is not among what can be saved of strings: {', '.join(sorted(HOST_CALLS))}."
         ) from error
-    recorder = about["recorder"]
-    noted = Noted(recorder.steps, recorder.count, recorder.demands)
-    return divided(traced, noted, about["found"], (args, kwargs))
+    recorder = state["recorder"]
+    recording = Noted(recorder.steps, recorder.count, recorder.demands)
+    return divided(traced, recording, state["results"], (args, kwargs))
 
 
-def becomes_tensor(value: Any) -> bool:
-    """Whether a result is a tensor, or strings."""
+def becomes_tensor(value: object) -> bool:
+    """Check whether a result of the function becomes a tensor or strings."""
     return isinstance(value, (Tensor, _Text, np.ndarray, np.generic)) or hasattr(
         value, "_as_tensor"
     )

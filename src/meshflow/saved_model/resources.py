@@ -1,4 +1,4 @@
-"""`TrackableResource`: a resource of a program's own, such as a table, that is made when it is first needed."""
+"""`TrackableResource`: a user-defined resource that is created when it is first used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ __all__ = ["TrackableResource"]
 
 
 class TrackableResource:
-    """Base class of resources: subclasses say how one is made, filled and given up.
+    """Base class of resources. Subclasses define how a resource is created, initialized and destroyed.
 
-    Functions use what `_create_resource` gives: a `tf.Variable`, a table, or any object. They are saved with the
-    variables and tables among these; the resource itself is an object without attributes where they are loaded.
+    Functions use the result of `_create_resource`: a `tf.Variable`, a table, or any object. A
+    function is saved with the
+    variables and tables among these; the resource itself is loaded as an object without attributes.
 
     Args:
-      device: where the resource is made; default where variables are.
+      device: Device on which the resource is created. Default: the device of variables.
 
     Example:
       >>> import meshflow as tf
@@ -37,18 +38,18 @@ class TrackableResource:
 
     def _create_resource(self) -> Any:
         raise NotImplementedError(
-            f"{type(self).__name__} must have a method _create_resource, which gives the resource."
+            f"{type(self).__name__} must have a method _create_resource that returns the resource."
         )
 
     def _initialize(self) -> None:
-        """Fills the resource; to be called by the subclass."""
+        """Initialize the resource. Subclasses call this method themselves."""
 
     def _destroy_resource(self) -> None:
-        """Gives up the resource; called when the object is deleted."""
+        """Destroy the resource. Called when the object is deleted."""
 
     @property
     def resource_handle(self) -> Any:
-        """The resource, which is made when this is first asked for."""
+        """Return the resource, which is created on the first access."""
         if self._made is None:
             device = getattr(self, "_resource_device", "")
             with init_scope(), placed_on(device) if device else contextlib.nullcontext():
@@ -60,6 +61,6 @@ class TrackableResource:
 
     def __del__(self) -> None:
         if self._made is not None:
-            # The interpreter may be ending: there is nobody to tell.
+            # The interpreter may be shutting down, so an error cannot be reported.
             with contextlib.suppress(Exception):
                 self._destroy_resource()

@@ -1,8 +1,10 @@
-"""`tf.saved_model.save`: an object's variables, its structure, and its functions as programs.
+"""`tf.saved_model.save`: save an object's variables, structure, and functions as programs.
 
-The folder holds one array a file, as a checkpoint's does, and a manifest. A function is saved for each
-signature it was traced for, or for its `input_signature`. An object can name further functions by
-`_saved_functions()`: {name: [(function, args, kwargs), ...]}, and signatures by `_saved_signatures()`.
+The folder has one file for each array, like a checkpoint, and a manifest. A function is saved for
+each signature for which it was
+traced, or for its `input_signature`. An object can define further functions by
+`_saved_functions()`, which returns
+{name: [(function, args, kwargs), ...]}, and signatures by `_saved_signatures()`.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import jax
 import numpy as np
 
 from meshflow.checkpoint.bundle import index_file
-from meshflow.checkpoint.graph import VARIABLE
+from meshflow.checkpoint.graph import VARIABLE, Trackable
 from meshflow.checkpoint.graph_message import GRAPH
 from meshflow.checkpoint.storage import GRAPH_FILE, VARIABLES, Bundled, write_folder
 from meshflow.checkpoint.wire import Attribute, Node, write_graph
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.saved_model.concretes import SignatureMap
@@ -35,27 +38,36 @@ from meshflow.saved_model.stored_signatures import SERVING, StoredSignatures
 
 __all__ = ["SERVE_TAG", "SERVING", "content", "save"]
 
-# Of the graph of what is saved here.
+# Tag of the saved graph.
 SERVE_TAG = "serve"
 _log = logging.getLogger("meshflow")
 
 
-def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None) -> None:
-    """Saves an object with its variables and functions, to be loaded without its Python code.
+def save(
+    obj: Trackable,
+    export_dir: StrPath,
+    signatures: Any = None,
+    options: SaveOptions | None = None,
+) -> None:
+    """Save an object with its variables and functions, to be loaded without its Python code.
 
     Args:
-      obj: a `tf.Module`, Keras model or layer, `tf.train.Checkpoint`, or other object with variables.
-      export_dir: the folder; one that is there is replaced.
-      signatures: a function, or functions by name, that take tensors by name and return tensors or a
-        dictionary of them; made by `tf.function` with an `input_signature`, or concrete functions. Default: a
-        Keras model's prediction, or the object's only traced `tf.function`.
-      options: a `SaveOptions`.
+      obj: A `tf.Module`, Keras model or layer, `tf.train.Checkpoint`, or another object with
+        variables.
+      export_dir: Folder. An existing SavedModel is replaced.
+      signatures: A function or a dictionary of functions by name. Each takes tensors by name and
+        returns tensors or a dictionary of
+        tensors. It must be a `tf.function` with an `input_signature`, or a concrete function.
+        Default: the prediction of
+        a Keras model, or the object's only traced `tf.function`.
+      options: A `SaveOptions`.
 
     Raises:
-      ValueError: when the object or a signature is none, or the object has an attribute `signatures`.
-      AssertionError: inside a `tf.function`.
-      UnimplementedError: when a signature cannot be saved, saying why.
-      ImportError: without the package flatbuffers (the extra `export`).
+      ValueError: If the object or a signature cannot be saved, or if the object has an attribute
+        `signatures`.
+      AssertionError: If called inside a `tf.function`.
+      UnimplementedError: If a signature cannot be saved. The message states the reason.
+      ImportError: If the package flatbuffers (the extra `export`) is not installed.
 
     Example:
       >>> import tempfile
@@ -77,16 +89,17 @@ def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None)
 
 @dataclasses.dataclass
 class Content:
-    """What is written into a folder.
+    """Content of the folder of a SavedModel.
 
     Attributes:
-      arrays: name and value by the array's key in the manifest.
-      manifest: further entries of the manifest.
-      keys: where arrays lie in TensorFlow's bundle, by their keys in the manifest; those that are missing go by those.
-      nodes: the graph of objects that TensorFlow restores the bundle by.
-      graph: TensorFlow's description of all, or None where it is not written.
-      objects: those of the nodes; None for what has none here.
-      files: further files for TensorFlow, by name.
+      arrays: Name and value of each array, by key in the manifest.
+      manifest: Further entries of the manifest.
+      keys: Keys of arrays in TensorFlow's bundle, by key in the manifest. Missing keys are the same
+        in both.
+      nodes: Object graph by which TensorFlow restores the bundle.
+      graph: TensorFlow's `SavedModel` message, or None if it is not written.
+      objects: Object of each node, or None.
+      files: Further files by name.
     """
 
     arrays: dict[str, tuple[str, Any]]
@@ -98,33 +111,33 @@ class Content:
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
 
-def write(path: Any, what: Content) -> None:
-    """Writes a SavedModel, completely or not at all.
+def write(path: StrPath, content: Content) -> None:
+    """Write a SavedModel, completely or not at all.
 
     Args:
-      path: the folder; one that is there is replaced.
-      what: what `content` gave.
+      path: Folder. An existing SavedModel is replaced.
+      content: Result of `make_content`.
     """
-    apart = any(
-        isinstance(v, jax.Array) and not v.is_fully_addressable for _, v in what.arrays.values()
+    is_distributed = any(
+        isinstance(v, jax.Array) and not v.is_fully_addressable for _, v in content.arrays.values()
     )
-    if what.graph is None or apart:
-        write_folder(text(path), what.arrays, what.manifest, files=what.files)
+    if content.graph is None or is_distributed:
+        write_folder(text(path), content.arrays, content.manifest, files=content.files)
         return
-    programs = {key for key in what.arrays if key.startswith("program_")}
-    bundle = {key: what.keys.get(key, key) for key in what.arrays if key not in programs}
-    graph = np.array(write_graph(what.nodes), object)
+    programs = {key for key in content.arrays if key.startswith("program_")}
+    keys = {key: content.keys.get(key, key) for key in content.arrays if key not in programs}
+    graph = np.array(write_graph(content.nodes), object)
     write_folder(
         text(path),
-        what.arrays,
-        what.manifest,
-        Bundled(bundle, {GRAPH: graph}),
-        {GRAPH_FILE: what.graph, FINGERPRINT_FILE: _fingerprint, **what.files},
+        content.arrays,
+        content.manifest,
+        Bundled(keys, {GRAPH: graph}),
+        {GRAPH_FILE: content.graph, FINGERPRINT_FILE: _fingerprint, **content.files},
     )
 
 
 def _fingerprint(folder: str) -> bytes:
-    """The fingerprint of a folder with TensorFlow's part, as the content of its file."""
+    """Compute the fingerprint of a written SavedModel and encode it as a file."""
     from meshflow.saved_model.graph.fingerprints import fingerprint_of  # noqa: PLC0415 - it needs an optional package
 
     with gfile.GFile(gfile.join(folder, GRAPH_FILE), "rb") as file:
@@ -134,15 +147,18 @@ def _fingerprint(folder: str) -> bytes:
 
 
 def content(
-    obj: Any, signatures: Any = None, files: Mapping[int, str] | None = None, options: Any = None
+    obj: Trackable,
+    signatures: Any = None,
+    files: Mapping[int, str] | None = None,
+    options: SaveOptions | None = None,
 ) -> Content:
-    """What `save` writes.
+    """Return the content of a SavedModel.
 
     Args:
-      obj: the object.
-      signatures: as in `save`.
-      files: keys of variables that somebody else writes into the same folder, by the variables' identities.
-      options: a `SaveOptions`, or None.
+      obj: Object to save.
+      signatures: As in `save`.
+      files: Keys of variables that the caller writes to the same folder, by the variables' ids.
+      options: A `SaveOptions`, or None.
     """
     if context.trace is not None:
         raise AssertionError(
@@ -151,18 +167,18 @@ def content(
         )
     if isinstance(obj, (Function, Signed, FunctionType, type)) or not hasattr(obj, "__dict__"):
         raise ValueError(
-            f"tf.saved_model.save: expected a trackable object such as a tf.Module, got {obj!r}. Put functions "
-            "into attributes of a tf.Module."
+            f"tf.saved_model.save: expected a trackable object such as a tf.Module, got {obj!r}. Assign functions "
+            "to attributes of a tf.Module."
         )
     if not isinstance(vars(obj).get("signatures", SignatureMap({})), SignatureMap):
         raise ValueError(
-            f"tf.saved_model.save: {obj!r} has an attribute 'signatures', a name that is reserved for what is loaded. "
-            "Delete it by del obj.signatures, and give signatures as an argument."
+            f"tf.saved_model.save: {obj!r} has an attribute 'signatures', a name that is reserved for loaded objects. "
+            "Delete it by del obj.signatures, and pass signatures as an argument."
         )
     options = SaveOptions() if options is None else options
     parts = _parts(obj, signatures, files or {}, options)
     if parts[0].have_grown:
-        # Functions made variables when they were traced: now they are all there.
+        # Tracing the functions created variables. The second pass saves them, too.
         parts = _parts(obj, signatures, files or {}, options)
     return _together(*parts, options)
 
@@ -170,14 +186,16 @@ def content(
 _Parts = tuple[SavedObjects, StoredFunctions, StoredSignatures]
 
 
-def _parts(obj: Any, signatures: Any, files: Mapping[int, str], options: SaveOptions) -> _Parts:
-    """The objects, their functions, and the signatures."""
+def _parts(
+    obj: Trackable, signatures: Any, files: Mapping[int, str], options: SaveOptions
+) -> _Parts:
+    """Collect the objects, their functions, and the signatures."""
     objects = SavedObjects(obj, files)
     functions = StoredFunctions(objects, options.function_aliases)
     functions.add_all()
-    stored = StoredSignatures(objects, functions)
-    stored.add(signatures)
-    return objects, functions, stored
+    signature_saver = StoredSignatures(objects, functions)
+    signature_saver.add(signatures)
+    return objects, functions, signature_saver
 
 
 def _together(
@@ -186,7 +204,7 @@ def _together(
     signatures: StoredSignatures,
     options: SaveOptions,
 ) -> Content:
-    """What is written of objects, functions and signatures."""
+    """Assemble the content of the folder."""
     tags = sorted({SERVE_TAG, *(options.extra_tags or ())})
     manifest = {
         "version": 1,
@@ -197,37 +215,41 @@ def _together(
         "left_out": functions.left_out,
         "signatures": signatures.entries,
     }
-    made = Content(objects.arrays, {"saved_model": manifest}, files=objects.files)
+    content = Content(objects.arrays, {"saved_model": manifest}, files=objects.files)
     try:
         from meshflow.saved_model.graph.writer import GraphWriter  # noqa: PLC0415 - it needs an optional package
     except ImportError as error:
-        _log.warning("tf.saved_model.save: TensorFlow cannot load what is saved: %s", error)
-        return made
-    nodes, made.objects = objects.with_hidden()
-    keys = _add_keys(made, objects, nodes)
-    writer = GraphWriter(nodes, made.objects, keys, options.experimental_custom_gradients, tags)
+        _log.warning(
+            "tf.saved_model.save: TensorFlow will not be able to load the model: %s", error
+        )
+        return content
+    nodes, content.objects = objects.with_hidden()
+    keys = _add_keys(content, objects, nodes)
+    writer = GraphWriter(nodes, content.objects, keys, options.experimental_custom_gradients, tags)
     for function in functions.saved:
         writer.add_function(function)
     if hasattr(objects.root, "_saved_functions"):
         writer.add_keras_call()
     for name, program in signatures.programs.items():
         writer.add_signature(name, program)
-    made.graph = writer.finish()
-    return made
+    content.graph = writer.finish()
+    return content
 
 
-def _add_keys(made: Content, objects: SavedObjects, nodes: list[dict[str, Any]]) -> dict[int, str]:
-    """Adds how TensorFlow restores variables; gives the keys of their arrays by the numbers of their nodes."""
+def _add_keys(
+    content: Content, objects: SavedObjects, nodes: list[dict[str, Any]]
+) -> dict[int, str]:
+    """Add the nodes by which TensorFlow restores variables; return array keys by node index."""
     keys = {}
-    for number, node in enumerate(nodes):
-        path = objects.graph.nodes[number]["path"] if number < len(objects.graph.nodes) else ""
-        made.nodes.append(Node(dict(node["children"])))
+    for index, node in enumerate(nodes):
+        path = objects.graph.nodes[index]["path"] if index < len(objects.graph.nodes) else ""
+        content.nodes.append(Node(dict(node["children"])))
         if node["kind"] != "variable":
             continue
         key = f"{path or node['file']}/.ATTRIBUTES/{VARIABLE}"
-        if getattr(made.objects[number], "save_as_bf16", False):
-            # TensorFlow restores it as what it is.
-            made.arrays[node["file"]] = (node["name"], made.objects[number]._value)
-        keys[number] = made.keys[node["file"]] = key
-        made.nodes[-1].attributes.append(Attribute(VARIABLE, node["name"], key))
+        if getattr(content.objects[index], "save_as_bf16", False):
+            # TensorFlow restores the variable in its own dtype.
+            content.arrays[node["file"]] = (node["name"], content.objects[index]._value)
+        keys[index] = content.keys[node["file"]] = key
+        content.nodes[-1].attributes.append(Attribute(VARIABLE, node["name"], key))
     return keys

@@ -1,4 +1,4 @@
-"""Functions as steps: calls of the host, and programs between them; and as programs for each rank of their arguments."""
+"""Functions to be saved, as plans: sequences of host calls and programs, or programs for each rank."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.programs import Program, known_sizes
 
-__all__ = ["ByRank", "HostStep", "Plan", "ProgramStep", "Recorded"]
+__all__ = ["ByRank", "HostStep", "Plan", "ProgramStep", "Recorded", "SavedFunction"]
 
 
 @dataclasses.dataclass
 class HostStep:
-    """A call of the host.
+    """Call of a host function.
 
     Attributes:
-      name: of the function in `HOST_CALLS`.
-      first: its first argument, with `Value`s, arrays, tables.
-      more: its other arguments by name.
-      result: the value that it gives.
-      spec: its spec.
+      name: Name of the function in `HOST_CALLS`.
+      first: First argument, which may contain `PlanValue`s, arrays and tables.
+      more: Other arguments by name.
+      result: Index of the value that the call computes.
+      spec: Spec of this value.
     """
 
     name: str
-    first: Any
+    first: PyTree
     more: dict[str, Any]
     result: int
     spec: TensorSpec
@@ -34,12 +35,12 @@ class HostStep:
 
 @dataclasses.dataclass
 class ProgramStep:
-    """A part of the program.
+    """Part of a function that runs as a program.
 
     Attributes:
-      traced: what it does.
-      inputs: the values that it takes before what it captures.
-      outputs: the values that its results are.
+      traced: The traced part.
+      inputs: Indices of the values that it takes, before its captures.
+      outputs: Indices of the values that it computes.
     """
 
     traced: Traced
@@ -49,85 +50,108 @@ class ProgramStep:
 
 @dataclasses.dataclass
 class Recorded:
-    """A function as steps.
+    """Function as a sequence of steps.
 
     Attributes:
-      steps: in their order.
-      results: the values that it returns.
-      structure: the nested result with `Slot`s.
-      specs: specs of the results.
+      steps: The steps in their order.
+      results: Indices of the values that the function returns.
+      structure: Nested result with `Slot`s.
+      specs: Specs of the results.
     """
 
     steps: list[HostStep | ProgramStep]
     results: list[int]
-    structure: Any
+    structure: PyTree
     specs: list[TensorSpec]
 
 
 @dataclasses.dataclass
 class Plan:
-    """A function as calls of the host and programs, as TensorFlow's writer takes it.
+    """Function as host calls and exported programs, as the writer of TensorFlow's graphs takes it.
 
     Attributes:
-      name: of the function.
+      name: Name of the function.
       arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      recorded: what it does.
-      parts: `HostStep`s, and pairs of a `ProgramStep` and its `Program`.
+      recorded: The steps.
+      parts: Each step as a `HostStep`, or a `ProgramStep` with its `ExportedProgram`.
     """
 
     name: str
-    arguments: Any
+    arguments: PyTree
     recorded: Recorded
     parts: list[HostStep | tuple[ProgramStep, Program]]
 
     @property
     def specs(self) -> list[TensorSpec]:
-        """Specs of the arguments that are tensors, in TensorFlow's order."""
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
         return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
 
     @property
-    def returned(self) -> Any:
-        """The nested result with `TensorSpec`s for tensors."""
+    def returned(self) -> PyTree:
+        """Return the nested result with `TensorSpec`s for tensors."""
         specs = self.recorded.specs
 
-        def spec(leaf: Any) -> Any:
+        def make_spec(leaf: PyTree) -> PyTree:
             if not isinstance(leaf, Slot):
                 return leaf
             return TensorSpec(known_sizes(specs[leaf.index].shape), specs[leaf.index].dtype)
 
-        return nest.map_structure(spec, self.recorded.structure)
+        return nest.map_structure(make_spec, self.recorded.structure)
 
     def why_not(self) -> str | None:
-        """What of it TensorFlow cannot run, or None."""
+        """Return the reason for which TensorFlow cannot run the function, or None."""
         programs = [part[1] for part in self.parts if not isinstance(part, HostStep)]
         return next(filter(None, (p.why_not() for p in programs)), None)
 
 
 @dataclasses.dataclass
 class ByRank:
-    """A function that takes tensors of unknown rank, as programs for each rank.
+    """Function of tensors of unknown rank, as programs for each rank.
 
     Attributes:
-      name: of the function.
+      name: Name of the function.
       arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      programs: what it does, by rank.
+      programs: Program for each rank.
     """
 
     name: str
-    arguments: Any
+    arguments: PyTree
     programs: dict[int, Program | Plan]
 
     @property
     def specs(self) -> list[TensorSpec]:
-        """Specs of the arguments that are tensors, in TensorFlow's order."""
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
         return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
 
     @property
-    def returned(self) -> Any:
-        """The nested result with `TensorSpec`s of unknown shape for tensors."""
+    def returned(self) -> PyTree:
+        """Return the nested result with `TensorSpec`s of unknown shape for tensors."""
         first = next(iter(self.programs.values()))
         return nest.map_structure(lambda s: TensorSpec(None, s.dtype), first.returned)
 
     def why_not(self) -> str | None:
-        """What of it TensorFlow cannot run, or None."""
+        """Return the reason for which TensorFlow cannot run the function, or None."""
         return next(filter(None, (p.why_not() for p in self.programs.values())), None)
+
+
+@dataclasses.dataclass
+class SavedFunction:
+    """Function of an object, as the writer of TensorFlow's graphs takes it.
+
+    Attributes:
+      owner: Index of the object.
+      name: Name of the function in the object.
+      parameters: [name] or [name, default] of each parameter that may be passed by position.
+      keywords: The same for parameters that must be passed by name.
+      programs: Program of each signature.
+      concrete: Whether it is a concrete function.
+      aliases: Further names.
+    """
+
+    owner: int
+    name: str
+    parameters: list[Any]
+    keywords: list[Any]
+    programs: list[Program | Plan | ByRank]
+    concrete: bool
+    aliases: list[str]

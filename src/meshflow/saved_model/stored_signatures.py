@@ -1,17 +1,19 @@
-"""Signatures of saved objects: functions of tensors by name, which serve a model."""
+"""Saving of signatures: functions that take tensors by name, to serve a model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.calls import (
+    FunctionCall,
     argument_names,
     as_dictionary,
     calls_of,
@@ -31,39 +33,42 @@ __all__ = ["SERVING", "StoredSignatures"]
 
 SERVING = "serving_default"
 _log = logging.getLogger("meshflow")
+_SignatureFunction: TypeAlias = Function | Signed | FunctionCall
 
 
 class StoredSignatures:
-    """The signatures of an object.
+    """Signatures of an object to be saved.
 
     Args:
-      objects: the object, and what can be reached from it.
-      functions: its functions, which have been added.
+      objects: Objects that can be reached from the root.
+      functions: Functions of the objects, which have already been added.
 
     Attributes:
-      entries: what the manifest says of each, by name.
-      programs: what they do, for TensorFlow.
+      entries: Entry of each signature in the manifest, by name.
+      programs: Program of each signature, for the writer of TensorFlow's graphs.
     """
 
     def __init__(self, objects: SavedObjects, functions: StoredFunctions) -> None:
         self._objects, self._functions = objects, functions
         self.entries: dict[str, Any] = {}
         self.programs: dict[str, Program | Plan | ByRank] = {}
-        # A function that has several names is traced once.
+        # A function with several names is traced once.
         self._by_function: dict[int, dict[str, Any]] = {}
 
-    def add(self, given: Any) -> None:
-        """Saves the signatures, under their names."""
-        if given is None:
+    def add(self, signatures: Any) -> None:
+        """Add the signatures that were passed to `save`, or the default signature for None."""
+        if signatures is None:
             for name, function in self._default_signatures().items():
                 try:
                     self._add_signature(name, function)
                 except (UnimplementedError, Unsaved) as error:
-                    _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
+                    _log.warning(
+                        "tf.saved_model.save: the signature %s is not saved: %s", name, error
+                    )
             return
-        if not isinstance(given, Mapping):
-            given = {SERVING: given}
-        for name, function in given.items():
+        if not isinstance(signatures, Mapping):
+            signatures = {SERVING: signatures}
+        for name, function in signatures.items():
             if not isinstance(name, str):
                 raise TypeError(
                     f"tf.saved_model.save: names of signatures must be strings, got {name!r}."
@@ -77,7 +82,7 @@ class StoredSignatures:
                     f"tf.saved_model.save: signature {name!r} takes or returns {error}."
                 ) from None
 
-    def _add_signature(self, name: str, function: Any) -> None:
+    def _add_signature(self, name: str, function: _SignatureFunction) -> None:
         entry = self._by_function.get(id(function)) or self._signature(name, function)
         self._by_function[id(function)] = self.entries[name] = entry
         self.programs[name] = self._functions.made[id(entry)]
@@ -90,64 +95,72 @@ class StoredSignatures:
         functions = dict(functions_of(self._objects.root))
         if "_default_save_signature" in functions:
             return {SERVING: functions["_default_save_signature"]}
-        own = [f for f in functions.values() if len(list(calls_of(f))) == 1]
-        saved = [f for f in self._functions.entries if f["owner"] == 0 and f["alternatives"]]
-        if len(own) != 1 or len(saved) != 1:
+        single_signature = [f for f in functions.values() if len(list(calls_of(f))) == 1]
+        saved_entries = [
+            f for f in self._functions.entries if f["owner"] == 0 and f["alternatives"]
+        ]
+        if len(single_signature) != 1 or len(saved_entries) != 1:
             return {}
-        arguments = [s for s in nest.flatten(next(calls_of(own[0]))[1:]) if s is not None]
-        return {SERVING: own[0]} if all(isinstance(s, TensorSpec) for s in arguments) else {}
+        arguments = [
+            s for s in nest.flatten(next(calls_of(single_signature[0]))[1:]) if s is not None
+        ]
+        return (
+            {SERVING: single_signature[0]}
+            if all(isinstance(s, TensorSpec) for s in arguments)
+            else {}
+        )
 
-    def _signature(self, name: str, function: Any) -> dict[str, Any]:
+    def _signature(self, name: str, function: _SignatureFunction) -> dict[str, Any]:
         calls = [function] if isinstance(function, tuple) else list(calls_of(function))
         if len(calls) != 1:
             raise _no_signature(name, function)
         call, args, kwargs = calls[0]
         leaves, specs = nest.flatten((args, kwargs)), specs_of(args, kwargs)
-        # Concrete functions have Python values in their places.
-        bound = len(leaves) - len(specs) if not isinstance(function, Signed) else 0
-        if bound or any(isinstance(leaf, COMPOSITES) for leaf in leaves):
+        # The signature of a concrete function may contain Python values, which are bound.
+        num_bound = len(leaves) - len(specs) if not isinstance(function, Signed) else 0
+        if num_bound or any(isinstance(leaf, COMPOSITES) for leaf in leaves):
             raise ValueError(
                 f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {leaves}."
             )
         names = argument_names(args, kwargs, function)
 
-        def by_name(**tensors: Any) -> Any:
-            given = iter([tensors[n] for n in names])
-            ordered = [next(given) if isinstance(v, TensorSpec) else v for v in leaves]
+        def call_by_name(**tensors: Any) -> dict[str, Any]:
+            remaining = iter([tensors[n] for n in names])
+            ordered = [next(remaining) if isinstance(v, TensorSpec) else v for v in leaves]
             positional, named = nest.pack_sequence_as((args, kwargs), ordered)
             return as_dictionary(call(*positional, **named))
 
         named_specs = {
             n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
         }
-        named_call: Any = by_name
+        named_call: Any = call_by_name
         if isinstance(call, TextCall):
             named_call = _with_names(call, names, (args, kwargs))
         return self._functions.whole(name, named_call, (), named_specs)
 
 
-def _no_signature(name: str, function: Any) -> ValueError:
+def _no_signature(name: str, function: object) -> ValueError:
     return ValueError(
         f"tf.saved_model.save: Expected a TensorFlow function for which to generate signature {name!r}, got "
-        f"{function!r}. Give a tf.function with an input_signature, or a concrete function: "
+        f"{function!r}. Pass a tf.function with an input_signature, or a concrete function: "
         "function.get_concrete_function(tf.TensorSpec(...))."
     )
 
 
-def _is_for_one_signature(function: Any) -> bool:
-    """Whether a function says itself which tensors it takes; what it happened to be called with does not count."""
+def _is_for_one_signature(function: object) -> bool:
+    """Check whether a function defines the tensors that it takes, independently of earlier calls."""
     if not isinstance(function, Function):
         return True
     return function.input_signature is not None or isinstance(function.python_function, Choice)
 
 
-def _with_names(call: TextCall, names: list[str], structure: Any) -> TextCall:
-    """A function of strings that takes its tensors by name, and gives them so."""
+def _with_names(call: TextCall, names: list[str], structure: PyTree) -> TextCall:
+    """Convert a function of strings to one with named arguments and results."""
     order = sorted(names)
 
-    def rest(results: Any, **tensors: Any) -> Any:
+    def rest(results: Sequence[Any], **tensors: Any) -> dict[str, Any]:
         positional, named = nest.pack_sequence_as(structure, [tensors[n] for n in names])
         return as_dictionary(call.rest(results, *positional, **named))
 
-    steps = [(order.index(names[at]), steps) for at, steps in call.steps]
+    steps = [(order.index(names[index]), steps) for index, steps in call.steps]
     return TextCall(steps, call.specs, rest, rest)

@@ -11,6 +11,7 @@ from meshflow.core.tracing.trace import RowsSlot, Slot
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import Json, PyTree
 
 __all__ = ["Unsaved", "named_tuple", "packed", "unpacked"]
 
@@ -18,17 +19,18 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Unsaved(Exception):
-    """Something cannot be written to a file."""
+    """Error for a value that cannot be written to a file."""
 
 
-def packed(value: Any) -> Any:
-    """A structure as JSON.
+def packed(value: PyTree) -> Json:
+    """Convert a structure to JSON.
 
     Args:
-      value: tuples, lists, dictionaries, `TensorSpec`s, `Slot`s, dtypes, and plain Python values.
+      value: Tuples, lists, dictionaries, `TensorSpec`s, `Slot`s, dtypes, shapes, and plain Python
+        values.
 
     Raises:
-      Unsaved: for anything else.
+      UnsavableError: If the structure contains another value.
 
     Example:
       >>> from meshflow.saved_model.structures import packed, unpacked
@@ -60,11 +62,13 @@ def packed(value: Any) -> Any:
     raise Unsaved(f"{value!r} of type {type(value).__name__}")
 
 
-def unpacked(data: Any) -> Any:
-    """The structure that `packed` wrote; named tuples have a class of their own name and fields.
+def unpacked(data: Json) -> PyTree:
+    """Convert JSON of `pack_structure` back to a structure.
+
+    Named tuples get a class with the saved name and fields.
 
     Args:
-      data: its result.
+      data: Result of `pack_structure`.
     """
     if isinstance(data, _PLAIN):
         return data
@@ -77,8 +81,8 @@ def unpacked(data: Any) -> Any:
     if "shape" in data:
         return TensorShape(data["shape"])
     if "fields" in data:
-        kind = named_tuple(data.get("name", "NamedTuple"), tuple(data["fields"]))
-        return kind(*(unpacked(v) for v in data["tuple"]))
+        tuple_class = named_tuple(data.get("name", "NamedTuple"), tuple(data["fields"]))
+        return tuple_class(*(unpacked(v) for v in data["tuple"]))
     if "tuple" in data:
         return tuple(unpacked(v) for v in data["tuple"])
     if "list" in data:
@@ -87,15 +91,15 @@ def unpacked(data: Any) -> Any:
 
 
 @functools.cache
-def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    """A class of named tuples, the same for the same names.
+def named_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
+    """Return the named-tuple class with a name and fields; equal arguments return the same class.
 
     Args:
-      name: of the class.
-      fields: names of its parts.
+      name: Name of the class.
+      fields: Names of its fields.
 
     Raises:
-      TypeError: for names that no class can have, as damaged files have.
+      TypeError: If a name is not valid, as in damaged files.
     """
     try:
         return collections.namedtuple(name, fields)

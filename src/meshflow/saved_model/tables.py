@@ -1,4 +1,4 @@
-"""Lookup tables in files."""
+"""Descriptions of lookup tables in the manifest, and tables made from them."""
 
 from __future__ import annotations
 
@@ -19,47 +19,53 @@ __all__ = ["described", "made"]
 
 
 def described(table: Table) -> dict[str, Any]:
-    """What a table is made of: its kind and dtypes, and arrays of keys, values and the default.
+    """Describe a table: its type and dtypes, and arrays with its keys, values and default value.
 
     Args:
-      table: the table.
+      table: The table.
     """
-    about: dict[str, Any] = {"key": table.key_dtype.name, "value": table.value_dtype.name}
+    description: dict[str, Any] = {"key": table.key_dtype.name, "value": table.value_dtype.name}
     if isinstance(table, StaticVocabularyTable):
-        inner = table._table
-        about |= {"table": "vocabulary", "buckets": table._buckets}
-        return about if inner is None else about | _content(inner)
-    kind = "mutable" if isinstance(table, MutableHashTable) else "static"
-    return about | {"table": kind} | _content(table)
+        inner_table = table._table
+        description |= {"table": "vocabulary", "buckets": table._buckets}
+        return description if inner_table is None else description | _content(inner_table)
+    table_type = "mutable" if isinstance(table, MutableHashTable) else "static"
+    return description | {"table": table_type} | _content(table)
 
 
-def _content(table: Any) -> dict[str, Any]:
+def _content(table: Any) -> dict[str, np.ndarray]:
     keys, values = (np.asarray(t._value) for t in table.export())
     return {"keys": keys, "values": values, "default": np.asarray(table._default._value)}
 
 
-def made(about: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Table:
-    """The table that was described.
+def made(description: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Table:
+    """Create a table from its description.
 
     Args:
-      about: its description, with keys of arrays.
-      read: gives the array of a key.
+      description: Result of `describe_table`, with keys of arrays in place of the arrays.
+      read: Function that returns the array of a key.
 
     Raises:
-      DataLossError: for a kind of table that is not known.
+      DataLossError: If the type of the table is unknown.
     """
-    arrays = {part: read(about[part]) for part in ("keys", "values", "default") if part in about}
-    filled = None
+    arrays = {
+        part: read(description[part])
+        for part in ("keys", "values", "default")
+        if part in description
+    }
+    initializer = None
     if "keys" in arrays:
-        filled = KeyValueTensorInitializer(Tensor(arrays["keys"]), Tensor(arrays["values"]))
-    if about["table"] == "vocabulary":
-        return StaticVocabularyTable(filled, about["buckets"], as_dtype(about["key"]))
+        initializer = KeyValueTensorInitializer(Tensor(arrays["keys"]), Tensor(arrays["values"]))
+    if description["table"] == "vocabulary":
+        return StaticVocabularyTable(
+            initializer, description["buckets"], as_dtype(description["key"])
+        )
     default = Tensor(arrays["default"])
-    if about["table"] == "static":
-        return StaticHashTable(filled, default)
-    if about["table"] != "mutable":
-        raise DataLossError(f"a table is of a kind that is not known: {about['table']!r}.")
-    table = MutableHashTable(as_dtype(about["key"]), as_dtype(about["value"]), default)
+    if description["table"] == "static":
+        return StaticHashTable(initializer, default)
+    if description["table"] != "mutable":
+        raise DataLossError(f"a table has an unknown type: {description['table']!r}.")
+    table = MutableHashTable(as_dtype(description["key"]), as_dtype(description["value"]), default)
     if len(arrays["keys"]):
         table.insert(Tensor(arrays["keys"]), Tensor(arrays["values"]))
     return table

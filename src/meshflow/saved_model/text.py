@@ -1,8 +1,18 @@
-"""What is done to strings before a program runs, as steps that files can hold.
+"""Steps on strings that run before a program, in the form in which files hold them.
 
-A step is a list: ["lower"], ["remove", characters], ["flat"] (the last dimension, of size 1, is left out), ["split"]
-at spaces, ["look", words, numbers, number of others], or ["pad", length or None, filler or nothing for 0]. Text is held
-as Latin-1. ["look"] may have the numbers' dtype besides, and a function of `TEXT_FUNCTIONS` is ["text", its name, arguments by name].
+A step is a list with a name and arguments:
+
+* ["lower"]
+* ["remove", characters]
+* ["flat"]: remove the last axis, of size 1.
+* ["split"]: split at white space.
+* ["look", words, indices, index of other words]: look up indices, optionally followed by their
+  dtype.
+* ["pad", length or None, filler]: pad rows to a length, default the longest, with a filler, default
+  0.
+* ["text", name, arguments by name]: call a function of `TEXT_FUNCTIONS`.
+
+Text is stored as Latin-1.
 """
 
 from __future__ import annotations
@@ -15,6 +25,7 @@ import numpy as np
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.ops import hashing, strings
 from meshflow.saved_model.functions import Program
 
@@ -23,7 +34,8 @@ __all__ = ["TextCall", "TextProgram", "after"]
 Steps = list[list[Any]]
 
 
-# Function and dtype of the results, of functions that give something for each string in files of earlier versions.
+# Element-wise functions with the dtypes of their results, which only files of earlier versions
+# contain.
 TEXT_FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "lower": (strings.lower, "string"),
     "upper": (strings.upper, "string"),
@@ -36,16 +48,16 @@ TEXT_FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 class TextCall:
-    """A function of strings: steps for each of some arguments, and the rest.
+    """Function of strings: steps for some arguments, and a function of numbers.
 
     Args:
-      steps: places among the arguments that are tensors, with what is done to each.
-      specs: specs of what the steps give.
-      rest: called with a list of what they give, and the arguments, with None for strings.
-      function: the whole.
+      steps: Index of each string argument among the tensors, with its steps.
+      specs: Specs of the results of the steps.
+      rest: Function that takes a list of these results, then the arguments with None for strings.
+      function: The complete function.
 
     Attributes:
-      python_function: the whole.
+      python_function: The complete function.
     """
 
     def __init__(
@@ -60,11 +72,11 @@ class TextCall:
 
 
 def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
-    """What steps make of texts.
+    """Apply steps to strings.
 
     Args:
-      texts: bytes in an array of objects.
-      steps: what to do.
+      texts: Array of bytes objects.
+      steps: The steps.
 
     Example:
       >>> texts = np.array([b"A cat", b"dog"], object)
@@ -76,8 +88,8 @@ def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
         if name == "lower":
             rows = [text.lower() for text in rows]
         elif name == "remove":
-            unwanted = more[0].encode("latin-1")
-            rows = [text.translate(None, unwanted) for text in rows]
+            characters = more[0].encode("latin-1")
+            rows = [text.translate(None, characters) for text in rows]
         elif name == "flat":
             shape = shape[:-1]
         elif name == "split":
@@ -92,41 +104,41 @@ def after(texts: np.ndarray, steps: Steps) -> np.ndarray:
     return np.array(rows, as_dtype(dtype).as_numpy_dtype).reshape(shape)
 
 
-def _computed(rows: list[bytes], name: str, given: Mapping[str, Any]) -> list[Any]:
-    """What a function gives for each string."""
+def _computed(rows: list[bytes], name: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """Call a function of `TEXT_FUNCTIONS` on strings."""
     texts = np.empty(len(rows), object)
     texts[:] = rows
-    plain = {k: v.encode("latin-1") if isinstance(v, str) else v for k, v in given.items()}
+    encoded = {k: v.encode("latin-1") if isinstance(v, str) else v for k, v in arguments.items()}
     for key in ("encoding", "unit"):
-        if key in plain:
-            plain[key] = plain[key].decode()
-    return TEXT_FUNCTIONS[name][0](Tensor(texts), **plain).numpy().tolist()
+        if key in encoded:
+            encoded[key] = encoded[key].decode()
+    return TEXT_FUNCTIONS[name][0](Tensor(texts), **encoded).numpy().tolist()
 
 
-def _looked_up(rows: list[Any], words: list[str], numbers: list[int], others: int) -> list[Any]:
-    known = dict(zip((w.encode("latin-1") for w in words), numbers, strict=True))
+def _looked_up(rows: list[Any], words: list[str], indices: list[int], other: int) -> list[Any]:
+    vocabulary = dict(zip((w.encode("latin-1") for w in words), indices, strict=True))
     if rows and isinstance(rows[0], list):
-        return [[known.get(word, others) for word in row] for row in rows]
-    return [known.get(word, others) for word in rows]
+        return [[vocabulary.get(word, other) for word in row] for row in rows]
+    return [vocabulary.get(word, other) for word in rows]
 
 
 def _padded(rows: list[list[int]], length: int | None, filler: int = 0) -> np.ndarray:
     width = max(map(len, rows), default=0) if length is None else length
     out = np.full((len(rows), width), filler, np.int64)
-    for place, row in enumerate(rows):
-        out[place, : len(row)] = row[:width]
+    for index, row in enumerate(rows):
+        out[index, : len(row)] = row[:width]
     return out
 
 
 class TextProgram:
-    """A program of numbers after steps on strings.
+    """Program of numbers that runs after steps on strings.
 
     Args:
-      steps: places of strings among the arguments, with what is done to each.
-      program: what comes after it, which takes what the steps give, and the arguments that are numbers.
+      steps: Index of each string argument, with its steps.
+      program: Program that takes the results of the steps, then the arguments that are numbers.
     """
 
-    # The steps are done while the rest is traced, of strings that are known.
+    # The steps run while the program is traced, because its strings must be concrete.
     on_host = False
     about = None
 
@@ -135,18 +147,18 @@ class TextProgram:
 
     @property
     def out_specs(self) -> list[TensorSpec]:
-        """Specs of the results."""
+        """Return the specs of the results."""
         return self._program.out_specs
 
     @property
     def captures(self) -> list[Any]:
-        """Variables and constants that it uses."""
+        """Return the captured variables and constants."""
         return self._program.captures
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it; strings must be known."""
-        given = [
-            Tensor(after(tensors[place]._concrete("a saved function of strings"), steps))
-            for place, steps in self._steps
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the steps and the program. Strings must be concrete, not traced."""
+        numbers = [
+            Tensor(after(tensors[index]._concrete("a saved function of strings"), steps))
+            for index, steps in self._steps
         ]
-        return self._program.call([*given, *(t for t in tensors if t.dtype.name != "string")])
+        return self._program.call([*numbers, *(t for t in tensors if t.dtype.name != "string")])
