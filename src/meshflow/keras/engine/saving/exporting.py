@@ -126,7 +126,7 @@ def _write_litert(model: Any, filepath: StrPath, **kwargs: Any) -> None:
     path = text(filepath)
     if not path.endswith(".tflite"):
         raise ValueError(
-            f"Model.export: the name of a LiteRT file must end with '.tflite', got {path!r}."
+            f"Model.export: expected a LiteRT file name that ends with '.tflite', got {path!r}."
         )
     converter = lite.TFLiteConverter.from_keras_model(model)
     target = kwargs.pop("target_spec", {})

@@ -35,19 +35,19 @@ class Style(NamedTuple):
     """The rules by which a version of Keras finds and names the layers that an object owns.
 
     Attributes:
-      snake: Function that converts the name of a class in a list.
-      order: Function that sorts the names of an object's attributes into the order of visiting.
-      counts_seen: Whether members of lists that were visited before also take an index.
+      format_class_name: Function that converts the name of a class in a list.
+      sort_attributes: Function that sorts the names of an object's attributes into the order of visiting.
+      counts_visited: Whether members of lists that were visited before also take an index.
       is_keras_3: Whether lists in lists are followed, and attributes have Keras 3's names.
-      repeats: Whether a layer also stores a sublayer's weight that one of its own attributes refers
+      includes_shared: Whether a layer also stores a sublayer's weight that one of its own attributes refers
         to.
     """
 
-    snake: Callable[[str], str]
-    order: Callable[[Any, list[str]], list[str]]
-    counts_seen: bool
+    format_class_name: Callable[[str], str]
+    sort_attributes: Callable[[Any, list[str]], list[str]]
+    counts_visited: bool
     is_keras_3: bool = False
-    repeats: bool = True
+    includes_shared: bool = True
 
 
 def snake_case(name: str) -> str:
@@ -70,12 +70,12 @@ def _graphs_first(value: object, names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (name != first, name.startswith("_"), name))
 
 
-KERAS_2 = Style(snake_case, lambda _, names: sorted(names, reverse=True), counts_seen=False)
-KERAS_3 = Style(snake_case, _graphs_first, counts_seen=True, is_keras_3=True)
+KERAS_2 = Style(snake_case, lambda _, names: sorted(names, reverse=True), counts_visited=False)
+KERAS_3 = Style(snake_case, _graphs_first, counts_visited=True, is_keras_3=True)
 # Styles that Meshflow wrote before it followed Keras 2.
 EARLIER = (
-    KERAS_2._replace(repeats=False),
-    Style(registry.snake_case, _layers_first, counts_seen=True, repeats=False),
+    KERAS_2._replace(includes_shared=False),
+    Style(registry.snake_case, _layers_first, counts_visited=True, includes_shared=False),
 )
 
 
@@ -110,7 +110,7 @@ def _walk(item: Layer, style: Style, path: str, seen: set[int]) -> Iterator[tupl
     seen.add(id(item))
     yield path, item
     attributes = _attributes(item)
-    for name in style.order(item, list(attributes)):
+    for name in style.sort_attributes(item, list(attributes)):
         value = attributes[name]
         if style.is_keras_3 and name in _PUBLIC_IN_KERAS_3:
             name = name.removeprefix("_")
@@ -126,9 +126,9 @@ def _in_list(items: Any, style: Style, path: str, seen: set[int]) -> Iterator[tu
     counts: dict[str, int] = {}
     for item in items.values() if isinstance(items, Mapping) else items:
         if isinstance(item, Layer):
-            if id(item) in seen and not style.counts_seen:
+            if id(item) in seen and not style.counts_visited:
                 continue
-            child_path = f"{path}/{_numbered(style.snake(type(item).__name__), counts)}"
+            child_path = f"{path}/{_numbered(style.format_class_name(type(item).__name__), counts)}"
             if id(item) not in seen:
                 yield from _walk(item, style, child_path, seen)
         elif style.is_keras_3 and _has_layers(item):
@@ -162,7 +162,7 @@ def _own_variables(value: Layer, style: Style) -> list[AnyVariable]:
     trainable ones first.
     """
     nested = {id(w) for layer in _sublayers(_attributes(value)) for w in _weights_of(layer)}
-    if style.repeats:
+    if style.includes_shared:
         nested -= {id(v) for v in getattr(value, "__dict__", {}).values()}
     weights = _weights_of(value)
     # Variables of a model's metrics are not saved.
