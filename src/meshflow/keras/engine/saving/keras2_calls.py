@@ -15,7 +15,7 @@ CONSTANT = "_CONSTANT_VALUE"
 # Layers that wrap ops: a single tensor is written without an outer list, unless the op takes a
 # list.
 KEEP_LISTS = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"})
-# Dtypes that TensorFlow gives to Python numbers; the lists do not hold the dtype of a constant.
+# Dtypes that TensorFlow assigns to Python numbers; the lists do not hold the dtype of a constant.
 _PLAIN = frozenset({"float32", "int32", "bool"})
 # Layers that receive their initial states in one list after their input.
 _WITH_STATES = frozenset(

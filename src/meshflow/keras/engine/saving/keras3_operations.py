@@ -140,7 +140,7 @@ _FED: dict[str, tuple[str, ...]] = {
 }
 
 
-# Modules of Keras 3 with the functions whose classes they hold. Other classes are in `core`.
+# Modules of Keras 3 with the functions that their classes implement. Other classes are in `core`.
 _MODULES = {
     "image": frozenset(ops.image.__all__),
     "linalg": frozenset(ops.linalg.__all__),

@@ -46,7 +46,7 @@ _TOGETHER: dict[str, tuple[str, ...]] = {
     "RMSprop": (),
     "SGD": (),
 }
-# Slot lists that optimizers of every class may have, which come before the others.
+# Slot lists that optimizers of every class may have, which precede the others.
 _FIRST = ("_model_variables_moving_average", "_accumulated_gradients")
 _ERROR_LISTS = tuple(f"_{name}s" for name in ERRORS)
 
@@ -296,7 +296,7 @@ def _candidates(
     # Compression errors belong to one mesh and to compressed steps, so other meshes start without
     # them.
     without_errors = [v for v, name in zip(values, names, strict=True) if not _is_error(name)]
-    # Keras 3 puts the optimizer's name in front of it.
+    # Keras 3 prepends the name of the optimizer.
     if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
         orders = [(v, in_order(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
         known = [slots for _, slots in orders if slots is not None]
