@@ -111,8 +111,7 @@ def model_to_json(model: Any, **kwargs: Any) -> str:
 
 
 def to_keras(config: Config) -> Config:
-    """Convert the calls in a graph's configuration to Keras 2's lists of [layer, call, output,
-    arguments].
+    """Convert the calls in a graph's configuration to Keras 2's lists of [layer, call, output, arguments].
 
     The first call of a nested model has index 1 there, because Keras 2 counts the call on its own
     inputs as call 0. Calls that the lists cannot express keep Meshflow's form.
@@ -247,8 +246,7 @@ _LOSS_SCALING = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 
 
 def compile_config(training: Config, is_new_optimizer: bool = False) -> Config:
-    """Convert a training configuration to the form of `.keras` files, which name the module of each
-    class.
+    """Convert a training configuration to the form of `.keras` files, which name the module of each class.
 
     Args:
       training: Result of `get_training_config`.
@@ -267,8 +265,9 @@ def compile_config(training: Config, is_new_optimizer: bool = False) -> Config:
 
 
 def hdf5_config(training: Config, is_new_optimizer: bool) -> Config:
-    """Convert a training configuration to the form of `.h5` files, which name modules only inside a
-    loss-scaling optimizer.
+    """Convert a training configuration to the form of `.h5` files.
+
+    In these files only an optimizer inside a loss-scaling optimizer is named with its module.
 
     Args:
       training: Result of `get_training_config`.
@@ -284,9 +283,7 @@ def hdf5_config(training: Config, is_new_optimizer: bool) -> Config:
 
 
 def _optimizer(entry: Config, is_new: bool) -> Config:
-    """Return an optimizer's entry with its module and with the settings that its version of Keras
-    knows.
-    """
+    """Return an optimizer's entry with its module and with the settings that its version of Keras knows."""
     settings, name = dict(entry["config"]), entry["class_name"].removesuffix("V3")
     if name == "LossScaleOptimizer":
         name += "V3" if is_new else ""

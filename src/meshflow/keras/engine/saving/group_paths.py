@@ -158,8 +158,10 @@ def _has_layers(value: object) -> bool:
 
 
 def _own_variables(value: Layer, style: Style) -> list[AnyVariable]:
-    """Return a layer's variables that belong to no sublayer, or that its own attributes refer to,
-    trainable ones first.
+    """Return a layer's variables that no sublayer stores, trainable ones first.
+
+    They include a sublayer's variables that the layer's own attributes refer to, if the style
+    requires it.
     """
     nested = {id(w) for layer in _sublayers(_attributes(value)) for w in _weights_of(layer)}
     if style.includes_shared:

@@ -1,6 +1,4 @@
-"""Weights in HDF5 files in Keras 2's layout: a group for each layer, with the weight names in
-attributes.
-"""
+"""Weights in HDF5 files in Keras 2's layout: a group per layer, and weight names in attributes."""
 
 from __future__ import annotations
 
@@ -86,8 +84,7 @@ def read_names(group: HDF5Group, key: str) -> list[str]:
 
 
 def layer_weights(layer: Layer) -> list[AnyVariable]:
-    """Return a layer's weights in the order of the files: trainable ones first, also those of nested
-    models.
+    """Return the weights of a layer and its sublayers in the order of the files: trainable ones first.
 
     Args:
       layer: A layer or model.
@@ -96,8 +93,7 @@ def layer_weights(layer: Layer) -> list[AnyVariable]:
 
 
 def names_of(weights: Sequence[Any]) -> list[str]:
-    """Return the names of weights in files. A sharded table has the name that the unsharded table
-    would have.
+    """Return the names of weights in files; a sharded table has the name of the unsharded table.
 
     Args:
       weights: Variables, or slots of an optimizer's state.
@@ -164,8 +160,9 @@ def storable(weight: Any) -> np.ndarray:
 
 
 def stored(dataset: HDF5Dataset) -> np.ndarray:
-    """Read a data set, also one of a dtype that Keras 3 stores as bytes with the dtype's name in an
-    attribute.
+    """Read a data set.
+
+    Keras 3 stores some dtypes, such as bfloat16, as bytes with the dtype's name in an attribute.
 
     Args:
       dataset: Data set of an HDF5 file.

@@ -1,5 +1,6 @@
-"""Calls of layers in a graph's configuration, as Keras 2 writes them: lists of [layer, call, output,
-arguments].
+"""Calls of layers in a graph's configuration in the form of Keras 2.
+
+A call is a list of [layer, call, output, arguments] entries.
 """
 
 from __future__ import annotations
@@ -93,9 +94,7 @@ def _first_argument(value: Json, settings: dict[str, Any]) -> list[Json]:
 
 
 def _argument(value: Json) -> Json:
-    """Convert an argument: tensors to [layer, call, output], dtypes to names, and constants to lists
-    of numbers.
-    """
+    """Convert an argument: tensors to [layer, call, output], dtypes to names, constants to numbers."""
     if not isinstance(value, dict):
         return value
     if _is_tensor(value):

@@ -1,5 +1,4 @@
-"""Conversion of configurations that Keras 3 wrote to the form of Keras 2, which the rest of saving
-reads.
+"""Conversion of configurations that Keras 3 wrote to the form of Keras 2, which the rest of saving reads.
 
 Only data changes: the names in a configuration are looked up as before, and nothing is imported.
 """
@@ -53,8 +52,7 @@ def from_keras_3(config: Json) -> Json:
 
 
 def with_its_functions(config: Json) -> Json:
-    """Replace the names of activations that are different functions in Keras 2 by Meshflow's names of
-    those functions.
+    """Replace the names of activations that are different functions in Keras 2 by Meshflow's names.
 
     Args:
       config: Any part of the configuration of a file of Keras 3.
@@ -155,8 +153,9 @@ def _is_ours(name: str) -> bool:
 
 
 def _is_operation(entry: Config, name: object, module: object) -> bool:
-    """Check whether an entry of a graph is a function; `.h5` files do not record the module of its
-    class.
+    """Check whether an entry of a graph is a function.
+
+    In `.h5` files the inputs decide, because these files do not record the module of a class.
     """
     if not isinstance(name, str) or not entry.get("inbound_nodes"):
         return False
@@ -174,9 +173,7 @@ def _is_operation(entry: Config, name: object, module: object) -> bool:
 
 
 def _operation(entry: Config) -> Config:
-    """Convert a call of a `keras.ops` function, which Keras 3 stores as an object of a separate
-    class.
-    """
+    """Convert a call of a `keras.ops` function, which Keras 3 stores as an object of a separate class."""
     arguments = dict(entry.get("config") or {})
     name = arguments.pop("name", entry.get("name"))
     if not isinstance(arguments.get("dtype"), str):

@@ -1,5 +1,7 @@
-"""Ops between layers in the form of Keras 3: each op is the call of an object of a class for a
-`keras.ops` function.
+"""Ops between layers in the form of Keras 3.
+
+Keras 3 has a class for each `keras.ops` function, and writes an op as a call of an object of that
+class.
 """
 
 from __future__ import annotations
@@ -166,9 +168,7 @@ def _forms() -> dict[str, _Form]:
 
 
 def _form(symbol: str) -> _Form | None:
-    """Return the form of an op of TensorFlow, or of one that only `keras.ops` has; None if Keras 3 has
-    none.
-    """
+    """Return Keras 3's form of an op of TensorFlow or of `keras.ops`, or None."""
     function_name = symbol.rpartition(".")[2]
     name = "".join(part.capitalize() for part in function_name.split("_"))
     if symbol.startswith(_MADE):
@@ -246,8 +246,9 @@ def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
 
 
 def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Create the entry of a `keras.ops` function. The call of its class takes the tensors, and the
-    constructor the rest.
+    """Create the entry of a `keras.ops` function.
+
+    The call of the function's class takes the tensors, and its constructor the other arguments.
     """
     *_, function_name = symbol.split(".")
     function: Any = op_names.find(symbol)
@@ -277,9 +278,7 @@ def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dic
 
 
 def _constant(value: Json) -> Json:
-    """Convert an operand that is not a tensor of the graph; Keras 3's classes read the shape of
-    arrays.
-    """
+    """Convert an operand that is not a tensor of the graph; Keras 3's classes read the shape of arrays."""
     if not isinstance(value, list) or _has_tensors(value):
         return value
     array = np.asarray(value)

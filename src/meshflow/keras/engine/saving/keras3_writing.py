@@ -266,8 +266,9 @@ _OF_TRAINING = {
 
 
 def training_config(training: Config) -> Config:
-    """Convert a training configuration to the form of Keras 3's `.h5` files, in which it cannot find
-    short names such as 'mse'.
+    """Convert a training configuration to the form of Keras 3's `.h5` files.
+
+    Keras 3 cannot find short names such as 'mse' in these files, so they are replaced by classes.
 
     Args:
       training: Result of `model_configuration.get_training_config`.

@@ -1,6 +1,4 @@
-"""The methods of `Model` that save and load files, as a base class that calls the functions of this
-package.
-"""
+"""The methods of `Model` that save and load files; they call the functions of this package."""
 
 from __future__ import annotations
 
@@ -128,8 +126,7 @@ class ModelSaving:
         exporting.export(self, filepath, format, verbose, input_signature, **kwargs)
 
     def save_spec(self, dynamic_batch: bool = True) -> tuple[list[Any], dict[str, Any]] | None:
-        """Return the specs of the model's arguments: of positional ones, and of keyword arguments by
-        name.
+        """Return the specs of the model's arguments: of positional ones, and of keyword arguments by name.
 
         Args:
           dynamic_batch: Whether the batch size is None.

@@ -1,6 +1,4 @@
-"""Writing of models to files: `.keras` (zip of JSON and HDF5), `.h5` (Keras 2's layout), or a
-SavedModel folder.
-"""
+"""Writing of models to `.keras` files (zip of JSON and HDF5), `.h5` files, and SavedModel folders."""
 
 from __future__ import annotations
 
@@ -162,9 +160,7 @@ def _kind(path: str, save_format: str | None) -> str:
 
 
 def _config_if_any(model: Any) -> Config | None:
-    """Return a model's configuration, or None for a subclassed model without one, which is saved by
-    its functions.
-    """
+    """Return a model's configuration, or None for a subclassed model, which is saved by its functions."""
     try:
         return model_config(model)
     except NotImplementedError:
@@ -184,9 +180,7 @@ def _without_optimizer(model: Any) -> Iterator[None]:
 
 
 def _warn_of_what_is_left_out(model: Any) -> None:
-    """Log a warning if losses or metrics were added to symbolic tensors, because files do not hold
-    these.
-    """
+    """Log a warning about losses and metrics of symbolic tensors, because files do not hold these."""
     added = {
         "losses": getattr(model, "_symbolic_losses", None),
         "metrics": getattr(model, "_symbolic_metrics", None),
@@ -324,8 +318,9 @@ def _write_archive(
 
 
 def _found_by(cls: type) -> Config:
-    """Return the keys by which Keras finds a model's class: the module of a built-in class, or the
-    registered name.
+    """Return the keys by which Keras finds a model's class.
+
+    These are the module for a built-in class, and the registered name for another class.
     """
     if registry.public_module(cls) is None:
         return {"module": cls.__module__, "registered_name": registry.get_registered_name(cls)}

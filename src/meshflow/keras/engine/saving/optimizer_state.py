@@ -64,9 +64,7 @@ class StateSlot(Protocol):
 
 @dataclass
 class _Kept:
-    """A number or array that only another version of Keras has: written as that version does, and
-    ignored when read.
-    """
+    """A number or array that only another version of Keras has; it is ignored when read."""
 
     value: np.ndarray
     _shared_name: str
@@ -130,8 +128,7 @@ class _Steps:
 
 
 def version_of(optimizer: Any) -> str | None:
-    """Return the first version of Keras whose optimizer computes the same and accepts the same
-    arguments.
+    """Return the first version of Keras with an optimizer that computes the same from the same arguments.
 
     Args:
       optimizer: The optimizer, or a `LossScaleOptimizer` around it.
@@ -150,9 +147,7 @@ def version_of(optimizer: Any) -> str | None:
 
 
 def state_of(optimizer: Any) -> list[AnyVariable]:
-    """Return the variables of an optimizer that files hold: its weights, and a dynamic loss scale with
-    its counter.
-    """
+    """Return the variables of an optimizer that files hold: its weights and its dynamic loss scale."""
     return whole_variables([*optimizer.weights, *scale_of(optimizer)])
 
 
@@ -162,8 +157,9 @@ def scale_of(optimizer: Any) -> list[AnyVariable]:
 
 
 def without_place(optimizer: Any, version: str | None) -> list[AnyVariable]:
-    """Return the variables of an optimizer that a version's order has no slot for; files hold them
-    separately.
+    """Return the variables of an optimizer that a version's order has no slot for.
+
+    Files hold these variables separately.
 
     Args:
       optimizer: The optimizer; it must be built.
@@ -215,9 +211,7 @@ def _inside(optimizer: Any) -> Any:
 
 
 def _rate(value: object) -> _Kept:
-    """Return a slot for the learning rate; the reader ignores it, because the configuration holds the
-    rate, too.
-    """
+    """Return a slot for the learning rate, which is read from the configuration instead."""
     return _Kept(np.asarray(value, "float32"), "learning_rate")
 
 
@@ -244,8 +238,9 @@ def _slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
 
 
 def _other_slot(name: str, variable: AnyVariable, version: str) -> _Kept | None:
-    """Return a slot that the version stores, and does not use, where this package has none; None if it
-    stores none.
+    """Return the slot of a version of Keras that this package does not have, or None.
+
+    The version stores the slot, but does not use its value.
     """
     shape = tuple(variable.shape)
     if name in ("_r", "_c"):  # These are Adafactor's factors, which vectors do not have.
@@ -290,8 +285,10 @@ def restore(
 def _candidates(
     optimizer: Any, names: list[str], values: list[np.ndarray]
 ) -> Iterator[tuple[Sequence[StateSlot], list[np.ndarray]]]:
-    """Yield the orders in which the arrays may be stored with the arrays that belong to them, the most
-    likely one first.
+    """Yield possible orders of the stored arrays, the most likely one first.
+
+    Yields:
+      Pairs of slots and the arrays that belong to them.
     """
     # Compression errors belong to one mesh and to compressed steps, so other meshes start without
     # them.

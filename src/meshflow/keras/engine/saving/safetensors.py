@@ -108,8 +108,9 @@ def _counterparts(weights: Mapping[str, Any], stored: Mapping[str, Any]) -> dict
 
 
 def _renumbered(names: Iterable[str]) -> dict[tuple[str, int, str], str]:
-    """Key names by the base name of their layer, the layer's rank among the layers of that name, and
-    the rest of the name.
+    """Key weight names by layer class, index of the layer in its class, and rest of the name.
+
+    The index is a rank: layers `dense_3` and `dense_7` have the indices 0 and 1.
     """
     parts = {name: name.partition("/") for name in names}
     indices: dict[str, set[int]] = {}
@@ -127,9 +128,7 @@ def _renumbered(names: Iterable[str]) -> dict[tuple[str, int, str], str]:
 
 
 def _holds(dtype: DTypeLike, stored: DTypeLike) -> bool:
-    """Check whether a dtype can hold stored values: integers cannot hold floats, and floats cannot
-    hold complex numbers.
-    """
+    """Check whether a dtype can hold stored values: integers cannot hold floats, nor floats complex numbers."""
     return _rank(dtype) >= _rank(stored)
 
 

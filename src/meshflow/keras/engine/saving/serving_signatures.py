@@ -42,8 +42,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def exported(model: Any, specs: tuple[Any, ...] | None = None) -> Iterator[None]:
-    """Export a model within this context: it is saved with `serve`, its prediction, as a function and
-    as a signature.
+    """Save a model with its prediction, `serve`, as a function and a signature within this context.
 
     Args:
       model: The model that is exported.
@@ -124,8 +123,9 @@ def _of_any_batch(spec: TensorSpec | None) -> TensorSpec | None:
 
 
 def _names(specs: PyTree) -> PyTree:
-    """Return names for the inputs of a subclassed model, as Keras 2 chooses them: keys of a
-    dictionary, or `input_1`, ...
+    """Return names for the inputs of a subclassed model, as Keras 2 chooses them.
+
+    The names are the keys of a dictionary, or `input_1`, `input_2` and so on.
     """
     if not isinstance(specs, Mapping):
         indices = iter(range(1, len(nest.flatten(specs)) + 1))
@@ -187,8 +187,7 @@ def saved_signatures(model: Any) -> dict[str, Any]:
 
 
 def _divided(model: Any, function: Callable[..., Any]) -> Callable[..., Any] | TextCall:
-    """Split a model's call that starts with layers of strings into steps of text processing and the
-    rest.
+    """Split a model's call that starts with layers of strings into steps of text processing and the rest.
 
     Returns:
       A `TextCall`, or `function` if the model has no such layers, or cannot be split.
@@ -220,8 +219,7 @@ def _divided(model: Any, function: Callable[..., Any]) -> Callable[..., Any] | T
 
 
 def _steps_to(tensor: KerasTensor, graph: Graph) -> tuple[int, list[list[Any]]]:
-    """Return the index of the input that a symbolic tensor is computed from, and the steps of its
-    computation.
+    """Return the index of the input that a symbolic tensor depends on, and the steps from it.
 
     Raises:
       NotImplementedError: if files cannot hold the steps of a layer; the message names the layer.

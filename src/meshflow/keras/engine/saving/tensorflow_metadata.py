@@ -64,9 +64,7 @@ def _paths(nodes: Sequence[Node]) -> dict[int, str]:
 
 
 def _kind(layer: object) -> str:
-    """Return the name of the Keras model class that a layer is an instance of; empty for other
-    layers.
-    """
+    """Return the name of the Keras model class that a layer is an instance of; empty for other layers."""
     names = {cls.__name__ for cls in type(layer).__mro__}
     return next((n for n in ("InputLayer", "Sequential", "Functional", "Model") if n in names), "")
 
@@ -132,8 +130,7 @@ def _say_inputs(config: Json, model: Any) -> None:
 
 
 def _say_arguments(config: Json, model: Any) -> None:
-    """Convert calls with several tensors to the form of tf.keras: all arguments but the first one by
-    name.
+    """Convert calls with several tensors to the form of tf.keras: all arguments but the first one by name.
 
     Raises:
       NotImplementedError: if the form cannot express a call.

@@ -1,6 +1,4 @@
-"""Vocabularies of layers, which Keras stores outside the configuration in `.keras` files and in
-SavedModels.
-"""
+"""Vocabularies of layers, which `.keras` files and SavedModels hold outside the configuration."""
 
 from __future__ import annotations
 

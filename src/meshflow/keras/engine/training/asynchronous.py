@@ -1,5 +1,6 @@
-"""Keras's training loops under `ParameterServerStrategy`, where workers run the steps as closures
-without waiting for each other.
+"""Keras's training loops under `ParameterServerStrategy`.
+
+Workers run the steps as closures without waiting for each other.
 
 The handlers here have the methods of `DataHandler`. Instead of batches they yield the arguments of
 closures, `run` schedules closures instead of computing steps, and `finish_epoch` waits for them at
@@ -332,15 +333,11 @@ class ScheduledSteps(_Scheduled):
         return result
 
     def position(self) -> dict[str, Any]:
-        """Return the position in the data: always the start, because workers read their data again
-        from there.
-        """
+        """Return the start of the data as the position, because workers read their data again."""
         return {"source": {"random": {"places": {}}}, "batches": 0}
 
     def resume(self, resumption: Resumption) -> None:
-        """Continue in the epoch in which an earlier process stopped, from the next call of
-        `iterate_epochs`.
-        """
+        """Continue, at the next call of `iterate_epochs`, where an earlier process stopped."""
         self._first, self._done = resumption.epoch, resumption.step
 
 
@@ -349,8 +346,7 @@ AnyHandler: TypeAlias = DataHandler | _Scheduled
 
 
 class ShardedEvaluation(_Scheduled):
-    """Handler that evaluates all data, each batch exactly once, with a closure for each share of the
-    batches.
+    """Handler that evaluates each batch exactly once, with a closure for each share of the batches.
 
     If a worker is lost, another one evaluates its share again, and the share counts once.
 
@@ -404,9 +400,7 @@ def _evaluate_share(step: KerasStep, data: WorkerInput, index: int, num_shares: 
 
 
 def _prepared(model: Any, strategy: ParameterServerStrategy, kind: str, data: WorkerInput) -> bool:
-    """Create the variables that a model's first step needs on the servers, where all workers find
-    them.
-    """
+    """Create the variables that a model's first step needs on the servers, where all workers find them."""
     batch = next(iter(data), None)
     if batch is None:
         raise InvalidValueError(

@@ -141,7 +141,5 @@ class SingleBatches(Compiling):
 
 
 def logs_as_numbers(logs: PyTree) -> dict[str, Any]:
-    """Return the logs of a step with Python numbers in place of scalar tensors; empty if the step
-    returned no dictionary.
-    """
+    """Return the logs of a step as Python numbers; empty if the step returned no dictionary."""
     return numbers(logs) if isinstance(logs, dict) else {}

@@ -112,9 +112,7 @@ def has_batch_hook(callback: Callback, mode: str) -> bool:
 
 
 class _NoCallbackError(TypeError, AttributeError):
-    """Error that is both a `TypeError` and an `AttributeError`, because TensorFlow raises either of
-    them.
-    """
+    """Error that is a `TypeError` and an `AttributeError`, because TensorFlow raises either of them."""
 
 
 def _check_callback(callback: object) -> None:

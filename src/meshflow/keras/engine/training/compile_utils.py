@@ -25,8 +25,9 @@ from meshflow.ops.math import cast
 
 
 class Container:
-    """Base class that matches structures of the user (a single value, a list, or a dictionary by
-    output name) to flat outputs.
+    """Base class that matches structures of losses or metrics to flat outputs.
+
+    A structure is a single value, a list, or a dictionary by output name.
 
     Args:
       output_names: Names of the model's outputs, or None until it has been called.
@@ -67,9 +68,7 @@ class Container:
 
 
 def _keys_for(entries: Mapping[str, Any], names: list[str], keys: Iterable[str]) -> list[str]:
-    """Return the keys by which a dictionary names the outputs: those of the model's own dictionary, or
-    names of layers.
-    """
+    """Return the keys of a dictionary by output: those of the model's own dictionary, or layer names."""
     return sorted(keys) if keys and set(entries) <= set(keys) else names
 
 
@@ -154,8 +153,9 @@ class LossesContainer(Container):
 
     @property
     def metrics(self) -> list[Any]:
-        """Return the running means: of the total loss, and of each output's loss if there are several;
-        empty before the first loss.
+        """Return the running means of the total loss and, if there are several outputs, of each loss.
+
+        The list is empty before the first loss.
         """
         if not self.built:
             return []
@@ -262,9 +262,7 @@ class LossesContainer(Container):
 
 
 def _total(terms: list[Any]) -> Tensor:
-    """Sum the terms in the widest dtype, so that a float16 output does not lower the precision of the
-    others.
-    """
+    """Sum the terms in the widest dtype, so that no float16 output lowers the precision of others."""
     dtype = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
     return math.add_n([math.cast(t, dtype) for t in terms]) if len(terms) > 1 else terms[0]
 
@@ -309,9 +307,7 @@ class MetricsContainer(Container):
 
     @property
     def metrics(self) -> list[Any]:
-        """Return all metric objects in order; before the first batch only those that the user
-        created.
-        """
+        """Return all metric objects in order; before the first batch only those that the user created."""
         if not self.built:
             flat = [*nest.flatten(self._user_metrics), *nest.flatten(self._user_weighted)]
             return [m for m in flat if getattr(m, "_is_metric", False)]

@@ -27,9 +27,7 @@ from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, s
 
 
 class Compiling(TrainingSteps):
-    """The optimizer, losses and metrics of a model, as `compile` sets them; a base class of
-    `Trainer`.
-    """
+    """The optimizer, losses and metrics of a model, as `compile` sets them; a base class of `Trainer`."""
 
     _is_compiled = False
 
@@ -177,9 +175,7 @@ class Compiling(TrainingSteps):
         return self.__dict__.get("_strategy_at_compile") or get_strategy()
 
     def _exact_shards(self, num_workers: int) -> int:
-        """Return the number of shares into which workers split evaluation data; 0 if each worker uses
-        its own data.
-        """
+        """Return the number of shares of evaluation data; 0 if each worker uses its own data."""
         return (
             5 * num_workers if self._evaluation_shards == "auto" else int(self._evaluation_shards)
         )
@@ -201,9 +197,7 @@ class Compiling(TrainingSteps):
 
     @property
     def metrics(self) -> list[Any]:
-        """Return the metrics that training reports: the loss, those of `compile`, and those of the
-        layers.
-        """
+        """Return the metrics that training reports: the loss, and those of `compile` and the layers."""
         metrics: list[Any] = []
         if self._is_compiled:
             metrics += self.compiled_loss.metrics  # type: ignore[union-attr]
@@ -229,9 +223,7 @@ class Compiling(TrainingSteps):
 
 
 def scaled_for(policy: Policy, optimizer: Any) -> Any:
-    """Wrap an optimizer in a `LossScaleOptimizer` if the dtype policy needs it, as float16 gradients
-    do.
-    """
+    """Wrap an optimizer in a `LossScaleOptimizer` if the dtype policy needs it, as float16 gradients do."""
     # Policies of TensorFlow 2.1 to 2.3 have a loss scale of their own.
     scale = getattr(policy, "loss_scale", "dynamic" if policy.name == "mixed_float16" else None)
     if scale is None or optimizer is None:

@@ -300,9 +300,7 @@ class DataHandler:
         self._began = None
 
     def position(self) -> dict[str, Any]:
-        """Return the position in the data: the state at the start of the pass, and the number of
-        batches since then.
-        """
+        """Return the position in the data: the state at the start of the pass, and the batches since."""
         if self._began is None:
             return {"source": source_state(self._source), "batches": 0}
         return {"source": self._began, "batches": self._taken}
@@ -328,8 +326,9 @@ class DataHandler:
                 return
 
     def stream(self) -> Iterator[Any]:
-        """Yield batches without epochs: of arrays endlessly, of a dataset once, or endlessly if an
-        epoch is a full pass.
+        """Yield batches without epochs.
+
+        Arrays are repeated endlessly, and a dataset if an epoch is a full pass over it.
         """
         return self._weighted(self._endless())
 
@@ -429,9 +428,7 @@ class ArraySource:
         )
 
     def restarts(self, steps: int) -> bool:
-        """Check whether epochs of `steps` batches continue from the start of the data after its
-        end.
-        """
+        """Check whether epochs of `steps` batches continue from the start of the data after its end."""
         return True
 
     def batches(self) -> Iterator[Any]:
@@ -543,8 +540,9 @@ class IterableSource:
 
 
 def _of_dataset(item: PyTree) -> PyTree:
-    """Convert an element of a dataset to a batch; a dictionary does not change, because custom steps
-    expect it.
+    """Convert an element of a dataset to a batch.
+
+    A dictionary does not change, because custom steps expect it.
     """
     return item if isinstance(item, (tuple, dict)) else (item,)
 
@@ -561,9 +559,7 @@ def _as_batch(item: PyTree) -> tuple[Any, ...]:
 
 
 def _kept_or_numpy(value: Any) -> Any:
-    """Convert a value to a NumPy array; a tensor of a `DTensorDataset` keeps its placement on a
-    mesh.
-    """
+    """Convert a value to a NumPy array; a tensor of a `DTensorDataset` keeps its placement on a mesh."""
     if isinstance(value, Tensor) and layout_of(value) is not None:
         array = value._value
         return array.astype(settings.floatx()) if array.dtype == np.float64 else array

@@ -37,8 +37,7 @@ __all__ = [
 
 
 def on_devices(model: Any, step: CompiledStep) -> CompiledStep:
-    """Set the placement of a model's compiled step: that of its strategy, or of the mesh of its
-    variables.
+    """Set the placement of a model's compiled step: that of its strategy, or of the mesh of its variables.
 
     Args:
       model: The model.
@@ -70,9 +69,7 @@ def on_devices(model: Any, step: CompiledStep) -> CompiledStep:
 
 
 def _placing(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:
-    """Return the function that places a batch; a planner first chooses the placement for the model and
-    batch.
-    """
+    """Return the function that places a batch, after a planner has chosen the placement."""
     if getattr(strategy, "_planner", None) is None:
         return strategy.place_batch
 
@@ -119,9 +116,7 @@ def own_scope(model: Any) -> Iterator[None]:
 
 
 def _foreign(variables: Iterable[Variable]) -> list[str]:
-    """Return the names of variables that are not on the servers of the current strategy, if it has
-    servers.
-    """
+    """Return the names of variables that are not on the current strategy's servers, if it has any."""
     strategy = current_strategy()
     if strategy is None or not strategy.hosts_variables:
         return []

@@ -117,7 +117,7 @@ class FeaturesPart:
 
     Args:
       lookups: Each layer with the ids of the graph's inputs, by the names of its features.
-      graph: The graph; None for a `Sequential` model, whose first layer takes the inputs.
+      graph: The graph; None for a `Sequential` model, in which the first layer takes the inputs.
     """
 
     def __init__(self, lookups: list[tuple[Any, dict[str, int]]], graph: Graph | None) -> None:

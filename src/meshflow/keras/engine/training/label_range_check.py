@@ -1,6 +1,4 @@
-"""Range check of integer labels on the host before a step, because a compiled step cannot raise
-errors.
-"""
+"""Range check of integer labels on the host before a step, because a compiled step cannot raise errors."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ __all__ = ["Orders"]
 
 
 class Orders:
-    """A sequence of random permutations, one per epoch, equal to the results of successive
-    `tf.random.shuffle` calls.
+    """A sequence of random permutations, one per epoch, as successive `tf.random.shuffle` calls return.
 
     Args:
       state: Counter (low and high half) and key of the Philox generator. Default: the state of the

@@ -49,9 +49,7 @@ class GradientStrategy(Protocol):
 
 
 class _Left(BaseException):
-    """Signal that a training step delegates its gradients to Keras, which ends the trace of a
-    probe.
-    """
+    """Signal that a training step delegates its gradients to Keras, which ends the trace of a probe."""
 
 
 def leaves_gradients(model: Any, batch: PyTree) -> bool:
@@ -117,15 +115,14 @@ class ModelProgram:
 
     @property
     def variables(self) -> Sequence[Variable]:
-        """Return the variables to differentiate by. A model that is built by its first call has none
-        before.
+        """Return the variables to differentiate by.
+
+        A model that is built by its first call has none before that call.
         """
         return self.model.trainable_variables
 
     def run(self, x: PyTree, y: PyTree, sample_weight: PyTree) -> tuple[Any, list[Any], PyTree]:
-        """Compute the loss, the recorded values, and the predictions with their masks; see
-        `LossProgram`.
-        """
+        """Compute the loss, the recorded values, and the predictions with masks; see `LossProgram`."""
         try:
             y_pred = self.forward(x)
             loss, noted = self.loss(x, y, y_pred, sample_weight)
@@ -239,9 +236,7 @@ def predicted(model: Any, x: PyTree) -> PyTree:
 
 
 def _taken(program: ModelProgram, result: Gradients, x: PyTree) -> PyTree:
-    """Return the predictions with their masks, and update the running means with the recorded
-    values.
-    """
+    """Return the predictions with their masks, and update the running means with the recorded values."""
     y_pred, masks = result.predictions
     for prediction, mask in zip(nest.flatten(y_pred), masks, strict=True):
         if mask is not None:
@@ -259,9 +254,7 @@ class _Used:
 
 
 def checked(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
-    """Wrap a training step so that it must delegate loss and gradients to a strategy that computes
-    them.
-    """
+    """Wrap a training step so that it must delegate loss and gradients to a strategy that computes them."""
 
     @functools.wraps(step)
     def run(data: PyTree) -> Any:

@@ -130,9 +130,7 @@ class CompiledStep:
 
 
 def _shared(leaf: Any) -> Any:
-    """Convert a large array of an input pipeline to an array of the device without a copy, if
-    possible.
-    """
+    """Convert a large array of an input pipeline to an array of the device without a copy, if possible."""
     is_large = type(leaf) is np.ndarray and leaf.nbytes >= _LARGE
     return transfers.to_device(leaf) if is_large and transfers.is_ours(leaf) else leaf
 

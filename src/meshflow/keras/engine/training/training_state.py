@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random as python_random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,15 +18,18 @@ from meshflow.core.variables import random
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.data.epoch import _nodes
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.training.orders import Orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meshflow.keras.engine.training.data_adapter import ArraySource, IterableSource
-
-    DataSource: TypeAlias = ArraySource | IterableSource
-
 __all__ = ["Resumption", "random_state", "set_random_state", "source_state"]
+
+
+class DataSource(Protocol):
+    """A source of batches, such as `data_adapter.ArraySource`; `_orders` is None if it does not shuffle."""
+
+    _orders: Orders | None
 
 
 def random_state() -> dict[str, Any]:

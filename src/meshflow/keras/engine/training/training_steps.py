@@ -191,8 +191,9 @@ class TrainingSteps:
         return ModelProgram(self)
 
     def _leaves_gradients(self, batch: tuple[Any, ...]) -> bool:
-        """Check whether `train_step` delegates loss and gradients to Keras, as options that split the
-        loss require.
+        """Check whether `train_step` delegates loss and gradients to Keras.
+
+        Options that split the loss require this.
         """
         is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
         data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
@@ -208,9 +209,7 @@ class TrainingSteps:
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
     def _step(self, kind: str) -> Callable[[PyTree], Any]:
-        """Return the step as a function of host arrays: compiled, or plain Python if the model runs
-        eagerly.
-        """
+        """Return the step as a function of host arrays: compiled, or plain Python in eager mode."""
         if self.run_eagerly:
             function = self._step_function(kind)
             return lambda batch: function(_data(as_tensors(batch)))
