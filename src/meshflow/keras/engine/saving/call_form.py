@@ -98,7 +98,7 @@ class CallForm:
 
 
 def _named(name: str) -> Callable[[TensorSpec | None], TensorSpec | None]:
-    """Return a function that gives unnamed specs the name of their parameter, which signatures show."""
+    """Return a function that names unnamed specs after their parameter, for use in signatures."""
 
     def add_name(spec: TensorSpec | None) -> TensorSpec | None:
         return spec if spec is None or spec.name else TensorSpec(spec.shape, spec.dtype, name)

@@ -288,8 +288,8 @@ def _optimizer(entry: Config, is_new: bool) -> Config:
     if name == "LossScaleOptimizer":
         name += "V3" if is_new else ""
         inner = _with_rate(settings["inner_optimizer"], is_new)
-        about = {"module": _LOSS_SCALING, "class_name": name, "registered_name": name}
-        return {**about, "config": {**settings, "inner_optimizer": inner}}
+        identifiers = {"module": _LOSS_SCALING, "class_name": name, "registered_name": name}
+        return {**identifiers, "config": {**settings, "inner_optimizer": inner}}
     if is_new:  # Keras 3 rejects unknown settings.
         settings = {k: v for k, v in settings.items() if k not in _OF_KERAS_2}
     return _with_rate({**entry, "config": settings}, is_new)

@@ -142,11 +142,11 @@ def _numbered(name: str, counts: dict[str, int]) -> str:
 
 def _attributes(value: object) -> dict[str, Any]:
     """Return the attributes of an object that are layers, or contain layers."""
-    found: dict[str, Any] = {"layers": value.layers} if hasattr(value, "layers") else {}
+    attributes: dict[str, Any] = {"layers": value.layers} if hasattr(value, "layers") else {}
     for name, item in getattr(value, "__dict__", {}).items():
         if name not in _HIDDEN and (isinstance(item, Layer) or _has_layers(item)):
-            found[name] = item
-    return found
+            attributes[name] = item
+    return attributes
 
 
 def _has_layers(value: object) -> bool:
@@ -169,8 +169,8 @@ def _own_variables(value: Layer, style: Style) -> list[AnyVariable]:
     weights = _weights_of(value)
     # Variables of a model's metrics are not saved.
     weights = getattr(value, "_saved_weights", weights) if weights else []
-    own = [w for w in weights if id(w) not in nested]
-    return sorted(whole_variables(own), key=lambda w: not w.trainable)
+    own_weights = [w for w in weights if id(w) not in nested]
+    return sorted(whole_variables(own_weights), key=lambda w: not w.trainable)
 
 
 def _weights_of(layer: Layer) -> list[Variable]:

@@ -179,8 +179,8 @@ def stored(dataset: HDF5Dataset) -> np.ndarray:
     dtype = _OPAQUE.get(name) if isinstance(name, str) else None
     if dtype is None or dtype.itemsize != value.dtype.itemsize:
         raise ValueError(
-            f"The stored value {dataset.name!r} has {value.dtype.itemsize} bytes for each number and says dtype {name!r}: "
-            f"expected one of {', '.join(_OPAQUE)}."
+            f"The stored value {dataset.name!r} has {value.dtype.itemsize} bytes per element, but declares dtype "
+            f"{name!r}. Expected one of {', '.join(_OPAQUE)} with its size."
         )
     return value.view(dtype)
 
@@ -200,14 +200,18 @@ def write_model(model: Any, group: HDF5Group) -> None:
         weights = layer_weights(layer)
         # A name may lead into the group of another layer, such as `conv/pointwise` next to `conv`.
         _write_group(group.require_group(layer.name), weights, names_of(weights))
-    rest = _top_level(model)
-    _write_group(group.create_group("top_level_model_weights"), rest, names_of(rest))
+    top_level_weights = _top_level(model)
+    _write_group(
+        group.create_group("top_level_model_weights"),
+        top_level_weights,
+        names_of(top_level_weights),
+    )
 
 
 def _top_level(model: Any) -> list[AnyVariable]:
     """Return the model's weights that belong to none of its layers."""
-    known = {id(w) for layer in model.layers for w in layer.weights}
-    return whole_variables(w for w in model._saved_weights if id(w) not in known)
+    layer_weight_ids = {id(w) for layer in model.layers for w in layer.weights}
+    return whole_variables(w for w in model._saved_weights if id(w) not in layer_weight_ids)
 
 
 def read_model(
@@ -251,9 +255,11 @@ def read_model(
             continue
         assign(list(zip(variables, values, strict=True)), skip_mismatch, location)
     if "top_level_model_weights" in group:
-        values, rest = _read_group(group["top_level_model_weights"]), _top_level(model)
-        if len(values) == len(rest):
-            assign(list(zip(rest, values, strict=True)), skip_mismatch, "model weights")
+        values, top_level_weights = _read_group(group["top_level_model_weights"]), _top_level(model)
+        if len(values) == len(top_level_weights):
+            assign(
+                list(zip(top_level_weights, values, strict=True)), skip_mismatch, "model weights"
+            )
 
 
 # Groups of the optimizer's state, and of state that Keras 2's order has no slot for, such as a loss

@@ -50,10 +50,10 @@ def write_model(model: Any, group: HDF5Group) -> None:
     """
     paths: dict[tuple[int, ...], str] = {}
     for path, variables in walk(model, KERAS_2):
-        own = group.require_group(path)
+        subgroup = group.require_group(path)
         paths[_identity(variables)] = path
         for key, variable in variables.items():
-            own.create_dataset(key, data=storable(variable))
+            subgroup.create_dataset(key, data=storable(variable))
     for path, variables in walk(model, KERAS_3):
         existing = paths.get(_identity(variables))
         if variables and existing is not None and path not in group:
@@ -82,16 +82,16 @@ def read_model(model: Any, group: HDF5Group, skip_mismatch: bool = False) -> Non
     walks = [list(walk(model, style)) for style in (KERAS_2, KERAS_3, *EARLIER)]
     # The file does not declare which version wrote it, so the style that matches the most weights is used.
     for path, variables in max(walks, key=lambda entries: _fitting(entries, group)):
-        found = _stored(group, path, variables)
-        if set(found) != set(variables):
+        datasets = _stored(group, path, variables)
+        if set(datasets) != set(variables):
             # Weights with names, unlike those with indices, are in the configuration, too.
-            if skip_mismatch or not (found or any(key.isdigit() for key in variables)):
+            if skip_mismatch or not (datasets or any(key.isdigit() for key in variables)):
                 continue
             raise ValueError(
                 f"Weight count mismatch at {path!r}: model {model.name} expected {len(variables)} variables there, but "
-                f"received {len(found)} variables from the file."
+                f"received {len(datasets)} variables from the file."
             )
-        pairs = [(variable, stored(found[key])) for key, variable in variables.items()]
+        pairs = [(variable, stored(datasets[key])) for key, variable in variables.items()]
         assign(pairs, skip_mismatch, path)
 
 

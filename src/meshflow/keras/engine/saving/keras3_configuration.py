@@ -131,11 +131,17 @@ def _understood(config: Json, inside: bool) -> Json:
         for key, value in settings.items()
     }
     if isinstance(name, str) and isinstance(converted.get("config"), dict):
-        own = converted["config"]
-        converted["config"] = {k: v for k, v in own.items() if k not in _UNUSED.get(name, ())}
-        if name == "BatchNormalization" and isinstance(own.get("axis"), list):
+        layer_settings = converted["config"]
+        converted["config"] = {
+            k: v for k, v in layer_settings.items() if k not in _UNUSED.get(name, ())
+        }
+        if name == "BatchNormalization" and isinstance(layer_settings.get("axis"), list):
             # Keras 3 accepts only a number.
-            (converted["config"]["axis"],) = own["axis"] if len(own["axis"]) == 1 else [own["axis"]]
+            (converted["config"]["axis"],) = (
+                layer_settings["axis"]
+                if len(layer_settings["axis"]) == 1
+                else [layer_settings["axis"]]
+            )
         if (
             inside
             and "module" not in converted
@@ -177,9 +183,8 @@ def _operation(entry: Config) -> Config:
     arguments = dict(entry.get("config") or {})
     name = arguments.pop("name", entry.get("name"))
     if not isinstance(arguments.get("dtype"), str):
-        arguments.pop(
-            "dtype", None
-        )  # This is the dtype policy of Keras 3's object, not an argument of the function.
+        # This is the dtype policy of Keras 3's object, not an argument of the function.
+        arguments.pop("dtype", None)
     function = {"name": name, "operation": entry["class_name"], "arguments": arguments}
     return {**entry, "class_name": OPERATION, "config": function, "registered_name": None}
 
@@ -193,9 +198,8 @@ def _known_only(name: str, config: Json) -> Config:
         config["batch_input_shape"] = config.pop("batch_shape")
         config.pop("optional", None)
     if name in _TAKE_WORDS and isinstance(config.get("dtype"), dict):
-        config.pop(
-            "dtype"
-        )  # Keras 3 stores the dtype of the computation here, not that of the inputs.
+        # Keras 3 stores the dtype of the computation here, not that of the inputs.
+        config.pop("dtype")
     accepted = set().union(*map(_parameters, _classes(name)))
     if accepted:
         inactive = [k for k, v in config.items() if v is None or v is False or _USUAL.get(k) == v]

@@ -235,9 +235,15 @@ def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
     ]
     explicit = {new: arguments.pop(old) for old, new in form.settings.items() if old in arguments}
     settings = _DEFAULTS.get(symbol, {}) | {k: v for k, v in explicit.items() if v is not None}
-    left = [k for k, value in arguments.items() if value and (k, _number(value)) not in _USUAL]
-    if left or _has_tensors(settings) or isinstance(settings.get("indices_or_sections"), list):
-        reason = ", ".join(left) or "arguments that depend on inputs, or a list of sizes"
+    unsupported = [
+        k for k, value in arguments.items() if value and (k, _number(value)) not in _USUAL
+    ]
+    if (
+        unsupported
+        or _has_tensors(settings)
+        or isinstance(settings.get("indices_or_sections"), list)
+    ):
+        reason = ", ".join(unsupported) or "arguments that depend on inputs, or a list of sizes"
         raise ValueError(
             f"Op tf.{symbol} ({name!r}) with {reason} cannot be written to a file of Keras 3: call a function of "
             "tf.keras.ops instead, or move the op into a custom layer."

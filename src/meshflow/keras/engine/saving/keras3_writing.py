@@ -299,8 +299,8 @@ def _classes_of_names(value: Json, family: str) -> Json:
     if not class_names:
         return value
     settings = {} if family == "loss function" else {"name": value}
-    about = {"module": _MODULES[family], "class_name": class_names[0]}
-    return {**about, "config": settings, "registered_name": None}
+    identifiers = {"module": _MODULES[family], "class_name": class_names[0]}
+    return {**identifiers, "config": settings, "registered_name": None}
 
 
 def _reduced(value: Json) -> Json:

@@ -102,13 +102,13 @@ def save_model(
     path = str(file.filename) if file is not None else text(filepath)
     if file is None and gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
-    kind = "h5" if file is not None else _kind(path, save_format)
-    if kind == "keras" and kwargs:
+    file_format = "h5" if file is not None else _kind(path, save_format)
+    if file_format == "keras" and kwargs:
         raise ValueError(
             f"save_model: {sorted(kwargs)} are not supported with the native Keras format ({path}). Leave them out, or "
             "save a folder."
         )
-    if keras_version not in (2, 3) or (keras_version == 3 and kind == "tf"):
+    if keras_version not in (2, 3) or (keras_version == 3 and file_format == "tf"):
         raise ValueError(
             f"save_model: keras_version is 2 or 3, and 3 only for .keras and .h5 files; got {keras_version!r} for {path}."
         )
@@ -117,17 +117,17 @@ def save_model(
     optimizer = model.optimizer if include_optimizer and training else None
     config = keras3_writing.model_config if keras_version == 3 else model_config
     meta = {
-        "model_config": _config_if_any(model) if kind == "tf" else config(model),
+        "model_config": _config_if_any(model) if file_format == "tf" else config(model),
         "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
         "input_specs": building.describe(model.__dict__.get("_save_spec")),
     }
     if file is not None:
         _write_h5(model, file, meta, optimizer, keras_version)
-    elif kind == "h5":
+    elif file_format == "h5":
         with replacing(path) as part, h5py().File(part.name, "w") as file:
             _write_h5(model, file, meta, optimizer, keras_version)
-    elif kind == "keras":
+    elif file_format == "keras":
         with replacing(path) as part:
             _write_archive(model, part, meta, optimizer, keras_version)
     else:

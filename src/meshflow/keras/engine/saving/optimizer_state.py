@@ -191,7 +191,7 @@ def in_order(optimizer: Any, version: str) -> list[StateSlot] | None:
     if not is_known or cls is legacy.Nadam:
         return None
     slots = list(_slots(inner, version))
-    own = [_Held(w) for w in own_weights(inner).values() if w is not inner._accumulated_steps]
+    own_slots = [_Held(w) for w in own_weights(inner).values() if w is not inner._accumulated_steps]
     start: list[StateSlot] = [_Steps(inner, version == KERAS_3)]
     if version == KERAS_2_11:
         return [*start, *slots]
@@ -203,7 +203,7 @@ def in_order(optimizer: Any, version: str) -> list[StateSlot] | None:
             return None
         scale, counter = loss_scale
         start = [start[0], _rate(0.0), _Held(counter), _Held(scale), *start]
-    return [*start, *slots, *own]
+    return [*start, *slots, *own_slots]
 
 
 def _inside(optimizer: Any) -> Any:
@@ -222,9 +222,9 @@ def _slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
     lists = {name: slots for name, slots in lists.items() if name not in _ERROR_LISTS}
     keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
     variables = whole_variables(optimizer._owners[key] for key in keys)
-    kind, interleaved = type(optimizer).__name__, _TOGETHER[type(optimizer).__name__]
+    class_name, interleaved = type(optimizer).__name__, _TOGETHER[type(optimizer).__name__]
     # Keras 3 also reads these files, and would take the momentum of a single variable for the learning rate.
-    if kind == "SGD" and version == KERAS_2_11 and len(variables) > 1:
+    if class_name == "SGD" and version == KERAS_2_11 and len(variables) > 1:
         lists.setdefault("momentums", {})
     rest = [(name,) for name in lists if name not in (*_FIRST, *interleaved)]
     for group in (tuple(name for name in _FIRST if name in lists), interleaved, *rest):
@@ -296,7 +296,7 @@ def _candidates(
     # Keras 3 prepends the name of the optimizer.
     if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
         orders = [(v, in_order(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
-        known = [slots for _, slots in orders if slots is not None]
+        known_orders = [slots for _, slots in orders if slots is not None]
         for version, slots in orders:
             if slots is not None:
                 yield slots, values
@@ -304,14 +304,14 @@ def _candidates(
                 yield [*slots, *extra], values
                 yield [*slots, *_without_errors(extra)], without_errors
         # The learning rate may also be in the second position in other versions, or missing.
-        for slots in known:
+        for slots in known_orders:
             if values[1:] and values[1].shape == ():
                 yield slots, [values[0], *values[2:]]
             yield [s for s in slots if s._shared_name != "learning_rate"], values
-    own = [_Held(w) for w in state_of(optimizer)]
-    yield own, values
+    own_slots = [_Held(w) for w in state_of(optimizer)]
+    yield own_slots, values
     yield [_Held(w) for w in whole_variables(optimizer.weights)], values
-    yield _without_errors(own), without_errors
+    yield _without_errors(own_slots), without_errors
 
 
 def _without_errors(slots: list[_Held]) -> list[_Held]:

@@ -142,9 +142,11 @@ def _names(specs: PyTree) -> PyTree:
 
 def _named(specs: tuple[PyTree, ...], inputs: PyTree) -> tuple[PyTree, ...]:
     """Give unnamed specs of the first argument the names of the model's inputs."""
-    known = iter(nest.flatten(inputs))
+    named_specs = iter(nest.flatten(inputs))
     first = nest.map_structure(
-        lambda s: TensorSpec(s.shape, s.dtype, s.name or getattr(next(known, None), "name", None)),
+        lambda s: TensorSpec(
+            s.shape, s.dtype, s.name or getattr(next(named_specs, None), "name", None)
+        ),
         specs[0],
     )
     return first, *specs[1:]
@@ -229,8 +231,8 @@ def _steps_to(tensor: KerasTensor, graph: Graph) -> tuple[int, list[list[Any]]]:
     while id(tensor) not in inputs:
         layer, layer_inputs = tensor.node.layer, tensor.node.keras_inputs
         if len(layer_inputs) != 1 or not hasattr(layer, "exported_steps"):
-            kind = type(layer).__name__
-            raise NotImplementedError(f"layer {layer.name} ({kind}), which runs on the host")
+            class_name = type(layer).__name__
+            raise NotImplementedError(f"layer {layer.name} ({class_name}), which runs on the host")
         (tensor,) = layer_inputs
         steps = [*layer.exported_steps(len(tensor.shape)), *steps]
     return inputs.index(id(tensor)), steps

@@ -39,14 +39,14 @@ def written(objects: Sequence[object], nodes: Sequence[Node], meta: dict[str, An
     for index, item in enumerate(objects):
         if not isinstance(item, Layer) or index not in paths:
             continue
-        about = _metadata(item)
+        layer_metadata = _metadata(item)
         if index == 0:
-            about["training_config"] = meta["training_config"]
+            layer_metadata["training_config"] = meta["training_config"]
         entry = metadata.nodes.add(
             node_id=index,
             node_path=paths[index],
             identifier=_identifier(item),
-            metadata=to_json(about),
+            metadata=to_json(layer_metadata),
         )
         entry.version.producer, entry.version.min_consumer = 2, 1
     return metadata.SerializeToString(deterministic=True)
@@ -164,8 +164,8 @@ def _named_call(call: dict[str, Any], layer: Any, outputs: PyTree) -> list[Any]:
         if reference is tensor:
             # The number gets the dtype of the other operand.
             inexact = nest.flatten(outputs)[0].dtype.is_floating
-            number = float(tensor) if inexact and type(tensor) is int else tensor
-            reference = ["_CONSTANT_VALUE", -1, number]
+            constant = float(tensor) if inexact and type(tensor) is int else tensor
+            reference = ["_CONSTANT_VALUE", -1, constant]
         references.append([*reference, kwargs])
     return references
 

@@ -329,22 +329,24 @@ class MetricsContainer(Container):
         self.built = True
 
     def _objects(
-        self, given: PyTree, targets: list[Any], predictions: list[Any]
+        self, structure: PyTree, targets: list[Any], predictions: list[Any]
     ) -> list[list[Any]]:
         """Return the metric objects of each output."""
         names: list[str] = self.output_names  # type: ignore[assignment]
-        if given is None:
+        if structure is None:
             return [[] for _ in names]
-        if isinstance(given, Mapping) or (
-            isinstance(given, (list, tuple))
-            and given
-            and all(isinstance(g, (list, tuple)) for g in given)
+        if isinstance(structure, Mapping) or (
+            isinstance(structure, (list, tuple))
+            and structure
+            and all(isinstance(g, (list, tuple)) for g in structure)
         ):
-            per_output = self._per_output(given, "metrics")
-        elif isinstance(given, (list, tuple)) and len(names) > 1 and len(given) == len(names):
-            per_output = [[g] for g in given]
+            per_output = self._per_output(structure, "metrics")
+        elif (
+            isinstance(structure, (list, tuple)) and len(names) > 1 and len(structure) == len(names)
+        ):
+            per_output = [[g] for g in structure]
         else:
-            flat = list(given) if isinstance(given, (list, tuple)) else [given]
+            flat = list(structure) if isinstance(structure, (list, tuple)) else [structure]
             if len(names) == 1:
                 per_output = [flat]
             else:
@@ -393,12 +395,12 @@ class MetricsContainer(Container):
         targets = flat_targets(y_true, names, y_pred, "targets")
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
         rows = zip(nest.flatten(y_pred), targets, weights, self._plain, self._weighted, strict=True)
-        for prediction, target, weight, plain, weighted in rows:
+        for prediction, target, weight, unweighted, weighted in rows:
             if target is None:
                 continue
             target = _match(target, prediction)
             mask = getattr(prediction, "_keras_mask", None)
-            for metric in plain:
+            for metric in unweighted:
                 arguments = {} if mask is None else {"sample_weight": cast(mask, dtypes.float32)}
                 metric.update_state(target, prediction, **arguments)
             for metric in weighted:

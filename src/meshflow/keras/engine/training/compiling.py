@@ -135,9 +135,8 @@ class Compiling(TrainingSteps):
             raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")
         for identifier in nest.flatten(loss):
             if isinstance(identifier, str):
-                losses.get(
-                    identifier
-                )  # An unknown name is an error now, and not when training starts.
+                # This reports an unknown name now, and not when training starts.
+                losses.get(identifier)
         with own_scope(self):
             check_variables(self)
             check_metrics(nest.flatten([metrics, weighted_metrics]))

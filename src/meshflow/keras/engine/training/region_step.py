@@ -145,11 +145,13 @@ class ModelProgram:
     def sending(self) -> Sending:
         """Return the optimizer's state for compressed gradients; see `LossProgram`."""
         optimizer = self.model.optimizer
-        one = constant(1.0)
-        scale = getattr(optimizer, "_transform_loss", lambda given: given)(one)
+        unit_loss = constant(1.0)
+        scale = getattr(optimizer, "_transform_loss", lambda loss: loss)(unit_loss)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        rest = inner._sending() if hasattr(inner, "_sending") else {}
-        return Sending(optimizer.iterations.value(), None if scale is one else scale, **rest)
+        settings = inner._sending() if hasattr(inner, "_sending") else {}
+        return Sending(
+            optimizer.iterations.value(), None if scale is unit_loss else scale, **settings
+        )
 
     def forward(self, x: PyTree) -> PyTree:
         """Return the model's predictions."""

@@ -29,8 +29,8 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
 from meshflow.passes.constant_hoisting import hoist_constants
 
-# Arrays of at least this size, in bytes, are shared with the device, because a copy takes longer
-# than that.
+# Arrays of at least this many bytes are shared with the device, because copying them takes longer
+# than creating a device array.
 _LARGE = 1 << 15
 
 
@@ -162,12 +162,15 @@ class Loop(ConcreteFunction):
     """
 
     def __init__(
-        self, step: ConcreteFunction, count: int, place: Callable[[PyTree], PyTree] | None = None
+        self,
+        step: ConcreteFunction,
+        count: int,
+        place_batches: Callable[[PyTree], PyTree] | None = None,
     ) -> None:
         super().__init__(step.traced, step.structured_input_signature)
         self.name = f"{step.name}_loop"
         self._count = count
-        self._place = place
+        self._place = place_batches
 
     def __call__(self, batches: Sequence[PyTree]) -> PyTree:
         """Run the step on all batches, and return the result of the last one."""

@@ -90,8 +90,8 @@ def source_state(source: DataSource) -> dict[str, Any]:
     nodes = _random_nodes(getattr(source, "_x", None))
     # A seed that is not drawn yet will be drawn during the pass, from the random state above.
     state["nodes"] = {
-        at: [None if n._words is None else [int(w) for w in n._words], n.epoch]
-        for at, n in nodes.items()
+        index: [None if n._words is None else [int(w) for w in n._words], n.epoch]
+        for index, n in nodes.items()
     }
     return state
 
@@ -101,9 +101,9 @@ def _set_source_state(source: DataSource, state: dict[str, Any]) -> None:
     _set_host_state(state["random"])
     if source._orders is not None and "rng" in state:
         source._orders.state = state["rng"]
-    for at, node in _random_nodes(getattr(source, "_x", None)).items():
-        if at in state["nodes"]:
-            node._words, node.epoch = state["nodes"][at]
+    for index, node in _random_nodes(getattr(source, "_x", None)).items():
+        if index in state["nodes"]:
+            node._words, node.epoch = state["nodes"][index]
 
 
 class Resumption:
