@@ -50,7 +50,7 @@ class HostPart:
       rest: The other calls.
 
     Attributes:
-      cut: The results of the part that the rest uses.
+      cut_tensors: The results of the part that the rest uses.
     """
 
     def __init__(self, graph: Graph, nodes: list[Node], rest: list[Node]) -> None:

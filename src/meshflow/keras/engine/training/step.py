@@ -42,9 +42,9 @@ class CompiledStep:
       name: Name of the step in profiles.
 
     Attributes:
-      place: Function that places a batch on the devices, or None.
-      place_many: Function that places stacked batches on the devices, or None.
-      around: Function that creates the context in which the step is traced.
+      place_batch: Function that places a batch on the devices, or None.
+      place_batches: Function that places stacked batches on the devices, or None.
+      make_trace_scope: Function that creates the context in which the step is traced.
     """
 
     place: Callable[[PyTree], PyTree] | None = None
