@@ -57,4 +57,4 @@ def test_files_say_what_keras_2_and_3_both_read():
     training = {
         "optimizer_config": {"class_name": "Adam", "config": {"jit_compile": True, "beta_1": 0.5}}
     }
-    assert compile_config(training, new=True)["optimizer"]["config"] == {"beta_1": 0.5}
+    assert compile_config(training, is_new_optimizer=True)["optimizer"]["config"] == {"beta_1": 0.5}

@@ -205,6 +205,6 @@ def test_bfloat16_as_bytes(named, tmp_path):
     with h5py.File(path, "a") as file:
         file["layers/dense/vars/0"].attrs["dtype"] = "float8_e5m2"
     with pytest.raises(
-        ValueError, match="has 2 bytes for each number and says dtype 'float8_e5m2'"
+        ValueError, match="has 2 bytes per element, but declares dtype 'float8_e5m2'"
     ):
         model.load_weights(path)

@@ -1,1 +1,1 @@
-"""Models in files: what is written and read of one, and the functions of `Model` that do."""
+"""Reading and writing of models in files, and the methods of `Model` that use it."""

@@ -1,7 +1,8 @@
-"""Opening what holds a model: `.keras` archives and HDF5 files, checked before anything of them is used.
+"""Readers of `.keras` archives and HDF5 files, which check a file before anything in it is used.
 
-A small file may say that it holds more than memory does, and an HDF5 file may point into other files. What is
-inside may take up `unpacked_limit` bytes; nothing is written to the disk; no other file is opened.
+A small file may claim to hold more data than fits into memory, and an HDF5 file may link to other
+files. The readers here limit the unpacked size to `unpacked_limit` bytes, never unpack to disk, and
+never open a second file.
 """
 
 from __future__ import annotations
@@ -16,43 +17,50 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from meshflow.environment import extras
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import Config
+
+if TYPE_CHECKING:
+    from h5py import Group as HDF5Group
 
 __all__ = ["Archive", "h5py", "is_hdf5", "open_hdf5"]
 
+# Number of bytes that are unpacked at once.
 _CHUNK = 1 << 20
+# Errors that `zipfile` raises while it reads a damaged member.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
 
 
-def h5py() -> Any:
-    """The module `h5py`.
+def h5py() -> ModuleType:
+    """Import the module `h5py`.
 
     Raises:
-      ImportError: naming the extra that installs it.
+      ImportError: if h5py is not installed; the message names the extra that installs it.
     """
     return extras.load("h5py", "keras", "HDF5 files need h5py")
 
 
-def is_hdf5(value: Any) -> bool:
-    """Whether a value is an HDF5 file that somebody has opened.
+def is_hdf5(value: object) -> bool:
+    """Check whether a value is an open HDF5 file or group.
 
     Args:
-      value: a path, or an `h5py.File` or group.
+      value: A path, or an `h5py.File` or `h5py.Group`.
     """
     module = sys.modules.get("h5py")
     return module is not None and isinstance(value, module.Group)
 
 
 class _TooLargeError(ValueError):
-    """A file holds more than may be unpacked."""
+    """Error for a file that holds more bytes than may be unpacked."""
 
 
-def _too_large(what: str, found: int, limit: int) -> ValueError:
+def _too_large(name: str, size: int, limit: int) -> ValueError:
     return _TooLargeError(
-        f"{what} holds {found:,} bytes when unpacked, and at most {limit:,} are read from a file of its size. If "
+        f"{name} holds {size:,} bytes when unpacked, but at most {limit:,} bytes are read from a file of its size. If "
         f"you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
     )
 
@@ -61,15 +69,16 @@ class Archive:
     """A `.keras` file that is open for reading.
 
     Args:
-      path: the file.
-      what: what it is called in errors; default the path.
+      path: Path of the file.
+      label: Name of the file in error messages. Default: `path`.
 
     Raises:
-      ValueError: when it is damaged, has members with paths, or holds more than `unpacked_limit`.
+      ValueError: if the file is damaged, has members with absolute or parent paths, or holds more
+        than `unpacked_limit` bytes.
     """
 
-    def __init__(self, path: str, what: str | None = None) -> None:
-        self._path = what or path
+    def __init__(self, path: str, label: str | None = None) -> None:
+        self._path = label or path
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError) as error:
@@ -80,7 +89,8 @@ class Archive:
             if ".." in parts or parts[:1] == ("/",) or ":" in member.filename:
                 self.close()
                 raise ValueError(
-                    f"{self._path} is no model: it has a member {member.filename!r}, which leads out of it."
+                    f"{self._path} is not a model file: its member {member.filename!r} leads out of it. Expected "
+                    "members with relative paths inside the archive."
                 )
         self._limit = unpacked_limit(os.path.getsize(path))
         total = sum(member.file_size for member in members)
@@ -95,18 +105,18 @@ class Archive:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._zip.close()
 
     def read(self, name: str) -> io.BytesIO:
-        """A member's content, in memory.
+        """Unpack a member into memory.
 
         Args:
-          name: the member.
+          name: Name of the member.
 
         Raises:
-          KeyError: when there is none.
-          ValueError: when it is damaged, or longer than it says.
+          KeyError: if there is no such member.
+          ValueError: if the member is damaged, or longer than its header declares.
         """
         member = self._zip.getinfo(name)
         content = io.BytesIO()
@@ -120,11 +130,11 @@ class Archive:
             raise ValueError(f"{name} of {self._path} is damaged: {error}.") from error
         return content
 
-    def config(self) -> dict[str, Any]:
-        """The model's configuration.
+    def config(self) -> Config:
+        """Read the model's configuration.
 
         Raises:
-          ValueError: when it is missing or damaged.
+          ValueError: if the configuration is missing or damaged.
         """
         try:
             config = json.loads(self.read("config.json").getvalue())
@@ -135,29 +145,37 @@ class Archive:
                 f"{self._path} holds no model: config.json is missing or damaged."
             ) from error
         if not isinstance(config, dict):
-            raise ValueError(f"{self._path} holds no model: config.json is no configuration.")
+            raise ValueError(
+                f"{self._path} holds no model: config.json must hold a dictionary, got "
+                f"{type(config).__name__}."
+            )
         return config
 
     def keras_version(self) -> str:
-        """The version of Keras whose form the file has; empty where it does not say that.
+        """Read the version of Keras that defines the file's format.
+
+        Returns:
+          The version, or an empty string if the file does not declare one.
 
         Raises:
-          ValueError: when what says it is damaged.
+          ValueError: if the member that declares the version is damaged.
         """
         try:
-            about = json.loads(self.read("metadata.json").getvalue())
+            metadata = json.loads(self.read("metadata.json").getvalue())
         except KeyError:
             return ""
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self._path} is damaged: metadata.json is no JSON.") from error
-        return str(about.get("keras_version", "")) if isinstance(about, dict) else ""
+            raise ValueError(
+                f"{self._path} is damaged: metadata.json is not valid JSON."
+            ) from error
+        return str(metadata.get("keras_version", "")) if isinstance(metadata, dict) else ""
 
     @contextlib.contextmanager
-    def weights(self) -> Iterator[Any]:
-        """The HDF5 file inside.
+    def weights(self) -> Iterator[HDF5Group]:
+        """Open the HDF5 file with the weights.
 
         Raises:
-          ValueError: when there is none.
+          ValueError: if the archive holds no weights.
         """
         try:
             content = self.read("model.weights.h5")
@@ -165,77 +183,84 @@ class Archive:
             raise ValueError(
                 f"{self._path} holds no weights (model.weights.h5 is missing)."
             ) from None
-        what = f"model.weights.h5 of {self._path}"
-        with open_hdf5(content, what, content.tell()) as file:
+        label = f"model.weights.h5 of {self._path}"
+        with open_hdf5(content, label, content.tell()) as file:
             yield file
 
 
 @contextlib.contextmanager
-def open_hdf5(file: Any, what: str | None = None, size: int | None = None) -> Iterator[Any]:
-    """An HDF5 file, open for reading.
+def open_hdf5(file: Any, label: str | None = None, size: int | None = None) -> Iterator[HDF5Group]:
+    """Open an HDF5 file for reading, and check it.
 
     Args:
-      file: its path, an object like a file, or an `h5py.File` that is open already, and stays so.
-      what: what it is called in errors; default the path.
-      size: its size in bytes; default that of the path.
+      file: A path, a file object, or an open `h5py.File`, which is not closed.
+      label: Name of the file in error messages. Default: the path.
+      size: Size of the file in bytes. Default: the size that HDF5 reports.
 
     Raises:
-      OSError: when it is none, or damaged.
-      ValueError: when it points into other files, or holds more than `unpacked_limit`.
+      OSError: if the file is not an HDF5 file, or damaged.
+      ValueError: if the file links to other files, or holds more than `unpacked_limit` bytes.
     """
-    what = what or str(file)
+    label = label or str(file)
     library = h5py()
     try:
-        opening = contextlib.nullcontext(file) if is_hdf5(file) else library.File(file, "r")
-        with opening as opened:
-            size = opened.file.id.get_filesize() if size is None else size
+        context = contextlib.nullcontext(file) if is_hdf5(file) else library.File(file, "r")
+        with context as group:
+            size = group.file.id.get_filesize() if size is None else size
             limit = unpacked_limit(size)
-            _check_hdf5(opened, what, limit)
-            yield opened
+            _check_hdf5(group, label, limit)
+            yield group
     except FileNotFoundError:
         raise
     except Exception as error:
         if not _is_from_hdf5(error):
             raise
-        raise OSError(f"{what} is no HDF5 file, or it is damaged: {error}") from error
+        raise OSError(f"{label} is no HDF5 file, or it is damaged: {error}") from error
 
 
 def _is_from_hdf5(error: Exception) -> bool:
-    """Whether h5py raised an error: where a file is damaged it may be of any class."""
+    """Check whether h5py raised an error; a damaged file can cause errors of any class."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and "h5py" in trace.tb_frame.f_code.co_filename
 
 
-def _check_hdf5(file: Any, what: str, limit: int) -> None:
-    """Follows all links of a file once; soft ones lead to what others lead to, or nowhere."""
+def _check_hdf5(file: HDF5Group, label: str, limit: int) -> None:
+    """Visit every object of an HDF5 file once, and reject links to other files and too large data.
+
+    Soft links are skipped: they lead to objects that a hard link of the same file also reaches, or
+    to nothing.
+    """
     library = h5py()
     total = 0
-    seen: set[Any] = set()
-    waiting: list[tuple[str, Any]] = [("", file)]
-    while waiting:
-        path, group = waiting.pop()
+    seen: set[object] = set()
+    stack: list[tuple[str, HDF5Group]] = [("", file)]
+    while stack:
+        parent, group = stack.pop()
         for name in group:
-            place, link = f"{path}/{name}", group.get(name, getlink=True)
+            path, link = f"{parent}/{name}", group.get(name, getlink=True)
             if isinstance(link, library.SoftLink):
                 continue
             if not isinstance(link, library.HardLink):
-                raise _elsewhere(what, place, "is a link to another file")
+                raise _elsewhere(label, path, "is a link to another file")
             item = group[name]
             key = library.h5o.get_info(item.id).addr
             if key in seen:
                 continue
             seen.add(key)
             if isinstance(item, library.Group):
-                waiting.append((place, item))
+                stack.append((path, item))
             elif isinstance(item, library.Dataset):
                 if item.is_virtual or item.external:
-                    raise _elsewhere(what, place, "keeps its values in another file")
+                    raise _elsewhere(label, path, "keeps its values in another file")
                 total += (item.size or 0) * item.dtype.itemsize
                 if total > limit:
-                    raise _too_large(what, total, limit)
+                    raise _too_large(label, total, limit)
 
 
-def _elsewhere(what: str, place: str, how: str) -> ValueError:
-    return ValueError(f"{what}: {place} {how}, and models are read from their own file alone.")
+def _elsewhere(label: str, path: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{label}: {path} {reason}, but a model is only read from its own file. Save the model without "
+        "external links."
+    )

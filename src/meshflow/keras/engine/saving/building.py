@@ -1,67 +1,77 @@
-"""How a model was built, in a file: what makes the weights of a model whose layers come with its first call."""
+"""The input specs that a model was built with, as JSON, and the building of a model from them.
+
+A subclassed model creates its weights in its first call. A file therefore records the specs of that
+call's inputs, so that the loaded model can create the same weights.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import Json, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import Layer
 
 __all__ = ["build", "describe"]
 
 
-def describe(specs: Any) -> Any:
-    """Specs of a model's inputs as JSON can hold them.
+def describe(specs: PyTree) -> Json:
+    """Convert the specs of a model's inputs to JSON values.
 
     Args:
-      specs: a `TensorSpec`, a structure of them, or None.
+      specs: A `TensorSpec`, a nested structure of them, or None.
 
     Returns:
-      Lists, dictionaries and text; None for None, and for specs that `build` could not make again.
+      Lists, dictionaries and strings. None for None, and for specs that `build_model` could not
+      restore.
     """
     if isinstance(specs, TensorSpec):
         if specs.shape.rank is None:
             return None
         return {"TensorSpec": [specs.shape.as_list(), specs.dtype.name]}
     if isinstance(specs, dict):
-        parts: Any = {key: describe(value) for key, value in specs.items()}
-        return {"dict": parts} if all(isinstance(key, str) for key in specs) else None
+        entries: Any = {key: describe(value) for key, value in specs.items()}
+        return {"dict": entries} if all(isinstance(key, str) for key in specs) else None
     if type(specs) in (list, tuple):
         return {type(specs).__name__: [describe(value) for value in specs]}
     return None
 
 
-def _specs(described: Any) -> Any:
-    """The specs that `describe` described."""
-    ((kind, value),) = described.items()
+def _specs(serialized: Json) -> PyTree:
+    """Restore the specs from the result of `serialize_specs`."""
+    ((kind, value),) = serialized.items()
     if kind == "TensorSpec":
         return TensorSpec(*value)
     if kind == "dict":
-        return {key: _specs(part) for key, part in value.items()}
-    return {"list": list, "tuple": tuple}[kind](_specs(part) for part in value)
+        return {key: _specs(entry) for key, entry in value.items()}
+    return {"list": list, "tuple": tuple}[kind](_specs(entry) for entry in value)
 
 
-def build(model: Any, described: Any, shape: Any) -> None:
-    """Makes a model's weights, by its first call's inputs where a file tells of them.
+def build(model: Any, serialized: Json, shape: PyTree) -> None:
+    """Create a model's weights, if possible by a call on inputs with the recorded specs.
 
     Args:
-      model: the model.
-      described: what `describe` gave, or None.
-      shape: the shape, or structure of shapes, that the model was built for, or None.
+      model: The model. A model that is built already does not change.
+      serialized: Result of `serialize_specs`, or None.
+      shape: Shape (or structure of shapes) that the model was built with, or None.
 
     Raises:
-      ValueError: when the model's `call` fails.
+      ValueError: if the model's `call` fails.
     """
     if model.built:
         return
-    if described is not None:
+    if serialized is not None:
         try:
-            _call(model, _specs(described))
+            _call(model, _specs(serialized))
             return
         except Exception:
-            # Sparse and ragged inputs have shapes too; some models can only be built.
+            # The shape may still work: sparse and ragged inputs have shapes too, and some models
+            # can only be built by `build`.
             if not shape:
                 raise
     if not shape:
@@ -69,17 +79,17 @@ def build(model: Any, described: Any, shape: Any) -> None:
     if model._builds_by_shape:
         model.build(shape)
         return
-    # A user's own `build` makes layers, which have their weights after a call only.
-    kind = settings.floatx()
-    _call(model, shape_inference.map_shapes(lambda s: TensorSpec(s, kind), shape))
+    # A user-defined `build` may create layers that create their weights only when they are called.
+    dtype = settings.floatx()
+    _call(model, shape_inference.map_shapes(lambda s: TensorSpec(s, dtype), shape))
 
 
-def _call(model: Any, specs: Any) -> None:
-    """Calls a model on symbolic inputs, which leaves no node in a graph."""
+def _call(model: Layer, specs: PyTree) -> None:
+    """Call a model on symbolic inputs without adding a node to a graph."""
     try:
         model.compute_output_signature(specs)
     except Exception as error:
-        shown = nest.map_structure(lambda s: (s.shape, s.dtype.name), specs)
+        inputs = nest.map_structure(lambda s: (s.shape, s.dtype.name), specs)
         raise ValueError(
-            f"Model {model.name} cannot be built for its inputs {shown}, as it was when it was saved: {error}"
+            f"Model {model.name} cannot be built for its inputs {inputs}, as it was when it was saved: {error}"
         ) from error

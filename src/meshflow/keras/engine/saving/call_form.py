@@ -1,14 +1,18 @@
-"""A model's call as functions of arguments by position, for which files hold programs."""
+"""A model's call as functions with positional arguments, which files can hold as programs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.status import switched
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import PyTree
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import Layer
 
 __all__ = ["CallForm"]
 
@@ -16,36 +20,36 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class CallForm:
-    """What a model takes, in order, with `training` among it.
+    """A model's arguments in a fixed order, with `training` among them.
 
     Args:
-      model: the model.
-      values: specs (or constants) of its arguments by name, in order.
-      defaults: of those of them that have one.
-      training: the place of `training`.
+      model: The model.
+      values: Specs (or constants) of the model's arguments by name, in order, without `training`.
+      defaults: Default values, by argument name.
+      training: Index of `training` among the arguments.
 
     Attributes:
-      call: a function of them, and of whether the model is trained.
-      predict: a function of them.
+      call: Function of all arguments, including `training`.
+      predict: Function of all arguments except `training`.
     """
 
     def __init__(
-        self, model: Any, values: Mapping[str, Any], defaults: Mapping[str, Any], training: int
+        self, model: Layer, values: Mapping[str, Any], defaults: Mapping[str, Any], training: int
     ) -> None:
         self._values, self._training = list(values.values()), training
         names = list(values)
 
-        def predict(*given: Any) -> Any:
-            return run(given, False)
+        def predict(*args: PyTree) -> PyTree:
+            return run(args, False)
 
-        def call(*given: Any) -> Any:
-            return run((*given[:training], *given[training + 1 :]), given[training])
+        def call(*args: PyTree) -> PyTree:
+            return run((*args[:training], *args[training + 1 :]), args[training])
 
-        def run(given: tuple[Any, ...], trained: Any) -> Any:
-            first, *others = given
-            # Python control flow of the user's model may depend on tensors.
+        def run(args: tuple[PyTree, ...], is_training: bool) -> PyTree:
+            first, *rest = args
+            # AutoGraph converts the model's Python control flow, which may depend on tensors.
             with switched(True):
-                return model(first, **dict(zip(names[1:], others, strict=True)), training=trained)
+                return model(first, **dict(zip(names[1:], rest, strict=True)), training=is_training)
 
         parameters = [_parameter(name, defaults) for name in names]
         predict.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -55,36 +59,51 @@ class CallForm:
         self.predict: Callable[..., Any] = predict
 
     @classmethod
-    def of(cls, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallForm:
-        """The form of a model that was called with such arguments."""
+    def of(cls, model: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallForm:
+        """Create the positional form of a model that was called with these arguments.
+
+        Args:
+          model: The model.
+          args: Specs of the positional arguments.
+          kwargs: Specs of the keyword arguments; `training` is ignored.
+        """
         if len(args) == 1 and not kwargs:
             return cls(model, {"inputs": args[0]}, {}, 1)
         parameters = inspect.signature(model.call).parameters
         names = [p.name for p in parameters.values() if p.kind in _POSITIONAL]
-        given = dict(zip(names, args, strict=False)) | dict(kwargs)
-        given.pop("training", None)
-        last = max(names.index(n) for n in given if n in names)
+        explicit = dict(zip(names, args, strict=False)) | dict(kwargs)
+        explicit.pop("training", None)
+        last = max(names.index(n) for n in explicit if n in names)
         before = [n for n in names[: last + 1] if n != "training"]
         defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
-        given = {n: nest.map_structure(_named(n), value) for n, value in given.items()}
-        values = {n: given[n] if n in given else defaults.get(n) for n in before}
-        place = names.index("training") if "training" in names[: last + 1] else len(before)
-        return cls(model, values | {n: given[n] for n in given if n not in values}, defaults, place)
+        explicit = {n: nest.map_structure(_named(n), value) for n, value in explicit.items()}
+        values = {n: explicit[n] if n in explicit else defaults.get(n) for n in before}
+        training = names.index("training") if "training" in names[: last + 1] else len(before)
+        return cls(
+            model,
+            values | {n: explicit[n] for n in explicit if n not in values},
+            defaults,
+            training,
+        )
 
     def arguments(self, training: bool | None = None) -> tuple[Any, ...]:
-        """What `call` takes when the model is trained or not; None: what `predict` takes."""
+        """Return the arguments of `call`, or of `predict` if `training` is None.
+
+        Args:
+          training: Value of the argument `training`, or None.
+        """
         if training is None:
             return tuple(self._values)
         return *self._values[: self._training], training, *self._values[self._training :]
 
 
-def _named(name: str) -> Callable[[Any], Any]:
-    """Gives specs without a name their parameter's, which signatures show."""
+def _named(name: str) -> Callable[[TensorSpec | None], TensorSpec | None]:
+    """Return a function that names unnamed specs after their parameter, for use in signatures."""
 
-    def named(spec: Any) -> Any:
+    def add_name(spec: TensorSpec | None) -> TensorSpec | None:
         return spec if spec is None or spec.name else TensorSpec(spec.shape, spec.dtype, name)
 
-    return named
+    return add_name
 
 
 def _parameter(name: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
@@ -93,10 +112,10 @@ def _parameter(name: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
 
 
 def _in_order(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Parameters after one that has a default have one, too."""
-    found, optional = [], False
+    """Give every parameter after the first optional one a default, as Python signatures require."""
+    filled, is_optional = [], False
     for parameter in parameters:
-        optional = optional or parameter.default is not parameter.empty
-        bare = parameter.default is parameter.empty
-        found.append(parameter.replace(default=None) if optional and bare else parameter)
-    return found
+        is_optional = is_optional or parameter.default is not parameter.empty
+        is_required = parameter.default is parameter.empty
+        filled.append(parameter.replace(default=None) if is_optional and is_required else parameter)
+    return filled

@@ -1,4 +1,4 @@
-"""Models as plain data: the layout of Keras 2's JSON, and what `compile` was called with."""
+"""Models and their `compile` arguments as plain data in the layout of Keras 2's JSON."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ import copy
 import inspect
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.saving.keras2_calls import listed_call
 from meshflow.keras.engine.saving.keras3_configuration import for_all_versions, from_keras_3
 from meshflow.keras.optimizers import legacy
 from meshflow.version import KERAS_VERSION
 
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import Layer
+
 _NESTED = ("Functional", "Model", "Sequential")
-# Whether configurations of graphs keep our form of calls, which says more than Keras 2's.
+# Whether configurations of graphs keep Meshflow's form of calls, which can express more than the
+# form of Keras 2.
 _own_calls: contextvars.ContextVar[bool] = contextvars.ContextVar("own_calls", default=False)
 
 
-def plain(value: Any) -> Any:
-    """What JSON cannot hold, as something it can.
+def plain(value: Any) -> Json:
+    """Convert an object that the JSON encoder does not know to one that it knows.
 
     Args:
-      value: an object met while writing JSON.
+      value: Object that the encoder met.
 
     Raises:
-      TypeError: for an object without a configuration.
+      TypeError: if the object has no configuration.
     """
     if hasattr(value, "as_list"):
         return value.as_list()
@@ -46,25 +51,25 @@ def plain(value: Any) -> Any:
     )
 
 
-def to_json(value: Any, **kwargs: Any) -> str:
-    """JSON text of a configuration.
+def to_json(value: Json, **kwargs: Any) -> str:
+    """Format a configuration as JSON text.
 
     Args:
-      value: the configuration.
-      **kwargs: arguments of `json.dumps`.
+      value: Configuration.
+      **kwargs: Arguments of `json.dumps`.
     """
     return json.dumps(value, default=plain, **kwargs)
 
 
-def data_of(model: Any, own_calls: bool = False) -> Any:
-    """A model's configuration as JSON holds it, in the form of Keras 2 in all its versions.
+def data_of(model: Layer, own_calls: bool = False) -> Json:
+    """Return a model's configuration as JSON values, in the form that all versions of Keras 2 read.
 
     Args:
-      model: the model.
-      own_calls: whether calls of layers are in our form.
+      model: Model or layer.
+      own_calls: Whether calls of layers keep Meshflow's form instead of that of Keras 2.
 
     Raises:
-      NotImplementedError: for a subclass that says not how it is made again.
+      NotImplementedError: if the model is subclassed and defines no `get_config`.
     """
     if not getattr(model, "_has_config", True):
         raise NotImplementedError(
@@ -77,11 +82,11 @@ def data_of(model: Any, own_calls: bool = False) -> Any:
         _own_calls.reset(token)
 
 
-def model_config(model: Any) -> dict[str, Any]:
-    """A model's class and configuration, in Keras 2's form wherever that can say it.
+def model_config(model: Layer) -> Config:
+    """Return a model's class and configuration, in Keras 2's form wherever that form can express them.
 
     Args:
-      model: the model.
+      model: Model or layer.
     """
     config = {
         "class_name": type(model).__name__,
@@ -92,11 +97,11 @@ def model_config(model: Any) -> dict[str, Any]:
 
 
 def model_to_json(model: Any, **kwargs: Any) -> str:
-    """A model's architecture as JSON text.
+    """Format a model's architecture as JSON text.
 
     Args:
-      model: the model.
-      **kwargs: arguments of `json.dumps`.
+      model: The model.
+      **kwargs: Arguments of `json.dumps`.
     """
     content = {"class_name": type(model).__name__, "config": model.get_config()}
     return to_json({**content, "keras_version": KERAS_VERSION, "backend": "jax"}, **kwargs)
@@ -105,14 +110,14 @@ def model_to_json(model: Any, **kwargs: Any) -> str:
 # ---- graphs ------------------------------------------------------------------------------
 
 
-def to_keras(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a graph with its calls as lists of [layer, call, output, arguments], as Keras 2 has them.
+def to_keras(config: Config) -> Config:
+    """Convert the calls in a graph's configuration to Keras 2's lists of [layer, call, output, arguments].
 
-    The first call of a nested model is number 1 there, since it was called on its own inputs before. What that form
-    cannot say stays as it is.
+    The first call of a nested model has index 1 there, because Keras 2 counts the call on its own
+    inputs as call 0. Calls that the lists cannot express keep Meshflow's form.
 
     Args:
-      config: the configuration of a Functional model, in our form.
+      config: Configuration of a Functional model, in Meshflow's form.
     """
     if _own_calls.get():
         return config
@@ -125,17 +130,19 @@ def to_keras(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def from_keras(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a graph in which nested models' calls are numbered from 0.
+def from_keras(config: Config) -> Config:
+    """Convert a graph's configuration so that the calls of nested models are counted from 0.
 
     Args:
-      config: that of a Functional model, ours or Keras 2's.
+      config: Configuration of a Functional model, from Meshflow or Keras 2.
     """
     calls = {e["name"]: len(e["inbound_nodes"]) for e in config["layers"]}
     shifts: dict[str, int] = {}
     for name in _nested_with_inputs(config):
-        last = max((place[1] for place in _places(config) if place[0] == name), default=0)
-        shifts[name] = -max(0, last - (calls[name] - 1))
+        max_call = max(
+            (reference[1] for reference in _places(config) if reference[0] == name), default=0
+        )
+        shifts[name] = -max(0, max_call - (calls[name] - 1))
     if not any(shifts.values()):
         return config
     config = copy.deepcopy(config)
@@ -143,27 +150,28 @@ def from_keras(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _nested_with_inputs(config: dict[str, Any]) -> list[str]:
-    found = []
+def _nested_with_inputs(config: Config) -> list[str]:
+    """Return the names of the nested models that have known inputs."""
+    names = []
     for entry in config["layers"]:
         inner = entry.get("config", {})
         inner = inner if isinstance(inner, dict) else {}
         first: dict[str, Any] = next(iter(inner.get("layers", [])), {})
-        known = "input_layers" in inner or "batch_input_shape" in first.get("config", {})
-        if entry["class_name"] in _NESTED and known:
-            found.append(entry["name"])
-    return found
+        has_inputs = "input_layers" in inner or "batch_input_shape" in first.get("config", {})
+        if entry["class_name"] in _NESTED and has_inputs:
+            names.append(entry["name"])
+    return names
 
 
-def _places(config: dict[str, Any]) -> Iterator[list[Any]]:
-    """All references [layer, call, output, ...] of a graph, to read or change."""
+def _places(config: Config) -> Iterator[list[Any]]:
+    """Yield all references [layer, call, output, ...] of a graph, to read or change."""
     for entry in config["layers"]:
         yield from _references(entry["inbound_nodes"])
     yield from _references(config["input_layers"])
     yield from _references(config["output_layers"])
 
 
-def _references(value: Any) -> Iterator[list[Any]]:
+def _references(value: Json) -> Iterator[list[Any]]:
     if isinstance(value, dict):
         for item in value.values():
             yield from _references(item)
@@ -179,36 +187,36 @@ def _references(value: Any) -> Iterator[list[Any]]:
             yield from _references(item)
 
 
-def _shift(config: dict[str, Any], shifts: dict[str, int]) -> None:
-    for place in _places(config):
-        place[1] += shifts.get(place[0], 0)
+def _shift(config: Config, shifts: dict[str, int]) -> None:
+    for reference in _places(config):
+        reference[1] += shifts.get(reference[0], 0)
 
 
 # ---- compile -----------------------------------------------------------------------------
 
 
-def compile_arguments(model: Any) -> dict[str, Any] | None:
-    """What `compile` was called with, as data.
+def compile_arguments(model: Any) -> Config | None:
+    """Return the arguments that `compile` was called with, as data.
 
     Args:
-      model: the model.
+      model: The model.
 
     Returns:
-      Arguments by name; None for a model that is not compiled.
+      Serialized arguments by name, or None if the model is not compiled.
     """
     if not model._is_compiled:
         return None
     return {key: serialization.serialize(v) for key, v in model._compile_arguments.items()}
 
 
-def training_config(model: Any) -> dict[str, Any] | None:
-    """What `compile` was called with, in Keras 2's form.
+def training_config(model: Any) -> Config | None:
+    """Return the arguments that `compile` was called with, in Keras 2's form.
 
     Args:
-      model: the model.
+      model: The model.
 
     Returns:
-      Plain values; None for a model that is not compiled, or whose optimizer has no configuration.
+      JSON values. None if the model is not compiled, or if an argument has no configuration.
     """
     if not model._is_compiled:
         return None
@@ -218,34 +226,35 @@ def training_config(model: Any) -> dict[str, Any] | None:
         arguments["optimizer_config"] = serialization.serialize(model.optimizer)
         return dict(serialization.without_modules(json.loads(to_json(arguments))))
     except (NotImplementedError, TypeError):
-        # An optimizer without a configuration is left out; the model still loads, uncompiled.
+        # The model is still saved without such an optimizer, and loads uncompiled.
         return None
 
 
-# Settings of optimizers that Keras 3 does not know, and Keras 2 has as here when they are not given.
+# Optimizer settings that Keras 3 does not know. Keras 2 uses the defaults of this package if they
+# are missing.
 _OF_KERAS_2 = ("decay", "jit_compile", "is_legacy_optimizer")
-# Settings that Keras 2 has since 2.11, as they are when nobody set them.
+# Optimizer settings that Keras 2 knows since 2.11, with their default values.
 _SINCE_2_11 = {
     **dict.fromkeys(("weight_decay", "ema_overwrite_frequency"), (None,)),
     **{"use_ema": (False,), "ema_momentum": (0.99,)},
     **dict.fromkeys(("jit_compile", "is_legacy_optimizer"), (True, False)),
 }
-# Optimizers that `.h5` files of Keras 2 name like classes that were registered.
+# Optimizers that Keras 2 stores in `.h5` files under the name of a registered custom class.
 _NAMED_AS_CUSTOM = ("Adafactor", "Lion")
 _SCHEDULES = "keras.optimizers.schedules"
 _LOSS_SCALING = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 
 
-def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any]:
-    """A `training_config` in the form of `.keras` files, which name the module of each class.
+def compile_config(training: Config, is_new_optimizer: bool = False) -> Config:
+    """Convert a training configuration to the form of `.keras` files, which name the module of each class.
 
     Args:
-      training: what `training_config` gave.
-      new: whether the optimizer computes as those of Keras 2.11 and later.
+      training: Result of `get_training_config`.
+      is_new_optimizer: Whether the optimizer computes like those of Keras 2.11 and later.
     """
-    # Keras 3 does not take None for the number of steps.
+    # Keras 3 does not accept None as the number of steps.
     config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
-    config["optimizer"] = _optimizer(config.pop("optimizer_config"), new)
+    config["optimizer"] = _optimizer(config.pop("optimizer_config"), is_new_optimizer)
     for key, module in (
         ("loss", "losses"),
         ("metrics", "metrics"),
@@ -255,48 +264,53 @@ def compile_config(training: dict[str, Any], new: bool = False) -> dict[str, Any
     return config
 
 
-def hdf5_config(training: dict[str, Any], new: bool) -> dict[str, Any]:
-    """A `training_config` in the form of `.h5` files, in which optimizers alone have modules, inside of others.
+def hdf5_config(training: Config, is_new_optimizer: bool) -> Config:
+    """Convert a training configuration to the form of `.h5` files.
+
+    In these files only an optimizer inside a loss-scaling optimizer is named with its module.
 
     Args:
-      training: what `training_config` gave.
-      new: whether the optimizer computes as those of Keras 2.11 and later.
+      training: Result of `get_training_config`.
+      is_new_optimizer: Whether the optimizer computes like those of Keras 2.11 and later.
     """
     entry = training["optimizer_config"]
     if "inner_optimizer" in entry["config"]:
-        entry = {k: v for k, v in _optimizer(entry, new).items() if k in ("class_name", "config")}
+        converted = _optimizer(entry, is_new_optimizer)
+        entry = {k: v for k, v in converted.items() if k in ("class_name", "config")}
     elif entry["class_name"] in _NAMED_AS_CUSTOM:
         entry = {**entry, "class_name": f"Custom>{entry['class_name']}"}
     return {**training, "optimizer_config": entry}
 
 
-def _optimizer(entry: dict[str, Any], new: bool) -> dict[str, Any]:
-    """An optimizer with its module, in settings of its version of Keras."""
+def _optimizer(entry: Config, is_new: bool) -> Config:
+    """Return an optimizer's entry with its module and with the settings that its version of Keras knows."""
     settings, name = dict(entry["config"]), entry["class_name"].removesuffix("V3")
     if name == "LossScaleOptimizer":
-        name += "V3" if new else ""
-        inner = _with_rate(settings["inner_optimizer"], new)
-        about = {"module": _LOSS_SCALING, "class_name": name, "registered_name": name}
-        return {**about, "config": {**settings, "inner_optimizer": inner}}
-    if new:  # Keras 3 asks for that
+        name += "V3" if is_new else ""
+        inner = _with_rate(settings["inner_optimizer"], is_new)
+        identifiers = {"module": _LOSS_SCALING, "class_name": name, "registered_name": name}
+        return {**identifiers, "config": {**settings, "inner_optimizer": inner}}
+    if is_new:  # Keras 3 rejects unknown settings.
         settings = {k: v for k, v in settings.items() if k not in _OF_KERAS_2}
-    return _with_rate({**entry, "config": settings}, new)
+    return _with_rate({**entry, "config": settings}, is_new)
 
 
-def _with_rate(entry: dict[str, Any], new: bool) -> dict[str, Any]:
-    """An optimizer with its module and that of its schedule."""
-    kept, name = dict(entry["config"]), entry["class_name"]
-    old = name in legacy.__all__ and not new
-    if old:
-        kept = {k: v for k, v in kept.items() if v not in _SINCE_2_11.get(k, ())}
-    rate = kept.get("learning_rate")
+def _with_rate(entry: Config, is_new: bool) -> Config:
+    """Add the modules of an optimizer and of its learning-rate schedule to its entry."""
+    settings, name = dict(entry["config"]), entry["class_name"]
+    is_legacy = name in legacy.__all__ and not is_new
+    if is_legacy:
+        settings = {k: v for k, v in settings.items() if v not in _SINCE_2_11.get(k, ())}
+    rate = settings.get("learning_rate")
     if isinstance(rate, dict) and rate.get("class_name") in registry.FAMILIES["decay"].table:
-        named = {k: v for k, v in rate["config"].items() if (k, v) != ("name", None)}
-        kept["learning_rate"] = _with_module({**rate, "config": named}, _SCHEDULES)
-    return _with_module({**entry, "config": kept}, f"keras.optimizers{'.legacy' if old else ''}")
+        schedule = {k: v for k, v in rate["config"].items() if (k, v) != ("name", None)}
+        settings["learning_rate"] = _with_module({**rate, "config": schedule}, _SCHEDULES)
+    module = f"keras.optimizers{'.legacy' if is_legacy else ''}"
+    return _with_module({**entry, "config": settings}, module)
 
 
-def _with_module(value: Any, module: str) -> Any:
+def _with_module(value: Json, module: str) -> Json:
+    """Add a module to every serialized object in a structure."""
     if isinstance(value, list):
         return [_with_module(v, module) for v in value]
     if not isinstance(value, dict):
@@ -306,20 +320,22 @@ def _with_module(value: Any, module: str) -> Any:
     return {k: _with_module(v, module) for k, v in value.items()}
 
 
-def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any = None) -> None:
-    """Compiles a model as it was.
+def compile_from_config(
+    model: Any, config: Config, custom_objects: dict[str, Any] | None = None
+) -> None:
+    """Compile a model with serialized arguments.
 
     Args:
-      model: the model.
-      config: what `training_config` gave, here or in Keras 2, or a `compile_config` of `.keras` files.
-      custom_objects: classes and functions by name.
+      model: The model.
+      config: Result of `get_training_config` (of Meshflow or Keras 2), or of `to_compile_config`.
+      custom_objects: Classes and functions by name.
     """
     losses, metrics = registry.FAMILIES["loss function"], registry.FAMILIES["metric function"]
     config = from_keras_3(config)
 
-    def decode(value: Any, family: registry.Family) -> Any:
+    def decode(value: Json, family: registry.Family) -> Any:
         if isinstance(value, dict) and "class_name" in value:
-            # tf-keras also names the function that the class wraps.
+            # tf-keras also stores the function that the class wraps.
             config = value.get("config")
             if isinstance(config, dict) and value["class_name"] in family.table:
                 settings = {k: v for k, v in config.items() if k != "fn"}
@@ -332,26 +348,27 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
         if isinstance(value, dict):
             return {k: decode(v, family) for k, v in value.items()}
         if isinstance(value, str):
-            # Later, when training matches losses to outputs, `custom_objects` is no longer known.
-            found = registry.get_registered_object(value, custom_objects)
-            return value if found is None else family.get(found)
+            # Names are resolved here, because `custom_objects` is not available when training
+            # matches losses to outputs.
+            registered = registry.get_registered_object(value, custom_objects)
+            return value if registered is None else family.get(registered)
         return [decode(v, family) for v in value] if isinstance(value, list) else value
 
-    # Keras 3 forgets the optimizer of a model that it has saved as .h5 before.
+    # Keras 3 drops the optimizer of a model that it saved as .h5 before.
     optimizer = config.get("optimizer_config", config.get("optimizer", "rmsprop"))
     if isinstance(optimizer, dict):
         optimizer = registry.OPTIMIZERS.deserialize(optimizer, custom_objects)
-    kept = ("loss_weights", "steps_per_execution", "run_eagerly")
+    direct_keys = ("loss_weights", "steps_per_execution", "run_eagerly")
     model.compile(
         optimizer,
         loss=decode(config.get("loss"), losses),
         metrics=decode(_unwrapped(config.get("metrics"), model), metrics),
         weighted_metrics=decode(_unwrapped(config.get("weighted_metrics"), model), metrics),
-        **{key: config.get(key) for key in kept},
+        **{key: config.get(key) for key in direct_keys},
     )
 
 
-def _unwrapped(value: Any, model: Any) -> Any:
-    """Keras 2 writes the metrics of a model with one output as a list in a list."""
-    one = isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
-    return value[0] if one and len(getattr(model, "outputs", None) or [1]) == 1 else value
+def _unwrapped(value: Json, model: Any) -> Json:
+    """Remove the outer list that Keras 2 writes around the metrics of a model with one output."""
+    is_wrapped = isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
+    return value[0] if is_wrapped and len(getattr(model, "outputs", None) or [1]) == 1 else value

@@ -1,143 +1,155 @@
-"""Which group of an HDF5 file holds an object's weights, as each version of Keras names it.
+"""Paths of the HDF5 groups that hold each object's weights, as each version of Keras names them.
 
-Groups follow attributes and lists of objects instead of names: `layers/dense_1/vars`. A member of a list is called
-after its class, numbered when the class appears again. Versions differ in which way to an object they go first.
+Groups follow attributes and lists of objects instead of layer names: `layers/dense_1/vars`. A
+member of a list is named after its class, with an index when the class occurs again. An object that
+can be reached in several ways belongs to the path that is visited first, and the versions visit
+attributes in different orders.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.core.variables.sharded_variable import ShardedVariable, whole_variables
+from meshflow.core.variables.variable import Variable
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.base_layer import Layer
 
 __all__ = ["EARLIER", "KERAS_2", "KERAS_3", "Style", "owned", "walk"]
+__all__ = ["EARLIER", "KERAS_2", "KERAS_3", "Style", "owned", "walk"]
 
+# A variable, or one that is stored in shards.
+AnyVariable: TypeAlias = Variable | ShardedVariable
+
+# Attributes that hold layers, but that Keras does not follow.
 _HIDDEN = ("_layers", "_graph", "_inbound_nodes", "_losses", "_own_metrics", "_extras", "layers")
 
 
-# Of attention, private in Keras 2.
+# Layers of attention that are private attributes in Keras 2, and public ones in Keras 3.
 _PUBLIC_IN_KERAS_3 = ("_query_dense", "_key_dense", "_value_dense", "_output_dense")
 
 
 class Style(NamedTuple):
-    """How a version finds and names what an object owns.
+    """The rules by which a version of Keras finds and names the layers that an object owns.
 
     Attributes:
-      snake: the name of a class in a list.
-      order: names of an object's attributes, in the order in which they are followed.
-      counts_seen: whether members that were met before take a number, too.
-      is_keras_3: whether lists in lists are followed, and attributes have Keras 3's names.
-      repeats: whether a layer's attribute that is a sublayer's weight is the layer's, too.
+      format_class_name: Function that converts the name of a class in a list.
+      sort_attributes: Function that sorts the names of an object's attributes into the order of visiting.
+      counts_visited: Whether members of lists that were visited before also take an index.
+      is_keras_3: Whether lists in lists are followed, and attributes have Keras 3's names.
+      includes_shared: Whether a layer also stores a sublayer's weight that one of its own attributes refers
+        to.
     """
 
-    snake: Callable[[str], str]
-    order: Callable[[Any, list[str]], list[str]]
-    counts_seen: bool
+    format_class_name: Callable[[str], str]
+    sort_attributes: Callable[[Any, list[str]], list[str]]
+    counts_visited: bool
     is_keras_3: bool = False
-    repeats: bool = True
+    includes_shared: bool = True
 
 
 def snake_case(name: str) -> str:
-    """`ConvLSTM1D` -> `conv_lstm1d`: files of Keras spell classes otherwise than it names layers."""
+    """Convert a class name to Keras's spelling in files: `ConvLSTM1D` becomes `conv_lstm1d`.
+
+    Names of layers have another spelling, which `registry.snake_case` makes.
+    """
     spaced = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()
 
 
-def _layers_first(value: Any, names: list[str]) -> list[str]:
+def _layers_first(value: object, names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (name != "layers", name))
 
 
-def _graphs_first(value: Any, names: list[str]) -> list[str]:
-    """The layers of graphs and rows first, what is private last."""
+def _graphs_first(value: object, names: list[str]) -> list[str]:
+    """Sort the attribute `layers` of graphs and `Sequential` first, and private attributes last."""
     is_graph = hasattr(value, "add") or getattr(value, "_current_graph", bool)()
     first = "layers" if is_graph else ""
     return sorted(names, key=lambda name: (name != first, name.startswith("_"), name))
 
 
-KERAS_2 = Style(snake_case, lambda _, names: sorted(names, reverse=True), counts_seen=False)
-KERAS_3 = Style(snake_case, _graphs_first, counts_seen=True, is_keras_3=True)
-# What Meshflow wrote before it followed Keras 2 in this.
+KERAS_2 = Style(snake_case, lambda _, names: sorted(names, reverse=True), counts_visited=False)
+KERAS_3 = Style(snake_case, _graphs_first, counts_visited=True, is_keras_3=True)
+# Styles that Meshflow wrote before it followed Keras 2.
 EARLIER = (
-    KERAS_2._replace(repeats=False),
-    Style(registry.snake_case, _layers_first, counts_seen=True, repeats=False),
+    KERAS_2._replace(includes_shared=False),
+    Style(registry.snake_case, _layers_first, counts_visited=True, includes_shared=False),
 )
 
 
-def walk(model: Any, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Paths of groups and the variables in each, by their names there.
+def walk(model: Layer, style: Style) -> Iterator[tuple[str, dict[str, AnyVariable]]]:
+    """Yield the path of each group with its variables, by their names in the group.
 
     Args:
-      model: a model or layer.
-      style: how they are named.
+      model: A model or layer.
+      style: Rules for the paths.
     """
     for path, item in owned(model, style):
-        named = getattr(item, "_weights_in_files", None)
-        found = named() if named else _by_number(_own_variables(item, style))
-        yield f"{path}/vars".lstrip("/"), found
+        get_weights = getattr(item, "_weights_in_files", None)
+        variables = get_weights() if get_weights else _by_number(_own_variables(item, style))
+        yield f"{path}/vars".lstrip("/"), variables
 
 
-def _by_number(variables: list[Any]) -> dict[str, Any]:
+def _by_number(variables: list[AnyVariable]) -> dict[str, AnyVariable]:
     return {str(i): variable for i, variable in enumerate(variables)}
 
 
-def owned(model: Any, style: Style) -> Iterator[tuple[str, Any]]:
-    """Paths of groups and the objects that they are of, the model itself first.
+def owned(model: Layer, style: Style) -> Iterator[tuple[str, Layer]]:
+    """Yield paths of groups and the objects that they belong to, starting with the model itself.
 
     Args:
-      model: a model or layer.
-      style: how they are named.
+      model: A model or layer.
+      style: Rules for the paths.
     """
     return _walk(model, style, "", set())
 
 
-def _walk(item: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk(item: Layer, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, Layer]]:
     seen.add(id(item))
     yield path, item
-    found = _attributes(item)
-    for name in style.order(item, list(found)):
-        value = found[name]
+    attributes = _attributes(item)
+    for name in style.sort_attributes(item, list(attributes)):
+        value = attributes[name]
         if style.is_keras_3 and name in _PUBLIC_IN_KERAS_3:
             name = name.removeprefix("_")
-        below = f"{path}/{name}".lstrip("/")
+        child_path = f"{path}/{name}".lstrip("/")
         if isinstance(value, Layer):
             if id(value) not in seen:
-                yield from _walk(value, style, below, seen)
+                yield from _walk(value, style, child_path, seen)
         else:
-            yield from _in_list(value, style, below, seen)
+            yield from _in_list(value, style, child_path, seen)
 
 
-def _in_list(items: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    used: dict[str, int] = {}
+def _in_list(items: Any, style: Style, path: str, seen: set[int]) -> Iterator[tuple[str, Layer]]:
+    counts: dict[str, int] = {}
     for item in items.values() if isinstance(items, Mapping) else items:
         if isinstance(item, Layer):
-            if id(item) in seen and not style.counts_seen:
+            if id(item) in seen and not style.counts_visited:
                 continue
-            below = f"{path}/{_numbered(style.snake(type(item).__name__), used)}"
+            child_path = f"{path}/{_numbered(style.format_class_name(type(item).__name__), counts)}"
             if id(item) not in seen:
-                yield from _walk(item, style, below, seen)
+                yield from _walk(item, style, child_path, seen)
         elif style.is_keras_3 and _has_layers(item):
-            yield from _in_list(item, style, f"{path}/{_numbered('container', used)}", seen)
+            yield from _in_list(item, style, f"{path}/{_numbered('container', counts)}", seen)
 
 
-def _numbered(name: str, used: dict[str, int]) -> str:
-    used[name] = used.get(name, -1) + 1
-    return f"{name}_{used[name]}" if used[name] else name
+def _numbered(name: str, counts: dict[str, int]) -> str:
+    counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{counts[name]}" if counts[name] else name
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """What an object owns that is, or holds, layers."""
-    found = {"layers": value.layers} if hasattr(value, "layers") else {}
+def _attributes(value: object) -> dict[str, Any]:
+    """Return the attributes of an object that are layers, or contain layers."""
+    attributes: dict[str, Any] = {"layers": value.layers} if hasattr(value, "layers") else {}
     for name, item in getattr(value, "__dict__", {}).items():
         if name not in _HIDDEN and (isinstance(item, Layer) or _has_layers(item)):
-            found[name] = item
-    return found
+            attributes[name] = item
+    return attributes
 
 
-def _has_layers(value: Any) -> bool:
+def _has_layers(value: object) -> bool:
     if isinstance(value, Mapping):
         value = list(value.values())
     return isinstance(value, (list, tuple)) and any(
@@ -145,24 +157,28 @@ def _has_layers(value: Any) -> bool:
     )
 
 
-def _own_variables(value: Any, style: Style) -> list[Any]:
-    """A layer's variables that no sublayer has, or that it refers to itself, trainable ones first."""
+def _own_variables(value: Layer, style: Style) -> list[AnyVariable]:
+    """Return a layer's variables that no sublayer stores, trainable ones first.
+
+    They include a sublayer's variables that the layer's own attributes refer to, if the style
+    requires it.
+    """
     nested = {id(w) for layer in _sublayers(_attributes(value)) for w in _weights_of(layer)}
-    if style.repeats:
+    if style.includes_shared:
         nested -= {id(v) for v in getattr(value, "__dict__", {}).values()}
     weights = _weights_of(value)
-    # Of models those of metrics are left out.
+    # Variables of a model's metrics are not saved.
     weights = getattr(value, "_saved_weights", weights) if weights else []
-    own = [w for w in weights if id(w) not in nested]
-    return sorted(whole_variables(own), key=lambda w: not w.trainable)
+    own_weights = [w for w in weights if id(w) not in nested]
+    return sorted(whole_variables(own_weights), key=lambda w: not w.trainable)
 
 
-def _weights_of(layer: Any) -> list[Any]:
-    # Models that were never called have none, and say so when they are asked for `weights`.
+def _weights_of(layer: Layer) -> list[Variable]:
+    # `weights` raises an error for a model that was never called; these lists are empty then.
     return [*layer.trainable_weights, *layer.non_trainable_weights]
 
 
-def _sublayers(value: Any) -> Iterator[Any]:
+def _sublayers(value: object) -> Iterator[Layer]:
     if isinstance(value, Layer):
         yield value
     elif isinstance(value, Mapping):

@@ -1,42 +1,50 @@
-"""Weights in HDF5 files in Keras 2's layout: a group for each layer, weight names in attributes."""
+"""Weights in HDF5 files in Keras 2's layout: a group per layer, and weight names in attributes."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras.engine.saving.configuration import KERAS_VERSION
+from meshflow.keras.engine.saving.group_paths import AnyVariable
 
-# HDF5 keeps attributes of an object in 64 kB; longer lists of names are cut into pieces.
+if TYPE_CHECKING:
+    from h5py import Dataset as HDF5Dataset
+    from h5py import Group as HDF5Group
+
+    from meshflow.keras.engine.layer.base_layer import Layer
+
+# HDF5 stores at most 64 kB of attributes for an object, so longer lists of names are split.
 _HEADER_LIMIT = 64512
 
-
-# What HDF5 has no numbers for.
+# Dtypes that HDF5 does not know, and that Keras 3 stores as bytes.
 _OPAQUE = {
     name: np.dtype(getattr(ml_dtypes, name))
     for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")
 }
 
 
-def write_names(group: Any, key: str, names: Sequence[str]) -> None:
-    """Writes a list of names as an attribute.
+def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
+    """Write a list of names as an attribute, in several pieces if it is long.
 
     Args:
-      group: an HDF5 group.
-      key: the attribute.
-      names: the names.
+      group: An HDF5 group.
+      key: Name of the attribute.
+      names: Names to write.
 
     Raises:
-      RuntimeError: for a name too long for HDF5.
+      RuntimeError: if a name is too long for HDF5.
     """
     data = [name.encode() for name in names]
     if any(len(name) > _HEADER_LIMIT for name in data):
-        raise RuntimeError(f"A name in {key} is longer than HDF5's {_HEADER_LIMIT} bytes.")
+        raise RuntimeError(
+            f"A name in {key!r} is longer than {_HEADER_LIMIT} bytes, the limit of HDF5. Use shorter names."
+        )
     pieces = 1
     while any(np.asarray(p).nbytes > _HEADER_LIMIT for p in np.array_split(data, pieces) if data):
         pieces += 1
@@ -47,12 +55,18 @@ def write_names(group: Any, key: str, names: Sequence[str]) -> None:
         group.attrs[f"{key}{i}"] = piece
 
 
-def read_names(group: Any, key: str) -> list[str]:
-    """The list of names that `write_names` wrote; empty when there is none.
+def read_names(group: HDF5Group, key: str) -> list[str]:
+    """Read a list of names that `write_names` wrote.
 
     Args:
-      group: an HDF5 group.
-      key: the attribute.
+      group: An HDF5 group.
+      key: Name of the attribute.
+
+    Returns:
+      The names; an empty list if there is no such attribute.
+
+    Raises:
+      ValueError: if the names are not valid text.
     """
     if key in group.attrs:
         raw = list(group.attrs[key])
@@ -65,43 +79,47 @@ def read_names(group: Any, key: str) -> list[str]:
         return [n.decode() if isinstance(n, bytes) else str(n) for n in raw]
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"The file is damaged: the names in {key!r} are no text: {error}."
+            f"The file is damaged: the names in {key!r} are not valid text: {error}."
         ) from None
 
 
-def layer_weights(layer: Any) -> list[Any]:
-    """A layer's weights in the order of the files: those that are trained first, of models inside, too.
+def layer_weights(layer: Layer) -> list[AnyVariable]:
+    """Return the weights of a layer and its sublayers in the order of the files: trainable ones first.
 
     Args:
-      layer: a layer or model.
+      layer: A layer or model.
     """
     return whole_variables([*layer.trainable_weights, *layer.non_trainable_weights])
 
 
 def names_of(weights: Sequence[Any]) -> list[str]:
-    """The names that files hold of weights; a table in shards has the name of one that is whole.
+    """Return the names of weights in files; a sharded table has the name of the unsharded table.
 
     Args:
-      weights: variables.
+      weights: Variables, or slots of an optimizer's state.
     """
     return [f"{w._shared_name}:0" for w in weights]
 
 
-def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) -> None:
-    """Assigns stored values to variables.
+def assign(
+    pairs: Sequence[tuple[AnyVariable, HDF5Dataset | np.ndarray]],
+    skip_mismatch: bool,
+    location: str,
+) -> None:
+    """Assign stored values to variables.
 
     Args:
-      pairs: variables and values.
-      skip_mismatch: whether values of another shape are left out, with a warning.
-      where: what the values belong to, for errors.
+      pairs: Variables and their values.
+      skip_mismatch: Whether to skip values of another shape with a warning instead of an error.
+      location: Name of the layer or group in messages.
 
     Raises:
-      ValueError: for a value of another shape.
+      ValueError: if a value has another shape than its variable.
     """
     for variable, value in pairs:
         if not variable.shape.is_compatible_with(value.shape):
             message = (
-                f"Shape mismatch in {where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored "
+                f"Shape mismatch in {location}: weight {variable.name} has shape {tuple(variable.shape)}, the stored "
                 f"value has shape {tuple(value.shape)}."
             )
             if not skip_mismatch:
@@ -115,62 +133,64 @@ def _warn_skipped(message: str) -> None:
     warnings.warn(f"Skipping loading: {message}", stacklevel=4)
 
 
-def _write_group(group: Any, weights: Sequence[Any], names: Sequence[str]) -> None:
-    # Two weights of one name would overwrite each other.
-    used: dict[str, int] = {}
+def _write_group(group: HDF5Group, weights: Sequence[Any], names: Sequence[str]) -> None:
+    # A name may occur twice, and HDF5 cannot hold two data sets of one name.
+    counts: dict[str, int] = {}
     unique = []
     for name in names:
-        used[name] = used.get(name, 0) + 1
-        unique.append(name if used[name] == 1 else f"{name}_{used[name] - 1}")
+        counts[name] = counts.get(name, 0) + 1
+        unique.append(name if counts[name] == 1 else f"{name}_{counts[name] - 1}")
     write_names(group, "weight_names", unique)
     for name, weight in zip(unique, weights, strict=True):
         group.create_dataset(name, data=storable(weight))
 
 
-def _read_group(group: Any) -> list[np.ndarray]:
+def _read_group(group: HDF5Group) -> list[np.ndarray]:
     return [stored(group[name]) for name in read_names(group, "weight_names")]
 
 
 def storable(weight: Any) -> np.ndarray:
-    """A weight's value as HDF5 can hold it: it does not know bfloat16, whose values float32 holds.
+    """Convert a weight's value to an array that HDF5 can hold; bfloat16 becomes float32.
 
     Args:
-      weight: a variable.
+      weight: A variable, or a slot of an optimizer's state.
     """
     value = np.asarray(weight.numpy())
     return value.astype("float32") if value.dtype.kind == "V" else value
 
 
-def stored(dataset: Any) -> np.ndarray:
-    """A dataset's value, also of the dtypes that Keras 3 writes as bytes with their name beside.
+def stored(dataset: HDF5Dataset) -> np.ndarray:
+    """Read a data set.
+
+    Keras 3 stores some dtypes, such as bfloat16, as bytes with the dtype's name in an attribute.
 
     Args:
-      dataset: of an HDF5 file.
+      dataset: Data set of an HDF5 file.
 
     Raises:
-      ValueError: for bytes of another dtype.
+      ValueError: if the bytes have an unknown dtype.
     """
     value = np.asarray(dataset)
     if value.dtype.kind != "V":
         return value
-    # In .h5 files Keras 3 leaves the name out; of two bytes there is one such dtype.
+    # Keras 3 omits the name in .h5 files; bfloat16 is its only such dtype with two bytes.
     name = dataset.attrs.get("dtype", "bfloat16")
     name = name.decode() if isinstance(name, bytes) else name
-    kind = _OPAQUE.get(name) if isinstance(name, str) else None
-    if kind is None or kind.itemsize != value.dtype.itemsize:
+    dtype = _OPAQUE.get(name) if isinstance(name, str) else None
+    if dtype is None or dtype.itemsize != value.dtype.itemsize:
         raise ValueError(
-            f"The stored value {dataset.name!r} has {value.dtype.itemsize} bytes for each number and says dtype {name!r}: "
-            f"expected one of {', '.join(_OPAQUE)}."
+            f"The stored value {dataset.name!r} has {value.dtype.itemsize} bytes per element, but declares dtype "
+            f"{name!r}. Expected one of {', '.join(_OPAQUE)} with its size."
         )
-    return value.view(kind)
+    return value.view(dtype)
 
 
-def write_model(model: Any, group: Any) -> None:
-    """Writes a model's weights.
+def write_model(model: Any, group: HDF5Group) -> None:
+    """Write a model's weights.
 
     Args:
-      model: the model.
-      group: an HDF5 file or group.
+      model: The model.
+      group: An HDF5 file or group.
     """
     layers = list(model.layers)
     write_names(group, "layer_names", [layer.name for layer in layers])
@@ -178,34 +198,45 @@ def write_model(model: Any, group: Any) -> None:
     group.attrs["keras_version"] = KERAS_VERSION.encode()
     for layer in layers:
         weights = layer_weights(layer)
-        # A name may lead into the group of another layer: `conv/pointwise` and `conv`.
+        # A name may lead into the group of another layer, such as `conv/pointwise` next to `conv`.
         _write_group(group.require_group(layer.name), weights, names_of(weights))
-    rest = _top_level(model)
-    _write_group(group.create_group("top_level_model_weights"), rest, names_of(rest))
+    top_level_weights = _top_level(model)
+    _write_group(
+        group.create_group("top_level_model_weights"),
+        top_level_weights,
+        names_of(top_level_weights),
+    )
 
 
-def _top_level(model: Any) -> list[Any]:
-    known = {id(w) for layer in model.layers for w in layer.weights}
-    return whole_variables(w for w in model._saved_weights if id(w) not in known)
+def _top_level(model: Any) -> list[AnyVariable]:
+    """Return the model's weights that belong to none of its layers."""
+    layer_weight_ids = {id(w) for layer in model.layers for w in layer.weights}
+    return whole_variables(w for w in model._saved_weights if id(w) not in layer_weight_ids)
 
 
-def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: bool = False) -> None:
-    """Reads a model's weights.
+def read_model(
+    model: Any, group: HDF5Group, by_name: bool = False, skip_mismatch: bool = False
+) -> None:
+    """Read a model's weights.
 
     Args:
-      model: the model, with its weights made.
-      group: an HDF5 file or group.
-      by_name: whether layers are matched by name instead of order.
-      skip_mismatch: whether layers that do not fit are left out.
+      model: The model; its weights must exist.
+      group: An HDF5 file or group.
+      by_name: Whether to match layers by name instead of order.
+      skip_mismatch: Whether to skip layers that do not fit.
 
     Raises:
-      ValueError: when numbers or shapes of weights differ.
+      ValueError: if the number of weights or a shape differs.
     """
     stored = [(n, _read_group(group[n])) for n in read_names(group, "layer_names")]
     layers = [layer for layer in model.layers if layer.weights]
     if by_name:
-        by = dict(stored)
-        matched = [(layer, by[layer.name]) for layer in layers if by.get(layer.name)]
+        values_by_name = dict(stored)
+        matched = [
+            (layer, values_by_name[layer.name])
+            for layer in layers
+            if values_by_name.get(layer.name)
+        ]
     else:
         stored = [(n, v) for n, v in stored if v]
         if len(stored) != len(layers):
@@ -214,43 +245,49 @@ def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: boo
             )
         matched = [(layer, values) for layer, (_, values) in zip(layers, stored, strict=True)]
     for i, (layer, values) in enumerate(matched):
-        where = f"layer #{i} (named {layer.name})"
-        own = layer_weights(layer)
-        if len(own) != len(values):
-            message = f"Weight count mismatch for {where}: it has {len(own)} weights, the file {len(values)}."
+        location = f"layer #{i} (named {layer.name})"
+        variables = layer_weights(layer)
+        if len(variables) != len(values):
+            message = f"Weight count mismatch for {location}: it has {len(variables)} weights, the file {len(values)}."
             if not skip_mismatch:
                 raise ValueError(message)
             _warn_skipped(message)
             continue
-        assign(list(zip(own, values, strict=True)), skip_mismatch, where)
+        assign(list(zip(variables, values, strict=True)), skip_mismatch, location)
     if "top_level_model_weights" in group:
-        values, rest = _read_group(group["top_level_model_weights"]), _top_level(model)
-        if len(values) == len(rest):
-            assign(list(zip(rest, values, strict=True)), skip_mismatch, "model weights")
+        values, top_level_weights = _read_group(group["top_level_model_weights"]), _top_level(model)
+        if len(values) == len(top_level_weights):
+            assign(
+                list(zip(top_level_weights, values, strict=True)), skip_mismatch, "model weights"
+            )
 
 
-# Where the optimizer's state is, and what Keras 2 has no place for, as a loss scale.
+# Groups of the optimizer's state, and of state that Keras 2's order has no slot for, such as a loss
+# scale.
 _STATE, _BESIDE = "optimizer_weights", "optimizer_weights_beside"
 
 
-def write_optimizer(places: Sequence[Any], file: Any, beside: Sequence[Any] = ()) -> None:
-    """Writes an optimizer's state.
+def write_optimizer(slots: Sequence[Any], file: HDF5Group, extra: Sequence[Any] = ()) -> None:
+    """Write an optimizer's state.
 
     Args:
-      places: what `in_order` of `optimizer_state` gave, or the optimizer's weights.
-      file: an HDF5 file.
-      beside: what that order has no place for, as a loss scale.
+      slots: Result of `optimizer_state.order_state`, or the optimizer's weights.
+      file: An HDF5 file.
+      extra: State that this order has no slot for, such as a loss scale.
     """
-    _write_group(file.create_group(_STATE), places, names_of(places))
-    if beside:
-        _write_group(file.create_group(_BESIDE), beside, names_of(beside))
+    _write_group(file.create_group(_STATE), slots, names_of(slots))
+    if extra:
+        _write_group(file.create_group(_BESIDE), extra, names_of(extra))
 
 
-def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:
-    """Names and values of an optimizer's state; empty when there is none.
+def read_optimizer(file: HDF5Group) -> tuple[list[str], list[np.ndarray]]:
+    """Read the names and values of an optimizer's state.
 
     Args:
-      file: an HDF5 file.
+      file: An HDF5 file.
+
+    Returns:
+      Names and arrays; two empty lists if the file holds no such state.
     """
     groups = [file[path] for path in (_STATE, _BESIDE) if path in file]
     names = [name for group in groups for name in read_names(group, "weight_names")]

@@ -1,33 +1,42 @@
-"""Calls of layers in a graph's configuration as Keras 2 writes them: lists of [layer, call, output, arguments]."""
+"""Calls of layers in a graph's configuration in the form of Keras 2.
+
+A call is a list of [layer, call, output, arguments] entries.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshflow.environment.types import Json
+
 __all__ = ["CONSTANT", "KEEP_LISTS", "listed_call"]
 
-# In the place of a layer's name: what follows the number is no tensor of the graph.
+# Takes the position of a layer's name before -1 and a constant, which is not a tensor of the graph.
 CONSTANT = "_CONSTANT_VALUE"
-# Layers of ops: one tensor is not in a list, unless the op takes one.
+# Layers that wrap ops: a single tensor is written without an outer list, unless the op takes a
+# list.
 KEEP_LISTS = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"})
-# Dtypes that TensorFlow gives plain numbers; lists do not say theirs.
+# Dtypes that TensorFlow assigns to Python numbers; the lists do not hold the dtype of a constant.
 _PLAIN = frozenset({"float32", "int32", "bool"})
-# Layers whose first states come after their input, in one list.
+# Layers that receive their initial states in one list after their input.
 _WITH_STATES = frozenset(
     ["RNN", "SimpleRNN", "LSTM", "GRU", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
 )
 
 
 class _Unsaid(Exception):
-    """Keras 2 has no words for an argument."""
+    """Keras 2's form cannot express an argument."""
 
 
-def listed_call(call: Any, class_name: str) -> Any:
-    """A call in Keras 2's form, or None when that cannot say it.
+def listed_call(call: Json, class_name: str) -> Json:
+    """Convert a call to Keras 2's form.
 
     Args:
-      call: a call in our form; others are returned unchanged.
-      class_name: of the layer that is called.
+      call: A call in Meshflow's form; other forms are returned unchanged.
+      class_name: Class of the layer that is called.
+
+    Returns:
+      Lists and dictionaries, or None if Keras 2's form cannot express the call.
 
     Example:
       >>> from meshflow.keras.engine.saving.keras2_calls import listed_call
@@ -45,7 +54,7 @@ def listed_call(call: Any, class_name: str) -> Any:
         return None
 
 
-def _listed(call: dict[str, Any], class_name: str) -> Any:
+def _listed(call: dict[str, Any], class_name: str) -> Json:
     args, kwargs = call["args"], dict(call["kwargs"])
     if len(args) != 1:
         return None
@@ -53,13 +62,13 @@ def _listed(call: dict[str, Any], class_name: str) -> Any:
     parts: dict[str, Any] = first if isinstance(first, dict) else {}
     if class_name in KEEP_LISTS:
         settings = {key: _argument(value) for key, value in kwargs.items()} | call.get("said", {})
-        several = "list" in parts or "tuple" in parts
+        is_list = "list" in parts or "tuple" in parts
         items = parts.get("list", parts.get("tuple", [first]))
         if not items or not _is_tensor(items[0]):
             # A list of numbers is one constant.
             return [CONSTANT, -1, _argument(first), settings]
-        found = [_first_argument(item, settings) for item in items]
-        return found if several else found[0]
+        arguments = [_first_argument(item, settings) for item in items]
+        return arguments if is_list else arguments[0]
     tensors = parts.get("list", [first])
     if "list" in parts and len(tensors) == 1:
         return None
@@ -74,18 +83,18 @@ def _listed(call: dict[str, Any], class_name: str) -> Any:
     return [[*t["keras_tensor"], settings] for t in tensors]
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Json) -> bool:
     return isinstance(value, dict) and set(value) == {"keras_tensor"}
 
 
-def _first_argument(value: Any, settings: dict[str, Any]) -> list[Any]:
+def _first_argument(value: Json, settings: dict[str, Any]) -> list[Json]:
     if _is_tensor(value):
         return [*value["keras_tensor"], settings]
     return [CONSTANT, -1, _argument(value), settings]
 
 
-def _argument(value: Any) -> Any:
-    """An argument without our marks: tensors as places, dtypes by name, and constants as lists of numbers."""
+def _argument(value: Json) -> Json:
+    """Convert an argument: tensors to [layer, call, output], dtypes to names, constants to numbers."""
     if not isinstance(value, dict):
         return value
     if _is_tensor(value):
@@ -94,9 +103,9 @@ def _argument(value: Any) -> Any:
         return value["dtype"]
     if "constant" in value and value.get("of") in _PLAIN:
         return value["constant"]
-    for several in ("list", "tuple"):
-        if several in value:
-            return [_argument(v) for v in value[several]]
+    for sequence in ("list", "tuple"):
+        if sequence in value:
+            return [_argument(v) for v in value[sequence]]
     if "mapping" in value:
         return {key: _argument(v) for key, v in value["mapping"].items()}
     if "ellipsis" in value:

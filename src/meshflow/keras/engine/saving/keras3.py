@@ -3,134 +3,148 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
-from meshflow.keras.engine.saving.group_paths import EARLIER, KERAS_2, KERAS_3, walk
+from meshflow.keras.engine.saving.group_paths import (
+    EARLIER,
+    KERAS_2,
+    KERAS_3,
+    AnyVariable,
+    walk,
+)
 from meshflow.keras.engine.saving.hdf5 import assign, names_of, storable, stored
 
+if TYPE_CHECKING:
+    from h5py import Dataset as HDF5Dataset
+    from h5py import Group as HDF5Group
 
-def is_layout(group: Any) -> bool:
-    """Whether a file has this layout.
+
+def is_layout(group: HDF5Group) -> bool:
+    """Check whether a file has this layout.
 
     Args:
-      group: an HDF5 file or group.
+      group: An HDF5 file or group.
     """
     return "layer_names" not in group.attrs and "layer_names0" not in group.attrs and len(group) > 0
 
 
 def can_hold(model: Any) -> bool:
-    """Whether the layout reaches every weight of a model.
+    """Check whether the layout has a path for every weight of a model.
 
     Args:
-      model: the model.
+      model: The model.
     """
     reached = {id(w) for _, variables in walk(model, KERAS_2) for w in variables.values()}
     return all(id(w) in reached for w in whole_variables(model._saved_weights))
 
 
-def write_model(model: Any, group: Any) -> None:
-    """Writes a model's weights where Keras 2 looks for them, which Keras 3 finds by its own paths, too.
+def write_model(model: Any, group: HDF5Group) -> None:
+    """Write a model's weights under the paths of Keras 2, and link the paths of Keras 3 to them.
 
     Args:
-      model: the model.
-      group: an HDF5 file or group.
+      model: The model.
+      group: An HDF5 file or group.
     """
-    places: dict[tuple[int, ...], str] = {}
+    paths: dict[tuple[int, ...], str] = {}
     for path, variables in walk(model, KERAS_2):
-        own = group.require_group(path)
-        places[_identity(variables)] = path
+        subgroup = group.require_group(path)
+        paths[_identity(variables)] = path
         for key, variable in variables.items():
-            own.create_dataset(key, data=storable(variable))
+            subgroup.create_dataset(key, data=storable(variable))
     for path, variables in walk(model, KERAS_3):
-        place = places.get(_identity(variables))
-        if variables and place is not None and path not in group:
-            group[path] = group[place]
+        existing = paths.get(_identity(variables))
+        if variables and existing is not None and path not in group:
+            group[path] = group[existing]
 
 
-def _identity(variables: dict[str, Any]) -> tuple[int, ...]:
+def _identity(variables: dict[str, AnyVariable]) -> tuple[int, ...]:
     return tuple(map(id, variables.values()))
 
 
-def read_model(model: Any, group: Any, skip_mismatch: bool = False) -> None:
-    """Reads a model's weights.
+def read_model(model: Any, group: HDF5Group, skip_mismatch: bool = False) -> None:
+    """Read a model's weights.
 
     Args:
-      model: the model, with its weights made.
-      group: an HDF5 file or group.
-      skip_mismatch: whether layers that do not fit are left out.
+      model: The model; its weights must exist.
+      group: An HDF5 file or group.
+      skip_mismatch: Whether to skip layers that do not fit.
 
     Raises:
-      ValueError: when the file lacks a layer's weights, or numbers or shapes differ.
+      ValueError: if the file lacks a layer's weights, or a number or shape differs.
     """
     if "layers" not in group and "_layer_checkpoint_dependencies" in group:
         raise ValueError(
-            "The file has the layout of Keras 2.12, which only that version reads: save it again as .h5."
+            "The file has the layout of Keras 2.12, which only that version can read. Load it there and save it as .h5."
         )
     walks = [list(walk(model, style)) for style in (KERAS_2, KERAS_3, *EARLIER)]
-    # Which version wrote the file, the paths in it tell.
-    for path, variables in max(walks, key=lambda found: _fitting(found, group)):
-        found = _stored(group, path, variables)
-        if set(found) != set(variables):
-            # What has a name is in the configuration, too.
-            if skip_mismatch or not (found or any(key.isdigit() for key in variables)):
+    # The file does not declare which version wrote it, so the style that matches the most weights is used.
+    for path, variables in max(walks, key=lambda entries: _fitting(entries, group)):
+        datasets = _stored(group, path, variables)
+        if set(datasets) != set(variables):
+            # Weights with names, unlike those with indices, are in the configuration, too.
+            if skip_mismatch or not (datasets or any(key.isdigit() for key in variables)):
                 continue
             raise ValueError(
                 f"Weight count mismatch at {path!r}: model {model.name} expected {len(variables)} variables there, but "
-                f"received {len(found)} variables from the file."
+                f"received {len(datasets)} variables from the file."
             )
-        pairs = [(variable, stored(found[key])) for key, variable in variables.items()]
+        pairs = [(variable, stored(datasets[key])) for key, variable in variables.items()]
         assign(pairs, skip_mismatch, path)
 
 
-def _fitting(found: list[tuple[str, dict[str, Any]]], group: Any) -> int:
-    """How many weights a file has where they are looked for."""
-    fits = 0
-    for path, variables in found:
-        own = _stored(group, path, variables)
-        if set(own) == set(variables) and all(
-            variable.shape.is_compatible_with(own[key].shape) for key, variable in variables.items()
+def _fitting(entries: list[tuple[str, dict[str, AnyVariable]]], group: HDF5Group) -> int:
+    """Count the weights that a file holds under the given paths."""
+    count = 0
+    for path, variables in entries:
+        datasets = _stored(group, path, variables)
+        if set(datasets) == set(variables) and all(
+            variable.shape.is_compatible_with(datasets[key].shape)
+            for key, variable in variables.items()
         ):
-            fits += len(variables)
-    return fits
+            count += len(variables)
+    return count
 
 
-def _stored(group: Any, path: str, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The weights of a place; another one with a name belongs to a vocabulary."""
-    found = group.get(path, {}).items()
-    return {name: value for name, value in found if name.isdigit() or name in wanted}
+def _stored(group: HDF5Group, path: str, names: dict[str, AnyVariable]) -> dict[str, HDF5Dataset]:
+    """Return the data sets of a group that are weights; an unknown name belongs to a vocabulary."""
+    datasets = group.get(path, {}).items()
+    return {name: value for name, value in datasets if name.isdigit() or name in names}
 
 
-# Where that is which Keras 2 has no place for, as a loss scale.
+# Group of the state that Keras 2 has no slot for, such as a loss scale.
 _BESIDE = "optimizer/beside"
 
 
-def write_optimizer(places: Sequence[Any], group: Any, beside: Sequence[Any] = ()) -> None:
-    """Writes an optimizer's state, with its names.
+def write_optimizer(slots: Sequence[Any], group: HDF5Group, extra: Sequence[Any] = ()) -> None:
+    """Write an optimizer's state with its names.
 
     Args:
-      places: what `in_order` of `optimizer_state` gave, or the optimizer's weights.
-      group: an HDF5 file or group.
-      beside: what that order has no place for, as a loss scale.
+      slots: Result of `optimizer_state.order_state`, or the optimizer's weights.
+      group: An HDF5 file or group.
+      extra: State that this order has no slot for, such as a loss scale.
     """
-    for path, written in (("optimizer/vars", places), (_BESIDE, beside)):
-        for i, (place, name) in enumerate(zip(written, names_of(written), strict=True)):
-            dataset = group.require_group(path).create_dataset(str(i), data=storable(place))
-            # The first one's tells in which order they are.
+    for path, entries in (("optimizer/vars", slots), (_BESIDE, extra)):
+        for i, (slot, name) in enumerate(zip(entries, names_of(entries), strict=True)):
+            dataset = group.require_group(path).create_dataset(str(i), data=storable(slot))
+            # The reader recognizes the order of the slots by the first name.
             dataset.attrs["name"] = name
 
 
-def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:
-    """Names (empty when other programs wrote the file) and values of an optimizer's state.
+def read_optimizer(group: HDF5Group) -> tuple[list[str], list[np.ndarray]]:
+    """Read the names and values of an optimizer's state.
 
     Args:
-      group: an HDF5 file or group.
+      group: An HDF5 file or group.
+
+    Returns:
+      Names and arrays. The names are empty strings if another program wrote the file.
     """
-    found = [
+    datasets = [
         part[k]
         for part in (group.get("optimizer/vars", {}), group.get(_BESIDE, {}))
         for k in sorted(part, key=int)
     ]
-    return [str(d.attrs.get("name", "")) for d in found], [stored(d) for d in found]
+    return [str(d.attrs.get("name", "")) for d in datasets], [stored(d) for d in datasets]

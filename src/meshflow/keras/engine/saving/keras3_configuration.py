@@ -1,6 +1,6 @@
-"""Configurations that Keras 3 wrote, in the form of Keras 2, which the rest of saving reads.
+"""Conversion of configurations that Keras 3 wrote to the form of Keras 2, which the rest of saving reads.
 
-Only data is changed: what a configuration names is looked up as ever, and nothing is imported.
+Only data changes: the names in a configuration are looked up as before, and nothing is imported.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.keywords import KNOWN
 
@@ -21,29 +21,29 @@ __all__ = [
     "with_its_functions",
 ]
 
-# The class name under which `keras.engine.models.operation` makes a call of a `keras.ops` function.
+# Class name under which `keras.engine.models.operation` creates the call of a `keras.ops` function.
 OPERATION = "Keras3Operation"
 _OPS_MODULE = "keras.src.ops."
 _TENSOR = "__keras_tensor__"
 _TAKE_WORDS = ("TextVectorization", "StringLookup", "IntegerLookup")
-# Activations that are other functions in Keras 3: our names of those, and its names.
+# Activations that are different functions in Keras 3: their names here, and in Keras 3.
 OTHERWISE_IN_KERAS_3 = {"keras.ops.hard_sigmoid": "hard_sigmoid"}
 _OURS = {theirs: name for name, theirs in OTHERWISE_IN_KERAS_3.items()}
-# What only Keras 3 can set, as it is when nobody did.
+# Default values of settings that only Keras 3 knows.
 _USUAL = {"oov_method": "floormod"}
 
 
-def from_keras_3(config: Any) -> Any:
-    """A configuration with everything that only Keras 3 writes put into Keras 2's words.
+def from_keras_3(config: Json) -> Json:
+    """Convert a configuration of Keras 3 to the form of Keras 2.
 
-    Dtype policies become their names, shapes of inputs and calls of layers take their older form, and settings that
-    Keras 2 does not have are left out where they are off.
+    Dtype policies become their names, input shapes and calls of layers take their older form, and
+    settings that Keras 2 does not know are removed if they have no effect.
 
     Args:
-      config: any part of a configuration; what Keras 2 or Meshflow wrote comes back as it is.
+      config: Any part of a configuration. Parts that Keras 2 or Meshflow wrote do not change.
 
     Raises:
-      ValueError: for a policy of quantized weights, naming it, and for what cannot be read.
+      ValueError: if the configuration holds a dtype policy of quantized weights, or is damaged.
     """
     try:
         return _translated(config)
@@ -51,24 +51,24 @@ def from_keras_3(config: Any) -> Any:
         raise ValueError(f"A configuration is damaged: {error!r}.") from None
 
 
-def with_its_functions(config: Any) -> Any:
-    """A configuration of a file of Keras 3, with our names of activations that are other functions in Keras 2.
+def with_its_functions(config: Json) -> Json:
+    """Replace the names of activations that are different functions in Keras 2 by Meshflow's names.
 
     Args:
-      config: any part of the configuration.
+      config: Any part of the configuration of a file of Keras 3.
     """
     if isinstance(config, list):
         return [with_its_functions(value) for value in config]
     if not isinstance(config, dict):
         return config
-    found = {key: with_its_functions(value) for key, value in config.items()}
-    for key in {"activation", "recurrent_activation"} & set(found):
-        if isinstance(found[key], str):
-            found[key] = _OURS.get(found[key], found[key])
-    return found
+    converted = {key: with_its_functions(value) for key, value in config.items()}
+    for key in {"activation", "recurrent_activation"} & set(converted):
+        if isinstance(converted[key], str):
+            converted[key] = _OURS.get(converted[key], converted[key])
+    return converted
 
 
-def _translated(config: Any) -> Any:
+def _translated(config: Json) -> Json:
     if isinstance(config, list):
         return [_translated(value) for value in config]
     if not isinstance(config, dict):
@@ -78,8 +78,8 @@ def _translated(config: Any) -> Any:
         return config["config"]["name"]
     if isinstance(name, str) and name.endswith("DTypePolicy"):
         raise ValueError(
-            f"The dtype policy {config.get('config')!r} of class {name} is one of quantized weights, which are not read. "
-            "Save the model before `quantize` is called."
+            f"The dtype policy {config.get('config')!r} of class {name} describes quantized weights, which cannot be "
+            "read. Save the model before `quantize` is called."
         )
     if name == "__tuple__" and "items" in config:
         return tuple(_translated(value) for value in config["items"])
@@ -88,13 +88,13 @@ def _translated(config: Any) -> Any:
         config = _operation(config)
     elif isinstance(name, str) and (module is None or str(module).partition(".")[0] == "keras"):
         config = {**config, **_known_only(name, config.get("config"))}
-    found = {key: _translated(v) for key, v in config.items() if key != "inbound_nodes"}
+    converted = {key: _translated(v) for key, v in config.items() if key != "inbound_nodes"}
     if "inbound_nodes" in config:
-        found["inbound_nodes"] = [_call(call) for call in config["inbound_nodes"]]
-    return found
+        converted["inbound_nodes"] = [_call(call) for call in config["inbound_nodes"]]
+    return converted
 
 
-# What layers inherit and do not use.
+# Settings that layers inherit but do not use.
 _KERNEL = ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint")
 _UNUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("SeparableConv1D", "SeparableConv2D"), _KERNEL),
@@ -102,17 +102,22 @@ _UNUSED: dict[str, tuple[str, ...]] = {
 }
 
 
-def for_all_versions(config: Any) -> Any:
-    """A configuration in words of Keras 2 that Keras 3 understands, too, where there are such.
+def for_all_versions(config: Json) -> Json:
+    """Convert a configuration to a form that both Keras 2 and Keras 3 read, where there is one.
 
     Args:
-      config: any part of a configuration, as JSON holds it.
+      config: Any part of a configuration, as JSON values.
     """
     return _understood(config, inside=False)
 
 
-def _understood(config: Any, inside: bool) -> Any:
-    """`inside`: whether this is among a layer's settings, where Keras 3 asks for the module of a class."""
+def _understood(config: Json, inside: bool) -> Json:
+    """Convert a part of a configuration.
+
+    Args:
+      config: Part of a configuration.
+      inside: Whether the part is a layer's setting, where Keras 3 requires the module of a class.
+    """
     if isinstance(config, list):
         return [_understood(value, inside) for value in config]
     if not isinstance(config, dict):
@@ -120,57 +125,72 @@ def _understood(config: Any, inside: bool) -> Any:
     name = config.get("class_name")
     if name == "Policy" and set(config.get("config", ())) == {"name"}:
         return config["config"]["name"]
-    kept = {k: v for k, v in config.items() if (k, v) != ("time_major", False)}
-    found = {
+    settings = {k: v for k, v in config.items() if (k, v) != ("time_major", False)}
+    converted = {
         key: _understood(value, key != "layers" and (inside or key == "config"))
-        for key, value in kept.items()
+        for key, value in settings.items()
     }
-    if isinstance(name, str) and isinstance(found.get("config"), dict):
-        own = found["config"]
-        found["config"] = {k: v for k, v in own.items() if k not in _UNUSED.get(name, ())}
-        if name == "BatchNormalization" and isinstance(own.get("axis"), list):
-            # Keras 3 takes a number only.
-            (found["config"]["axis"],) = own["axis"] if len(own["axis"]) == 1 else [own["axis"]]
-        if inside and "module" not in found and _is_ours(name) and "registered_name" not in found:
-            return {"module": "keras.layers", "registered_name": None, **found}
-    return found
+    if isinstance(name, str) and isinstance(converted.get("config"), dict):
+        layer_settings = converted["config"]
+        converted["config"] = {
+            k: v for k, v in layer_settings.items() if k not in _UNUSED.get(name, ())
+        }
+        if name == "BatchNormalization" and isinstance(layer_settings.get("axis"), list):
+            # Keras 3 accepts only a number.
+            (converted["config"]["axis"],) = (
+                layer_settings["axis"]
+                if len(layer_settings["axis"]) == 1
+                else [layer_settings["axis"]]
+            )
+        if (
+            inside
+            and "module" not in converted
+            and _is_ours(name)
+            and "registered_name" not in converted
+        ):
+            return {"module": "keras.layers", "registered_name": None, **converted}
+    return converted
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a class of layers is Keras', which nobody registered under that name."""
-    known = registry.LAYERS.table.get(name)
-    return getattr(known, "__module__", "").startswith("meshflow.keras.layers")
+    """Check whether a name belongs to a built-in layer, and not to a registered custom one."""
+    cls = registry.LAYERS.table.get(name)
+    return getattr(cls, "__module__", "").startswith("meshflow.keras.layers")
 
 
-def _is_operation(entry: dict[str, Any], name: Any, module: Any) -> bool:
-    """Whether an entry of a graph is a function; `.h5` files do not say where its class is."""
+def _is_operation(entry: Config, name: object, module: object) -> bool:
+    """Check whether an entry of a graph is a function.
+
+    In `.h5` files the inputs decide, because these files do not record the module of a class.
+    """
     if not isinstance(name, str) or not entry.get("inbound_nodes"):
         return False
     if module is not None:
         return isinstance(module, str) and module.startswith(_OPS_MODULE)
     settings = entry.get("config")
     if name in registry.LAYERS.table and set(settings or ()) - {"name", "dtype"}:
-        return False  # some layers do not say whether they are trained
-    plain = isinstance(settings, dict) and not {"trainable", "layers"} & set(settings)
+        return False  # Some layers omit the setting `trainable`.
+    is_function = isinstance(settings, dict) and not {"trainable", "layers"} & set(settings)
     return (
-        plain
+        is_function
         and _names_tensors(entry["inbound_nodes"])
         and not registry.get_registered_object(name)
     )
 
 
-def _operation(entry: dict[str, Any]) -> dict[str, Any]:
-    """A call of a function of `keras.ops`, which Keras 3 has as an object of a class of its own."""
-    given = dict(entry.get("config") or {})
-    name = given.pop("name", entry.get("name"))
-    if not isinstance(given.get("dtype"), str):
-        given.pop("dtype", None)  # a policy, which is the object's
-    function = {"name": name, "operation": entry["class_name"], "arguments": given}
+def _operation(entry: Config) -> Config:
+    """Convert a call of a `keras.ops` function, which Keras 3 stores as an object of a separate class."""
+    arguments = dict(entry.get("config") or {})
+    name = arguments.pop("name", entry.get("name"))
+    if not isinstance(arguments.get("dtype"), str):
+        # This is the dtype policy of Keras 3's object, not an argument of the function.
+        arguments.pop("dtype", None)
+    function = {"name": name, "operation": entry["class_name"], "arguments": arguments}
     return {**entry, "class_name": OPERATION, "config": function, "registered_name": None}
 
 
-def _known_only(name: Any, config: Any) -> dict[str, Any]:
-    """A built-in class's settings without those that Keras 2 does not have and that are off."""
+def _known_only(name: str, config: Json) -> Config:
+    """Remove a built-in class's settings that Keras 2 does not know and that have no effect."""
     if not isinstance(config, dict) or registry.get_registered_object(name) is not None:
         return {}
     config = dict(config)
@@ -178,36 +198,41 @@ def _known_only(name: Any, config: Any) -> dict[str, Any]:
         config["batch_input_shape"] = config.pop("batch_shape")
         config.pop("optional", None)
     if name in _TAKE_WORDS and isinstance(config.get("dtype"), dict):
-        config.pop("dtype")  # Keras 3 says what they compute with, not what they take
+        # Keras 3 stores the dtype of the computation here, not that of the inputs.
+        config.pop("dtype")
     accepted = set().union(*map(_parameters, _classes(name)))
     if accepted:
-        off = [k for k, v in config.items() if v is None or v is False or _USUAL.get(k) == v]
-        config = {k: v for k, v in config.items() if k in accepted or k not in off}
+        inactive = [k for k, v in config.items() if v is None or v is False or _USUAL.get(k) == v]
+        config = {k: v for k, v in config.items() if k in accepted or k not in inactive}
     return {"config": config}
 
 
-def _classes(name: Any) -> Iterator[type]:
+def _classes(name: str) -> Iterator[type]:
     for family in registry.FAMILIES.values():
-        found = family.table.get(name)
-        if isinstance(found, type) and found.__module__.startswith("meshflow."):
-            yield found
+        cls = family.table.get(name)
+        if isinstance(cls, type) and cls.__module__.startswith("meshflow."):
+            yield cls
 
 
 @functools.cache
 def _parameters(cls: type) -> set[str]:
-    """Names of the arguments of a class and of those that it passes arguments on to."""
-    found = set(KNOWN)
+    """Return the names of a class's arguments, also of those that it passes on to its bases."""
+    names = set(KNOWN)
     for base in cls.__mro__:
-        own = vars(base).get("__init__")
-        found |= set(inspect.signature(own).parameters) if inspect.isfunction(own) else set()
-    return found
+        initializer = vars(base).get("__init__")
+        names |= (
+            set(inspect.signature(initializer).parameters)
+            if inspect.isfunction(initializer)
+            else set()
+        )
+    return names
 
 
 # ---- calls -------------------------------------------------------------------------------
 
 
-def _call(call: Any) -> Any:
-    """A call of a layer of a graph; those of Keras 2 and ours come back as they are."""
+def _call(call: Json) -> Json:
+    """Convert a call of a layer in a graph; calls in the form of Keras 2 or Meshflow do not change."""
     if not isinstance(call, dict) or not _names_tensors(call):
         return call
     return {
@@ -216,15 +241,15 @@ def _call(call: Any) -> Any:
     }
 
 
-def _names_tensors(value: Any) -> bool:
-    """Whether Keras 3's form of a symbolic tensor is somewhere in a value."""
+def _names_tensors(value: Json) -> bool:
+    """Check whether a value contains a symbolic tensor in Keras 3's form."""
     if isinstance(value, dict):
         return value.get("class_name") == _TENSOR or any(map(_names_tensors, value.values()))
     return isinstance(value, list) and any(map(_names_tensors, value))
 
 
-def _argument(value: Any) -> Any:
-    """An argument of a call in our form."""
+def _argument(value: Json) -> Json:
+    """Convert an argument of a call to Meshflow's form."""
     if isinstance(value, list):
         return {"list": [_argument(v) for v in value]}
     if not isinstance(value, dict):

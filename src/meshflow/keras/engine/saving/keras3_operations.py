@@ -1,15 +1,21 @@
-"""Ops between layers, as Keras 3 writes them: calls of objects of its classes, one for each function of `keras.ops`."""
+"""Ops between layers in the form of Keras 3.
+
+Keras 3 has a class for each `keras.ops` function, and writes an op as a call of an object of that
+class.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshflow.core.dispatch import op_names
+from meshflow.environment.types import Config, Json
 from meshflow.keras import ops
 from meshflow.keras.engine.layer.helpers import snake_case
 from meshflow.keras.ops import transforms
@@ -19,13 +25,14 @@ __all__ = ["function_of", "operation"]
 
 
 class _Form(NamedTuple):
-    """How Keras 3 has an op.
+    """The form of an op in Keras 3.
 
     Attributes:
-      module: of its class, in `keras.src.ops`.
-      name: its class.
-      operands: names of what it is called with, in order; here these are TensorFlow's.
-      settings: what it is made with, by TensorFlow's names.
+      module: Module of its class in `keras.src.ops`.
+      name: Name of its class.
+      operands: TensorFlow's names of the arguments of the call, in order.
+      settings: Arguments of the constructor, as a mapping from TensorFlow's names to those of Keras
+        3.
     """
 
     module: str
@@ -34,7 +41,8 @@ class _Form(NamedTuple):
     settings: dict[str, str]
 
 
-# TensorFlow's op, Keras 3's class, what it is called with, and what it is made with (renamed where they differ).
+# Each entry holds TensorFlow's op, Keras 3's class, the operands and, after a semicolon, the
+# settings. A setting that Keras 3 names differently is written as old=new.
 _SAME = """
 __operators__.add numpy.Add(x, y) | math.add numpy.Add(x, y) | math.subtract numpy.Subtract(x, y)
 math.multiply numpy.Multiply(x, y) | math.truediv numpy.TrueDivide(x, y) | math.divide numpy.TrueDivide(x, y)
@@ -68,20 +76,20 @@ ones_like numpy.OnesLike(input) | clip_by_value numpy.Clip(t; clip_value_min=x_m
 stop_gradient core.StopGradient(input) | split numpy.Split(value; num_or_size_splits=indices_or_sections, axis)
 __operators__.getitem numpy.GetItem(x, slice_spec)
 """
-# What TensorFlow means where a setting is not given, and Keras 3 does not.
+# TensorFlow's default values of settings for which Keras 3 has other defaults.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "nn.gelu": {"approximate": False},
     "gather": {"axis": 0},
     "math.cumsum": {"axis": 0},
 }
-# Arguments that change nothing.
+# Arguments that have no effect, with these values.
 _USUAL = {("keeps_dtype", True), ("on_value", 1.0), ("off_value", 0.0)}
 _OF_NN = ("hard_sigmoid", "hard_silu", "hard_tanh", "sparse_plus", "sparse_sigmoid", "tanh_shrink")
 _MADE, _REDUCED = "keras.ops.making.", "keras.ops.reductions."
 
 
 _OWN = "keras.ops."
-# Classes of Keras 3 whose names are not those of their functions in other letters.
+# Classes of Keras 3 that are not named after their functions in camel case.
 _CLASSES = {
     "batch_normalization": "BatchNorm",
     "allclose": "AllClose",
@@ -106,7 +114,8 @@ _CLASSES = {
         )
     },
 }
-# What a class is called with besides tensors of the graph.
+# Arguments that a class takes in its call and not in its constructor, in addition to tensors of the
+# graph.
 _FED: dict[str, tuple[str, ...]] = {
     "affine_transform": ("images", "transform"),
     "average": ("weights",),
@@ -133,7 +142,7 @@ _FED: dict[str, tuple[str, ...]] = {
 }
 
 
-# Keras 3's modules with the functions whose classes they hold; `core` has the others.
+# Modules of Keras 3 with the functions that their classes implement. Other classes are in `core`.
 _MODULES = {
     "image": frozenset(ops.image.__all__),
     "linalg": frozenset(ops.linalg.__all__),
@@ -145,7 +154,7 @@ _MODULES = {
 
 @functools.cache
 def _forms() -> dict[str, _Form]:
-    found = {}
+    forms = {}
     for row in _SAME.replace("\n", " | ").split(" | "):
         if not row.strip():
             continue
@@ -153,53 +162,59 @@ def _forms() -> dict[str, _Form]:
         assert parts is not None, row
         symbol, module, name, operands, settings = parts.groups()
         pairs = [p.partition("=") for p in (settings or "").split(", ") if p]
-        named = {old: new or old for old, _, new in pairs}
-        found[symbol] = _Form(module, name, tuple(operands.split(", ")), named)
-    return found
+        renamed = {old: new or old for old, _, new in pairs}
+        forms[symbol] = _Form(module, name, tuple(operands.split(", ")), renamed)
+    return forms
 
 
 def _form(symbol: str) -> _Form | None:
-    """The form of a function of TensorFlow, or of one of `keras.ops` alone."""
-    plain = symbol.rpartition(".")[2]
-    name = "".join(part.capitalize() for part in plain.split("_"))
+    """Return Keras 3's form of an op of TensorFlow or of `keras.ops`, or None."""
+    function_name = symbol.rpartition(".")[2]
+    name = "".join(part.capitalize() for part in function_name.split("_"))
     if symbol.startswith(_MADE):
-        return _Form("nn" if plain in _OF_NN else "numpy", name, ("x1", "x2"), {})
+        return _Form("nn" if function_name in _OF_NN else "numpy", name, ("x1", "x2"), {})
     if symbol.startswith(_REDUCED):
-        settings = {"axis": "axis"} if "cum" in plain else {"axis": "axis", "keepdims": "keepdims"}
+        settings = (
+            {"axis": "axis"} if "cum" in function_name else {"axis": "axis", "keepdims": "keepdims"}
+        )
         return _Form("numpy", name, ("x",), settings)
     return _forms().get(symbol)
 
 
-def function_of(class_name: str) -> Any:
-    """The function of `keras.ops` that a class of Keras 3 stands for, or None.
+def function_of(class_name: str) -> Callable[..., Any] | None:
+    """Find the `keras.ops` function that a class of Keras 3 represents.
 
     Args:
-      class_name: such as 'NotEqual'.
+      class_name: Name of the class, such as 'NotEqual'.
+
+    Returns:
+      The function, or None if there is no such class.
     """
-    plain = {known: name for name, known in _CLASSES.items()}.get(class_name) or snake_case(
-        class_name
-    )
-    if plain in ops.__all__:
-        return getattr(ops, plain)
-    return getattr(ops.image, plain) if plain in ops.image.__all__ else None
+    names = {known: name for name, known in _CLASSES.items()}
+    name = names.get(class_name) or snake_case(class_name)
+    module = ops if name in ops.__all__ else ops.image if name in ops.image.__all__ else None
+    return getattr(module, name) if module is not None else None
 
 
-def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The entry of an op in a graph; None for that of a layer.
+def operation(entry: Config, calls: list[dict[str, Any]]) -> Config | None:
+    """Convert the entry of an op in a graph's configuration.
 
     Args:
-      entry: an entry of `layers` of a model's configuration.
-      calls: its calls in Keras 3's form.
+      entry: An entry of `layers` of a model's configuration.
+      calls: The entry's calls, in Keras 3's form.
+
+    Returns:
+      The entry in Keras 3's form, or None if it is the entry of a layer.
 
     Raises:
-      ValueError: for an op that Keras 3 does not have with these arguments.
+      ValueError: if Keras 3 does not have the op with these arguments.
     """
     if entry["class_name"] not in ("TFOpLambda", "SlicingOpLambda"):
         return None
     name, symbol = entry["config"]["name"], entry["config"]["function"]
     if len(calls) != 1:
         raise ValueError(
-            f"Op tf.{symbol} ({name!r}) is called {len(calls)} times; Keras 3's are called once."
+            f"Op tf.{symbol} ({name!r}) is called {len(calls)} times, but an op of Keras 3 is called once."
         )
     args, kwargs = calls[0]["args"], calls[0]["kwargs"]
     if symbol == "ops.linalg.products._einsum":
@@ -209,58 +224,72 @@ def operation(entry: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, A
     form = _form(symbol)
     if form is None or not args:
         raise ValueError(
-            f"Op tf.{symbol} ({name!r}) between layers has no form in files of Keras 3: call a function of "
-            "tf.keras.ops there, or put it into a layer of your own."
+            f"Op tf.{symbol} ({name!r}) between layers cannot be written to a file of Keras 3: call a function of "
+            "tf.keras.ops instead, or move the op into a custom layer."
         )
-    given = dict(zip(form.operands, args, strict=False)) | kwargs
+    arguments = dict(zip(form.operands, args, strict=False)) | kwargs
     operands = [
-        _key(given.pop(key)) if key == "slice_spec" else given.pop(key)
+        _key(arguments.pop(key)) if key == "slice_spec" else arguments.pop(key)
         for key in form.operands
-        if key in given
+        if key in arguments
     ]
-    said = {new: given.pop(old) for old, new in form.settings.items() if old in given}
-    settings = _DEFAULTS.get(symbol, {}) | {key: v for key, v in said.items() if v is not None}
-    left = [key for key, value in given.items() if value and (key, _number(value)) not in _USUAL]
-    if left or _has_tensors(settings) or isinstance(settings.get("indices_or_sections"), list):
-        what = ", ".join(left) or "arguments that depend on inputs, or sizes of parts"
-        raise ValueError(f"Op tf.{symbol} ({name!r}) with {what} has no form in files of Keras 3.")
+    explicit = {new: arguments.pop(old) for old, new in form.settings.items() if old in arguments}
+    settings = _DEFAULTS.get(symbol, {}) | {k: v for k, v in explicit.items() if v is not None}
+    unsupported = [
+        k for k, value in arguments.items() if value and (k, _number(value)) not in _USUAL
+    ]
+    if (
+        unsupported
+        or _has_tensors(settings)
+        or isinstance(settings.get("indices_or_sections"), list)
+    ):
+        reason = ", ".join(unsupported) or "arguments that depend on inputs, or a list of sizes"
+        raise ValueError(
+            f"Op tf.{symbol} ({name!r}) with {reason} cannot be written to a file of Keras 3: call a function of "
+            "tf.keras.ops instead, or move the op into a custom layer."
+        )
     return _entry(name, form.module, form.name, settings, operands)
 
 
 def _own(name: str, symbol: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The entry of a function of `keras.ops`, whose class takes the tensors, and is made with the rest."""
-    *_, plain = symbol.split(".")
+    """Create the entry of a `keras.ops` function.
+
+    The call of the function's class takes the tensors, and its constructor the other arguments.
+    """
+    *_, function_name = symbol.split(".")
     function: Any = op_names.find(symbol)
-    module = next((m for m, known in _MODULES.items() if plain in known), "core")
-    class_name = _CLASSES.get(plain) or "".join(p.capitalize() for p in plain.split("_"))
-    if plain == "einsum":
+    module = next((m for m, known in _MODULES.items() if function_name in known), "core")
+    class_name = _CLASSES.get(function_name) or "".join(
+        p.capitalize() for p in function_name.split("_")
+    )
+    if function_name == "einsum":
         return _entry(name, module, class_name, {"subscripts": args[0]}, args[1:])
     signature = inspect.signature(function)
-    given = signature.bind(*args, **kwargs)
-    given.apply_defaults()
-    named = {k: v for k, v in given.arguments.items() if k in _named_parameters(signature)}
-    fed = (next(iter(named)), *_FED.get(plain, ()))
-    operands = {k: v for k, v in named.items() if k in fed or _has_tensors(v)}
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    named = {k: v for k, v in bound.arguments.items() if k in _named_parameters(signature)}
+    call_arguments = (next(iter(named)), *_FED.get(function_name, ()))
+    operands = {k: v for k, v in named.items() if k in call_arguments or _has_tensors(v)}
     settings = {k: v for k, v in named.items() if k not in operands}
     if "data_format" in settings:
         settings["data_format"] = settings["data_format"] or image_data_format()
     if "pool_size" in settings:
         settings["strides"] = settings["strides"] or settings["pool_size"]
-    # Names, as between two operands of a function its settings may stand.
-    ahead = [k for k, known in zip(operands, named, strict=False) if k == known]
-    by_name = {k: _constant(v) for k, v in operands.items() if k not in ahead}
+    # Operands after a setting in the signature must be passed by name.
+    positional = [k for k, known in zip(operands, named, strict=False) if k == known]
+    by_name = {k: _constant(v) for k, v in operands.items() if k not in positional}
     return _entry(
-        name, module, class_name, settings, [_constant(operands[k]) for k in ahead], by_name
+        name, module, class_name, settings, [_constant(operands[k]) for k in positional], by_name
     )
 
 
-def _constant(value: Any) -> Any:
-    """An operand that is no tensor of the graph; Keras 3's classes ask arrays for their shapes."""
+def _constant(value: Json) -> Json:
+    """Convert an operand that is not a tensor of the graph; Keras 3's classes read the shape of arrays."""
     if not isinstance(value, list) or _has_tensors(value):
         return value
     array = np.asarray(value)
-    kind = "float32" if array.dtype.kind == "f" else "int32"
-    return {"class_name": "__tensor__", "config": {"value": value, "dtype": kind}}
+    dtype = "float32" if array.dtype.kind == "f" else "int32"
+    return {"class_name": "__tensor__", "config": {"value": value, "dtype": dtype}}
 
 
 def _named_parameters(signature: inspect.Signature) -> set[str]:
@@ -274,7 +303,7 @@ def _entry(
     settings: dict[str, Any],
     operands: list[Any],
     by_name: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> Config:
     return {
         "module": f"keras.src.ops.{module}",
         "class_name": class_name,
@@ -285,7 +314,7 @@ def _entry(
     }
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(value: Json) -> bool:
     if isinstance(value, dict):
         return value.get("class_name") == "__keras_tensor__" or any(
             map(_has_tensors, value.values())
@@ -293,14 +322,15 @@ def _has_tensors(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_tensors, value))
 
 
-def _number(value: Any) -> Any:
+def _number(value: Json) -> float | None:
+    """Return a number, or the number in a constant tensor; None for other values."""
     constant = isinstance(value, dict) and value.get("class_name") == "__tensor__"
     value = value["config"]["value"] if constant else value
     return value if isinstance(value, (bool, int, float)) else None
 
 
 def _key(spec: list[Any]) -> list[Any]:
-    """What stands in brackets, from lists and dictionaries."""
+    """Convert the arguments of an indexing operation from Meshflow's form."""
     items: list[Any] = []
     for item in spec:
         if isinstance(item, dict) and set(item) == {"start", "step", "stop"}:

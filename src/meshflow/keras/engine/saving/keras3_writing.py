@@ -1,22 +1,28 @@
-"""Whole models in the form of Keras 3's files, where no other form says what Keras 2 and 3 both read.
+"""Models in the form of Keras 3's files, where no form exists that both Keras 2 and Keras 3 read.
 
-Every class is named with its module, calls of layers name tensors by objects of their own, and settings that Keras 3
-does not know are left out.
+Every class is named with its module, calls of layers describe tensors by objects, and settings that
+Keras 3 does not know are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry
 from meshflow.keras.engine.saving.configuration import data_of
 from meshflow.keras.engine.saving.keras3_configuration import OTHERWISE_IN_KERAS_3, for_all_versions
 from meshflow.keras.engine.saving.keras3_operations import operation
 
+if TYPE_CHECKING:
+    from meshflow.keras.engine.graph.graph import Graph
+    from meshflow.keras.engine.layer.base_layer import Layer
+    from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+
 __all__ = ["VERSION", "compile_config", "model_config", "training_config"]
 
-# What files say that they are of.
+# Version of Keras that the files declare.
 VERSION = "3.0.0"
 
 _MODULES = {
@@ -30,7 +36,7 @@ _MODULES = {
     "decay": "keras.optimizers.schedules",
 }
 _MODELS = {"Functional": "Model", "Model": "Model", "Sequential": "Sequential"}
-# What Keras 3 has no class for.
+# Classes that Keras 3 does not have.
 _NOT_THERE = frozenset(
     [
         *("AbstractRNNCell", "DenseFeatures", "LocallyConnected1D", "LocallyConnected2D"),
@@ -40,7 +46,7 @@ _NOT_THERE = frozenset(
         *("WarmupSchedule", "LossFunctionWrapper", "JaxLayer", "FlaxLayer"),
     ]
 )
-# Settings that Keras 3's class of the name does not take.
+# Settings that Keras 3's class of the same name does not accept.
 _DROPPED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("DepthwiseConv1D", "DepthwiseConv2D"), ("groups",)),
     **dict.fromkeys(("GRU", "LSTM", "GRUCell", "LSTMCell"), ("implementation",)),
@@ -62,14 +68,14 @@ _RENAMED = {
 _OF_OPTIMIZERS_BEFORE = ("decay", "jit_compile", "is_legacy_optimizer")
 
 
-def model_config(model: Any) -> dict[str, Any]:
-    """A model's class and configuration.
+def model_config(model: Layer) -> Config:
+    """Return a model's class and configuration in Keras 3's form.
 
     Args:
-      model: the model.
+      model: The model.
 
     Raises:
-      ValueError: for a layer, or an op between layers, that Keras 3 does not have.
+      ValueError: if Keras 3 does not have a layer, or an op between layers.
     """
     config = for_all_versions(data_of(model, own_calls=True))
     entry = {"class_name": type(model).__name__, "config": config}
@@ -80,28 +86,30 @@ def model_config(model: Any) -> dict[str, Any]:
     return _Writer(graphs).written(entry, ("layer",))
 
 
-def _models(model: Any) -> Iterator[Any]:
+def _models(model: Layer) -> Iterator[Any]:
     for part in (model, *model.submodules):
         if hasattr(part, "_current_graph"):
             yield part
 
 
 class _Writer:
-    """Writes objects of a model.
+    """Converter of a model's configuration to Keras 3's form.
 
     Args:
-      graphs: of the model and those inside, by their names; they tell the shapes of tensors.
+      graphs: Graphs of the model and of its nested models by name, which hold the shapes of
+        tensors.
     """
 
-    def __init__(self, graphs: dict[str, Any]) -> None:
+    def __init__(self, graphs: dict[str, Graph | None]) -> None:
         self._graphs = graphs
 
-    def written(self, value: Any, families: tuple[str, ...]) -> Any:
-        """A part of a configuration.
+    def written(self, value: Json, families: tuple[str, ...]) -> Json:
+        """Convert a part of a configuration.
 
         Args:
-          value: as Keras 2 has it.
-          families: kinds of things that a class may be of, the likeliest first.
+          value: The part in Keras 2's form.
+          families: Families of classes (such as "layer") that may occur in it, the most likely one
+            first.
         """
         if isinstance(value, list):
             return [self.written(item, families) for item in value]
@@ -111,97 +119,97 @@ class _Writer:
             return {key: self.written(item, families) for key, item in value.items()}
         return self._object(value, families)
 
-    def _object(self, value: dict[str, Any], families: tuple[str, ...]) -> dict[str, Any]:
+    def _object(self, value: Config, families: tuple[str, ...]) -> Config:
         name, config = value["class_name"], value["config"]
         if name.startswith("__"):
             return value
-        if value.get("registered_name") or (home := _home(name, families)) is None:
+        if value.get("registered_name") or (module := _home(name, families)) is None:
             registered = value.get("registered_name") or name
-            known = registry.get_registered_object(registered)
-            home = getattr(known, "__module__", None)
+            cls = registry.get_registered_object(registered)
+            module = getattr(cls, "__module__", None)
         else:
             registered = None
             config = _settings(name, config)
         if isinstance(config, dict):
             config = self._graph(config) if "input_layers" in config else self._inside(config)
-        found = {key: v for key, v in value.items() if key != "inbound_nodes"}
-        public = _MODELS.get(name, name) if home == "keras" else name
+        rest = {key: v for key, v in value.items() if key != "inbound_nodes"}
+        class_name = _MODELS.get(name, name) if module == "keras" else name
         return {
-            **found,
-            "module": home,
-            "class_name": public,
+            **rest,
+            "module": module,
+            "class_name": class_name,
             "config": config,
             "registered_name": registered,
         }
 
-    def _inside(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _inside(self, config: Config) -> Config:
         return {key: self.written(value, tuple(_MODULES)) for key, value in config.items()}
 
-    def _graph(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _graph(self, config: Config) -> Config:
         graph = self._graphs.get(config["name"])
         tensors = {} if graph is None else graph.tensors_by_place()
         layers = []
         for entry in config["layers"]:
             calls = [_call(call, tensors) for call in entry["inbound_nodes"]]
-            made = operation(entry, calls) or {
-                **self._object(entry, ("layer",)),
-                "inbound_nodes": calls,
-            }
-            layers.append(made)
+            layers.append(
+                operation(entry, calls)
+                or {**self._object(entry, ("layer",)), "inbound_nodes": calls}
+            )
         return {**config, "layers": layers}
 
 
 def _home(name: str, families: tuple[str, ...]) -> str | None:
-    """The module of a class of Keras', or None for another."""
+    """Return the module of a built-in class in Keras 3, or None for another class."""
     if name in _MODELS:
         return "keras"
     for family in families:
-        known = registry.FAMILIES[family].table.get(name)
-        module = getattr(known, "module", None) or getattr(known, "__module__", "")
+        cls = registry.FAMILIES[family].table.get(name)
+        module = getattr(cls, "module", None) or getattr(cls, "__module__", "")
         if str(module).startswith("meshflow."):
             if name in _NOT_THERE:
                 raise ValueError(
-                    f"Keras 3 has no {family} {name}: save the model without keras_version=3, or without that part."
+                    f"Keras 3 has no {family} {name}: save the model without keras_version=3, or replace that part."
                 )
             return _MODULES[family]
     return None
 
 
-def _settings(name: str, config: Any) -> Any:
+def _settings(name: str, config: Json) -> Json:
     if not isinstance(config, dict):
         return config
     names = _RENAMED.get(name, {})
     dropped = _DROPPED.get(name, ())
     if config.get("time_major") or (name.startswith("ConvLSTM") and config.get("unroll")):
         raise ValueError(
-            f"Layer {config.get('name')!r}: Keras 3's {name} has neither time_major nor unroll here; make it without."
+            f"Layer {config.get('name')!r}: Keras 3's {name} supports neither time_major nor unroll here. Create the "
+            "layer without them."
         )
-    found = {names.get(key, key): value for key, value in config.items() if key not in dropped}
-    if found.get("name", "") is None:  # of schedules; Keras 3 has names of its own
-        del found["name"]
+    settings = {names.get(key, key): value for key, value in config.items() if key not in dropped}
+    if settings.get("name", "") is None:  # Keras 3 gives schedules default names of its own.
+        del settings["name"]
     for key in ("activation", "recurrent_activation"):
-        if found.get(key) == "hard_sigmoid":
+        if settings.get(key) == "hard_sigmoid":
             raise ValueError(
                 f"Layer {config.get('name')!r}: hard_sigmoid is another function in Keras 3. Use "
-                "tf.keras.ops.hard_sigmoid, which is that one, or save the model without keras_version=3."
+                "tf.keras.ops.hard_sigmoid, which equals that function, or save the model without keras_version=3."
             )
-        if key in found:
-            found[key] = OTHERWISE_IN_KERAS_3.get(found[key], found[key])
-    if name == "Lambda" and isinstance(found["function"], list):
-        code = dict(zip(("code", "defaults", "closure"), found["function"], strict=True))
-        found["function"] = {"class_name": "__lambda__", "config": code}
-    return found
+        if key in settings:
+            settings[key] = OTHERWISE_IN_KERAS_3.get(settings[key], settings[key])
+    if name == "Lambda" and isinstance(settings["function"], list):
+        code = dict(zip(("code", "defaults", "closure"), settings["function"], strict=True))
+        settings["function"] = {"class_name": "__lambda__", "config": code}
+    return settings
 
 
 # ---- calls -------------------------------------------------------------------------------
 
 
-def _call(call: dict[str, Any], tensors: dict[tuple[Any, ...], Any]) -> dict[str, Any]:
-    """A call of a layer, in which tensors are objects with shape and dtype."""
+def _call(call: dict[str, Any], tensors: dict[tuple[Any, ...], KerasTensor]) -> dict[str, Any]:
+    """Convert a call of a layer; tensors become objects with shape and dtype."""
 
-    def written(value: Any) -> Any:
+    def serialize(value: Json) -> Json:
         if isinstance(value, list):
-            return [written(item) for item in value]
+            return [serialize(item) for item in value]
         if not isinstance(value, dict):
             return value
         ((kind, inner), *more) = value.items()
@@ -210,9 +218,9 @@ def _call(call: dict[str, Any], tensors: dict[tuple[Any, ...], Any]) -> dict[str
             about = {"shape": tensor.shape.as_list(), "dtype": tensor.dtype.name}
             return {"class_name": "__keras_tensor__", "config": {**about, "keras_history": inner}}
         if kind in ("list", "tuple"):
-            return [written(item) for item in inner]
+            return [serialize(item) for item in inner]
         if kind == "mapping":
-            return {key: written(item) for key, item in inner.items()}
+            return {key: serialize(item) for key, item in inner.items()}
         if kind == "constant":
             return {
                 "class_name": "__tensor__",
@@ -226,22 +234,22 @@ def _call(call: dict[str, Any], tensors: dict[tuple[Any, ...], Any]) -> dict[str
         return inner if kind == "dtype" else value
 
     return {
-        "args": [written(value) for value in call["args"]],
-        "kwargs": {key: written(value) for key, value in call["kwargs"].items()},
+        "args": [serialize(value) for value in call["args"]],
+        "kwargs": {key: serialize(value) for key, value in call["kwargs"].items()},
     }
 
 
 # ---- compile -----------------------------------------------------------------------------
 
 
-def compile_config(training: dict[str, Any]) -> dict[str, Any]:
-    """What `compile` was called with, as `.keras` files of Keras 3 have it.
+def compile_config(training: Config) -> Config:
+    """Convert a training configuration to the form of Keras 3's `.keras` files.
 
     Args:
-      training: what `configuration.training_config` gave.
+      training: Result of `model_configuration.get_training_config`.
 
     Raises:
-      ValueError: for an optimizer, loss or metric that Keras 3 does not have.
+      ValueError: if Keras 3 does not have the optimizer, a loss or a metric.
     """
     config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
     config["optimizer"] = _optimizer(config.pop("optimizer_config"))
@@ -257,11 +265,13 @@ _OF_TRAINING = {
 }
 
 
-def training_config(training: dict[str, Any]) -> dict[str, Any]:
-    """The same as `.h5` files have it; Keras 3 does not find short names such as 'mse' in these.
+def training_config(training: Config) -> Config:
+    """Convert a training configuration to the form of Keras 3's `.h5` files.
+
+    Keras 3 cannot find short names such as 'mse' in these files, so they are replaced by classes.
 
     Args:
-      training: what `configuration.training_config` gave.
+      training: Result of `model_configuration.get_training_config`.
     """
     config = compile_config(training)
     config["optimizer_config"] = config.pop("optimizer")
@@ -270,7 +280,8 @@ def training_config(training: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _classes_of_names(value: Any, family: str) -> Any:
+def _classes_of_names(value: Json, family: str) -> Json:
+    """Replace the short names of functions, such as 'mse', by their classes."""
     if isinstance(value, list):
         return [_classes_of_names(item, family) for item in value]
     if isinstance(value, dict) and "class_name" not in value:
@@ -279,34 +290,36 @@ def _classes_of_names(value: Any, family: str) -> Any:
         return value
     table = registry.FAMILIES[family].table
     function = table.get(value)
-    plain = getattr(function, "__name__", "").replace("_", "").lower()
-    named = [
-        k for k, v in table.items() if isinstance(v, type) and k.lower() == plain and k[0].isupper()
+    function_name = getattr(function, "__name__", "").replace("_", "").lower()
+    class_names = [
+        k
+        for k, v in table.items()
+        if isinstance(v, type) and k.lower() == function_name and k[0].isupper()
     ]
-    if not named:
+    if not class_names:
         return value
     settings = {} if family == "loss function" else {"name": value}
-    about = {"module": _MODULES[family], "class_name": named[0]}
-    return {**about, "config": settings, "registered_name": None}
+    identifiers = {"module": _MODULES[family], "class_name": class_names[0]}
+    return {**identifiers, "config": settings, "registered_name": None}
 
 
-def _reduced(value: Any) -> Any:
-    """Losses with the reduction that 'auto' means."""
+def _reduced(value: Json) -> Json:
+    """Replace the reduction 'auto' of losses by the one that it means."""
     if isinstance(value, list):
         return [_reduced(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _reduced(item) for key, item in value.items()}
-    return found | (
-        {"reduction": "sum_over_batch_size"} if found.get("reduction") == "auto" else {}
+    converted = {key: _reduced(item) for key, item in value.items()}
+    return converted | (
+        {"reduction": "sum_over_batch_size"} if converted.get("reduction") == "auto" else {}
     )
 
 
-def _optimizer(entry: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer; what `decay` meant is a schedule.
+def _optimizer(entry: Config) -> Config:
+    """Convert the entry of an optimizer; the setting `decay` becomes a learning-rate schedule.
 
     Raises:
-      ValueError: for a loss scale that does not move.
+      ValueError: if the optimizer has a fixed loss scale.
     """
     config = entry["config"]
     settings = {k: v for k, v in config.items() if k not in _OF_OPTIMIZERS_BEFORE}
@@ -314,8 +327,8 @@ def _optimizer(entry: dict[str, Any]) -> dict[str, Any]:
         settings["inner_optimizer"] = _optimizer(config["inner_optimizer"])
         if not settings.pop("dynamic", True):
             raise ValueError(
-                "Keras 3's LossScaleOptimizer has no dynamic=False: save the model without keras_version=3, or with "
-                "a loss scale that moves."
+                "Keras 3's LossScaleOptimizer has no dynamic=False: save the model without keras_version=3, or use a "
+                "dynamic loss scale."
             )
     if config.get("decay"):
         rate = {"initial_learning_rate": settings["learning_rate"], "decay_steps": 1}

@@ -1,10 +1,11 @@
-"""What models do with files: a base class of `Model`, made of this package's functions."""
+"""The methods of `Model` that save and load files; they call the functions of this package."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
+from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.saving import (
     configuration,
     exporting,
@@ -13,30 +14,41 @@ from meshflow.keras.engine.saving import (
     weights,
 )
 
+if TYPE_CHECKING:
+    from meshflow.checkpoint.options import CheckpointOptions
+
 __all__ = ["ModelSaving"]
 
 
 class ModelSaving:
-    """A model's own functions that save and load it."""
+    """The methods of `Model` that save and load files; a base class of it."""
 
     if TYPE_CHECKING:
-        # What `Layer` gives it.
+        # `Layer` provides this property.
         @property
         def name(self) -> str: ...
 
     def to_json(self, **kwargs: Any) -> str:
-        """The architecture as JSON text; see `tf.keras.models.model_from_json`."""
-        return configuration.model_to_json(self, **kwargs)
-
-    def get_compile_config(self) -> dict[str, Any] | None:
-        """What `compile` was called with, as `compile_from_config` takes it; None for a model that was not compiled."""
-        return configuration.compile_arguments(self)
-
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles the model as another one was.
+        """Format the architecture as JSON text, which `tf.keras.models.model_from_json` reads.
 
         Args:
-          config: what `get_compile_config` gave.
+          **kwargs: Arguments of `json.dumps`.
+        """
+        return configuration.model_to_json(self, **kwargs)
+
+    def get_compile_config(self) -> Config | None:
+        """Return the arguments of `compile` in the form that `compile_from_config` accepts.
+
+        Returns:
+          Serialized arguments by name, or None if the model was not compiled.
+        """
+        return configuration.compile_arguments(self)
+
+    def compile_from_config(self, config: Config) -> None:
+        """Compile the model with serialized arguments.
+
+        Args:
+          config: Result of `get_compile_config`.
 
         Example:
           >>> import meshflow as tf
@@ -48,24 +60,33 @@ class ModelSaving:
         configuration.compile_from_config(self, config)
 
     def to_yaml(self, **kwargs: Any) -> str:
-        """Is no more: YAML can name any function of Python.
+        """Raise an error, because YAML files can call any Python function.
+
+        Args:
+          **kwargs: Ignored.
 
         Raises:
-          RuntimeError: always, naming `to_json`.
+          RuntimeError: always; the message recommends `to_json`.
         """
-        raise RuntimeError("to_yaml is not there any more, as YAML may run code: use to_json.")
+        raise RuntimeError(
+            "Model.to_yaml was removed, because a YAML file can run arbitrary code. Use Model.to_json instead."
+        )
 
     @inside(CHECKPOINT, "save")
     def save(
-        self, filepath: Any, overwrite: bool = True, save_format: str | None = None, **kwargs: Any
+        self,
+        filepath: StrPath,
+        overwrite: bool = True,
+        save_format: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        """Saves architecture, weights and training configuration.
+        """Save the architecture, the weights and the training configuration.
 
         Args:
-          filepath: path ending in `.keras`, `.h5`, or a folder.
-          overwrite: whether an existing file is replaced.
-          save_format: 'keras', 'h5' or 'tf'; default by the path.
-          **kwargs: `include_optimizer` and others, see `tf.keras.models.save_model`.
+          filepath: Path that ends in `.keras` or `.h5`, or a folder.
+          overwrite: Whether to replace an existing file.
+          save_format: 'keras', 'h5' or 'tf'. Default: chosen by the path.
+          **kwargs: `include_optimizer` and other arguments of `tf.keras.models.save_model`.
         """
         models.save_model(self, filepath, overwrite=overwrite, save_format=save_format, **kwargs)
 
@@ -77,38 +98,41 @@ class ModelSaving:
 
     def export(
         self,
-        filepath: Any,
+        filepath: StrPath,
         format: str = "tf_saved_model",
         verbose: bool | None = None,
-        input_signature: Any = None,
+        input_signature: PyTree = None,
         **kwargs: Any,
     ) -> None:
-        """Saves what the model predicts, for use without its code: see `tf.saved_model.load`.
+        """Save the model's prediction for use without its code; see `tf.saved_model.load`.
 
         Args:
-          filepath: a folder; for ONNX a file, for LiteRT one whose name ends with '.tflite'.
-          format: 'tf_saved_model', 'onnx' (the extra `onnx`), or 'litert'.
-          verbose: whether a line says where it was saved; default True.
-          input_signature: what the model takes, a list with a `tf.TensorSpec`, `InputSpec`, `Input` or tensor (or
-            a structure of them) for each argument; default as it was built, for any size of the batch.
-          **kwargs: `opset_version`, for ONNX, the version of its operators, by default 18; for LiteRT the attributes of
-            `tf.lite.TFLiteConverter`, such as `optimizations`.
+          filepath: A folder; for ONNX a file; for LiteRT a file with a name that ends in '.tflite'.
+          format: 'tf_saved_model', 'onnx' (needs the extra `onnx`), or 'litert'.
+          verbose: Whether to print the path. Default: True.
+          input_signature: Specs of the model's arguments: a list with a `tf.TensorSpec`,
+            `InputSpec`, `Input` or tensor (or a nested structure of them) for each argument.
+            Default: the specs that the model was built with, for any batch size.
+          **kwargs: For ONNX `opset_version`, the version of its operators (default 18); for LiteRT
+            the attributes of `tf.lite.TFLiteConverter`, such as `optimizations`.
 
         Raises:
-          ValueError: for another format, setting or version, or when the model has not been built.
-          TypeError: for an input signature of something else.
-          UnimplementedError: for an operation that ONNX or LiteRT does not have, naming it, its layer and why.
+          ValueError: if the format, a setting or a version is unknown, or if the model was not
+            built.
+          TypeError: if the input signature has an invalid entry.
+          UnimplementedError: if ONNX or LiteRT does not have an operation; the message names it,
+            its layer and the reason.
         """
         exporting.export(self, filepath, format, verbose, input_signature, **kwargs)
 
     def save_spec(self, dynamic_batch: bool = True) -> tuple[list[Any], dict[str, Any]] | None:
-        """Specs of what the model was called with: of positional arguments, and of others by name.
+        """Return the specs of the model's arguments: of positional ones, and of keyword arguments by name.
 
         Args:
-          dynamic_batch: whether the size of the batch is left open.
+          dynamic_batch: Whether the batch size is None.
 
         Returns:
-          `TensorSpec`s, or structures of them; None before the model is built.
+          `TensorSpec`s, or nested structures of them. None if the model is not built.
 
         Example:
           >>> import meshflow as tf
@@ -120,31 +144,39 @@ class ModelSaving:
 
     def save_weights(
         self,
-        filepath: Any,
+        filepath: StrPath,
         overwrite: bool = True,
         save_format: str | None = None,
-        options: Any = None,
-    ) -> Any:
-        """Saves the weights.
+        options: CheckpointOptions | None = None,
+    ) -> None:
+        """Save the weights.
 
         Args:
-          filepath: path ending in `.h5`, `.safetensors` or `.safetensors.index.json`, or the prefix of a checkpoint in TensorFlow's format.
-          overwrite: whether an existing file is replaced.
-          save_format: 'h5' or 'tf'; default by the path.
-          options: a `tf.train.CheckpointOptions`, for checkpoints.
+          filepath: Path that ends in `.h5`, `.safetensors` or `.safetensors.index.json`, or the
+            prefix of a checkpoint in TensorFlow's format.
+          overwrite: Whether to replace an existing file.
+          save_format: 'h5' or 'tf'. Default: chosen by the path.
+          options: Options for checkpoints.
         """
-        return weights.save_weights(self, filepath, overwrite, save_format, options)
+        weights.save_weights(self, filepath, overwrite, save_format, options)
 
     def load_weights(
-        self, filepath: Any, skip_mismatch: bool = False, by_name: bool = False, options: Any = None
+        self,
+        filepath: StrPath,
+        skip_mismatch: bool = False,
+        by_name: bool = False,
+        options: CheckpointOptions | None = None,
     ) -> Any:
-        """Loads weights saved by `save_weights`.
+        """Load weights that `save_weights` wrote.
 
         Args:
-          filepath: the path given to `save_weights`.
-          skip_mismatch: whether layers whose shapes differ are skipped (needs by_name).
-          by_name: whether layers are matched by name instead of order.
-          options: ignored.
+          filepath: Path that was passed to `save_weights`.
+          skip_mismatch: Whether to skip layers with other shapes (needs `by_name` for `.h5` files).
+          by_name: Whether to match layers by name instead of order.
+          options: Ignored.
+
+        Returns:
+          A `CheckpointLoadStatus` for checkpoints, otherwise None.
         """
         del options
         return weights.load_weights(self, filepath, skip_mismatch=skip_mismatch, by_name=by_name)

@@ -1,4 +1,4 @@
-"""Whole models written to files: `.keras` (zip of JSON and HDF5), `.h5` (Keras 2's layout), or a folder."""
+"""Writing of models to `.keras` files (zip of JSON and HDF5), `.h5` files, and SavedModel folders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
@@ -39,39 +40,54 @@ from meshflow.keras.engine.saving.configuration import (
 from meshflow.keras.engine.saving.serving_signatures import input_specs
 from meshflow.saved_model import saving as saved_model
 
+if TYPE_CHECKING:
+    from h5py import Group as HDF5Group
+
+
+class _OptimizerLayout(Protocol):
+    """A module that writes an optimizer's state: `hdf5` or `keras3_weights`."""
+
+    def write_optimizer(
+        self, slots: Sequence[Any], file: HDF5Group, extra: Sequence[Any], /
+    ) -> None: ...
+
+
 _log = logging.getLogger("meshflow")
-# Bytes copied at once.
+# Number of bytes that are copied at once.
 _CHUNK = 1 << 22
 
 
 def save_model(
     model: Any,
-    filepath: Any,
+    filepath: StrPath | HDF5Group,
     overwrite: bool = True,
     save_format: str | None = None,
     include_optimizer: bool = True,
     keras_version: int = 2,
     **kwargs: Any,
 ) -> None:
-    """Saves a model: architecture, weights, and how it was compiled.
+    """Save a model: its architecture, weights, and training configuration.
 
     Args:
-      model: the model.
-      filepath: path ending in `.keras` or `.h5`, or a folder; or an `h5py.File` that is open for writing.
-      overwrite: whether an existing file is replaced.
-      save_format: 'keras' (or 'keras_v3'), 'h5' or 'tf'; default by the path.
-      include_optimizer: whether the optimizer's state is saved too.
-      keras_version: whose form a `.keras` or `.h5` file has: 2 for TensorFlow until 2.15 and tf-keras, 3 for Keras 3
-        and TensorFlow since 2.16, in `.h5` files without the optimizer's state. Both are read here.
-      **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
-        computes is saved too, so that it can be loaded without its class; others are ignored, and `.keras` takes none.
+      model: The model.
+      filepath: Path that ends in `.keras` or `.h5`, a folder, or an `h5py.File` that is open for
+        writing.
+      overwrite: Whether to replace an existing file.
+      save_format: 'keras' (or 'keras_v3'), 'h5' or 'tf'. Default: chosen by the path.
+      include_optimizer: Whether to save the optimizer's state, too.
+      keras_version: Version of Keras that defines the form of a `.keras` or `.h5` file: 2 for
+        tf-keras and for TensorFlow up to 2.15; 3 for Keras 3 and for TensorFlow since 2.16, in
+        `.h5` files without the optimizer's state. Meshflow reads both.
+      **kwargs: For folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether to
+        save the model's functions, too, so that it can be loaded without its class. Others are
+        ignored. `.keras` files accept none.
 
     Raises:
-      FileExistsError: when the file exists and may not be replaced.
-      ValueError: for an unknown format.
-      NotImplementedError: for a subclassed model without `get_config`, unless a folder is written and the
-        model has been called.
-      ValueError: for another `keras_version`, for one of a folder, and for what Keras 3 does not have.
+      FileExistsError: if the file exists and `overwrite` is False.
+      ValueError: if the format is unknown, `keras_version` is not 2 or 3, or is 3 for a folder, or
+        if Keras 3 does not have a part of the model.
+      NotImplementedError: if the model is subclassed and defines no `get_config`, unless the target
+        is a folder and the model has been called.
 
     Example:
       >>> import meshflow as tf
@@ -82,35 +98,36 @@ def save_model(
       ...     os.listdir(folder)
       ['model.h5']
     """
-    file = filepath if is_hdf5(filepath) else None
+    file: Any = filepath if is_hdf5(filepath) else None
     path = str(file.filename) if file is not None else text(filepath)
     if file is None and gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
-    kind = "h5" if file is not None else _kind(path, save_format)
-    if kind == "keras" and kwargs:
+    file_format = "h5" if file is not None else _kind(path, save_format)
+    if file_format == "keras" and kwargs:
         raise ValueError(
-            f"save_model: {sorted(kwargs)} are not supported with the native Keras format ({path}): save a folder."
+            f"save_model: {sorted(kwargs)} are not supported with the native Keras format ({path}). Leave them out, or "
+            "save a folder."
         )
-    if keras_version not in (2, 3) or (keras_version == 3 and kind == "tf"):
+    if keras_version not in (2, 3) or (keras_version == 3 and file_format == "tf"):
         raise ValueError(
-            f"save_model: keras_version is 2 or 3, and for .keras and .h5 files only; got {keras_version!r} for {path}."
+            f"save_model: keras_version is 2 or 3, and 3 only for .keras and .h5 files; got {keras_version!r} for {path}."
         )
     _warn_of_what_is_left_out(model)
     training = training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
     config = keras3_writing.model_config if keras_version == 3 else model_config
     meta = {
-        "model_config": _config_if_any(model) if kind == "tf" else config(model),
+        "model_config": _config_if_any(model) if file_format == "tf" else config(model),
         "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
         "input_specs": building.describe(model.__dict__.get("_save_spec")),
     }
     if file is not None:
         _write_h5(model, file, meta, optimizer, keras_version)
-    elif kind == "h5":
+    elif file_format == "h5":
         with replacing(path) as part, h5py().File(part.name, "w") as file:
             _write_h5(model, file, meta, optimizer, keras_version)
-    elif kind == "keras":
+    elif file_format == "keras":
         with replacing(path) as part:
             _write_archive(model, part, meta, optimizer, keras_version)
     else:
@@ -142,8 +159,8 @@ def _kind(path: str, save_format: str | None) -> str:
     return "keras" if path.endswith(".keras") or save_format == "keras" else "tf"
 
 
-def _config_if_any(model: Any) -> dict[str, Any] | None:
-    """A subclassed model without `get_config` is saved by what it computes."""
+def _config_if_any(model: Any) -> Config | None:
+    """Return a model's configuration, or None for a subclassed model, which is saved by its functions."""
     try:
         return model_config(model)
     except NotImplementedError:
@@ -154,7 +171,7 @@ def _config_if_any(model: Any) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _without_optimizer(model: Any) -> Iterator[None]:
-    """Keeps the optimizer out of the objects of a model that are written."""
+    """Remove the optimizer from the model while its objects are written."""
     optimizer, model.optimizer = model.optimizer, None
     try:
         yield
@@ -163,50 +180,52 @@ def _without_optimizer(model: Any) -> Iterator[None]:
 
 
 def _warn_of_what_is_left_out(model: Any) -> None:
+    """Log a warning about losses and metrics of symbolic tensors, because files do not hold these."""
     added = {
         "losses": getattr(model, "_symbolic_losses", None),
         "metrics": getattr(model, "_symbolic_metrics", None),
     }
-    for what, found in added.items():
-        if found:
+    for name, entries in added.items():
+        if entries:
             _log.warning(
-                "%s was given %d %s of tensors between its layers (add_%s), which are not saved: add them again after "
+                "%s has %d %s of tensors between its layers (add_%s), which are not saved: add them again after "
                 "loading, or compute them in a layer's `call`.",
                 model.name,
-                len(found),
-                what,
-                "loss" if what == "losses" else "metric",
+                len(entries),
+                name,
+                "loss" if name == "losses" else "metric",
             )
 
 
 def _write_folder(
-    model: Any, path: str, meta: dict[str, Any], state: Any, options: dict[str, Any]
+    model: Any, path: str, meta: dict[str, Any], state: Sequence[Any], options: dict[str, Any]
 ) -> None:
-    own = whole_variables(model._saved_weights)
-    weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(own)}
+    variables = whole_variables(model._saved_weights)
+    weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(variables)}
     weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
     arrays = {key: (f"{w._shared_name}:0", w.numpy()) for key, w in weights.items()}
     manifest = json.loads(to_json({"model": meta}))
-    what = saved_model.Content(arrays, manifest)
+    content = saved_model.Content(arrays, manifest)
     if options.get("save_traces", True):
         files = {id(w): key for key, w in weights.items()}
         try:
-            what = saved_model.content(
+            content = saved_model.content(
                 model, options.get("signatures"), files, options.get("options")
             )
-            what.arrays, what.manifest = arrays | what.arrays, manifest | what.manifest
-            if what.graph is not None:
-                what.files[tensorflow_metadata.FILE] = tensorflow_metadata.written(
-                    what.objects, what.nodes, meta
+            content.arrays, content.manifest = arrays | content.arrays, manifest | content.manifest
+            if content.graph is not None:
+                content.files[tensorflow_metadata.FILE] = tensorflow_metadata.written(
+                    content.objects, content.nodes, meta
                 )
         except ImportError as error:
             if not meta["model_config"]:
                 raise
             _log.info("%s is saved without its functions: %s", model.name, error)
-    saved_model.write(path, what)
+    saved_model.write(path, content)
 
 
-def _built_shape(model: Any) -> Any:
+def _built_shape(model: Any) -> PyTree:
+    """Return the shape that the model was built for, with tuples in place of `TensorShape`s."""
     shape = getattr(model, "_build_input_shape", None)
     return as_tuples(shape) if shape is not None else None
 
@@ -216,7 +235,7 @@ def _written_as(keras_version: int) -> str:
 
 
 def _write_h5(
-    model: Any, file: Any, meta: dict[str, Any], optimizer: Any, keras_version: int
+    model: Any, file: HDF5Group, meta: dict[str, Any], optimizer: Any, keras_version: int
 ) -> None:
     training = meta["training_config"]
     if training and keras_version == 3:
@@ -232,13 +251,19 @@ def _write_h5(
         if meta[key] is not None:
             file.attrs[key] = json.dumps(meta[key])
     hdf5.write_model(model, file.create_group("model_weights"))
-    # Keras 3 trains no model of an .h5 file from which it has read an optimizer's state.
+    # Keras 3 cannot continue training a model from an .h5 file that holds an optimizer's state.
     if keras_version == 2:
         _write_optimizer(hdf5, optimizer, file)
 
 
-def _write_optimizer(layout: Any, optimizer: Any, file: Any) -> None:
-    """Writes an optimizer's state in one of the layouts, in the order of its version of Keras."""
+def _write_optimizer(layout: _OptimizerLayout, optimizer: Any, file: HDF5Group) -> None:
+    """Write an optimizer's state in the order of its version of Keras.
+
+    Args:
+      layout: Module of the file's layout.
+      optimizer: The optimizer. Nothing is written for None, or for one without weights.
+      file: HDF5 file.
+    """
     if optimizer is None or not hasattr(optimizer, "weights"):
         return
     version = optimizer_state.version_of(optimizer)
@@ -247,20 +272,23 @@ def _write_optimizer(layout: Any, optimizer: Any, file: Any) -> None:
     layout.write_optimizer(state, file, optimizer_state.without_place(optimizer, version))
 
 
-def _write_state(model: Any, optimizer: Any, file: Any) -> None:
-    """Writes an optimizer's state as Keras 3 has it in `.keras` files."""
+def _write_state(model: Any, optimizer: Any, file: HDF5Group) -> None:
+    """Write an optimizer's state in the order of Keras 3's `.keras` files."""
     if optimizer is None or not hasattr(optimizer, "weights"):
         return
     state = optimizer_state.in_order(optimizer, optimizer_state.KERAS_3)
     if state is None:
-        kind = type(optimizer).__name__
-        _log.warning("%s is saved for Keras 3 without the state of its %s.", model.name, kind)
+        _log.warning(
+            "%s was saved for Keras 3 without the state of its %s, which Keras 3 does not have.",
+            model.name,
+            type(optimizer).__name__,
+        )
     else:
         keras3.write_optimizer(state, file)
 
 
 def _write_weights(model: Any, part: IO[bytes], optimizer: Any, keras_version: int) -> None:
-    """Writes weights and an optimizer's state into an HDF5 file."""
+    """Write weights and an optimizer's state to an HDF5 file."""
     with h5py().File(part, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
         if keras_version == 3:
@@ -272,7 +300,8 @@ def _write_weights(model: Any, part: IO[bytes], optimizer: Any, keras_version: i
 def _write_archive(
     model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any, keras_version: int
 ) -> None:
-    # Where the archive has room, not in memory: it is as large as all weights.
+    # The weights go to a temporary file next to the archive and not to memory, because they may be
+    # large.
     with (
         tempfile.TemporaryFile(dir=os.path.dirname(part.name)) as weights,
         zipfile.ZipFile(part, "w") as archive,
@@ -288,8 +317,11 @@ def _write_archive(
             shutil.copyfileobj(weights, target, _CHUNK)
 
 
-def _found_by(cls: type) -> dict[str, Any]:
-    """What Keras finds a model's class by: its own classes by their module, others by their registered names."""
+def _found_by(cls: type) -> Config:
+    """Return the keys by which Keras finds a model's class.
+
+    These are the module for a built-in class, and the registered name for another class.
+    """
     if registry.public_module(cls) is None:
         return {"module": cls.__module__, "registered_name": registry.get_registered_name(cls)}
     return {"module": "keras", "registered_name": None}
@@ -298,10 +330,10 @@ def _found_by(cls: type) -> dict[str, Any]:
 def _described(
     model: Any, meta: dict[str, Any], optimizer: Any, keras_version: int
 ) -> dict[str, str]:
-    """What a `.keras` file says of its model, by member."""
+    """Return the text members of a `.keras` file by name."""
     config = {**_found_by(type(model)), **meta["model_config"]}
     if config["class_name"] == "Functional":
-        config["class_name"] = "Model"  # the public name, under which Keras looks it up
+        config["class_name"] = "Model"  # Keras looks up the class under its public name.
     if meta["built_shape"] is not None:
         config["build_config"] = {"input_shape": meta["built_shape"]}
         if meta["input_specs"] is not None:
@@ -309,11 +341,10 @@ def _described(
     if meta["training_config"] and keras_version == 3:
         config["compile_config"] = keras3_writing.compile_config(meta["training_config"])
     elif meta["training_config"]:
-        config["compile_config"] = compile_config(
-            meta["training_config"], new=optimizer_state.version_of(optimizer) is not None
-        )
-    about = {
+        is_new = optimizer_state.version_of(optimizer) is not None
+        config["compile_config"] = compile_config(meta["training_config"], is_new)
+    metadata = {
         "keras_version": _written_as(keras_version),
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),
     }
-    return {"metadata.json": json.dumps(about), "config.json": to_json(config)}
+    return {"metadata.json": json.dumps(metadata), "config.json": to_json(config)}

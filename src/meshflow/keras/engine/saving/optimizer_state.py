@@ -1,20 +1,22 @@
-"""The optimizer's state in files: the orders in which the versions of Keras write it.
+"""An optimizer's state in files, in the order in which each version of Keras writes it.
 
-Until Keras 2.10 a file holds an optimizer's weights as it made them, slot by slot. Since 2.11, and in Keras 3, the
-slots of a variable may stand together, and either keeps numbers that the other does not have. An order is a list of
-places, each of which gives the array that is written and takes the one that was read.
+Up to Keras 2.10 a file holds an optimizer's weights in the order of their creation, slot list by
+slot list. Keras 2.11 and Keras 3 interleave the slots of each variable for some optimizers, and
+both store numbers that the other version does not have. This module describes an order as a list of
+slots. Each slot returns the array to write, and accepts an array that was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.distribute.parallel.compress import ERRORS
+from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.optimizers import experimental, legacy
 from meshflow.keras.optimizers.lamb import Lamb
 from meshflow.keras.optimizers.layouts import own_weights, slot_lists
@@ -31,7 +33,8 @@ __all__ = [
 ]
 
 KERAS_2_11, KERAS_3 = "2.11", "3"
-# By class: the lists of slots that stand together, variable by variable. Other lists follow one after another.
+# For each class, the slot lists that are written interleaved, variable by variable. Other lists
+# follow one after another.
 _TOGETHER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Adam", "AdamW", "Lamb", "Nadam"), ("_momentums", "_velocities")),
     "Adadelta": ("_accumulated_grads", "_accumulated_delta_vars"),
@@ -43,14 +46,25 @@ _TOGETHER: dict[str, tuple[str, ...]] = {
     "RMSprop": (),
     "SGD": (),
 }
-# The lists that optimizers of every class may have, which stand before the others.
+# Slot lists that optimizers of every class may have, which precede the others.
 _FIRST = ("_model_variables_moving_average", "_accumulated_gradients")
 _ERROR_LISTS = tuple(f"_{name}s" for name in ERRORS)
 
 
+class StateSlot(Protocol):
+    """An entry of an optimizer's state: it returns the array to write, and accepts one that was read."""
+
+    @property
+    def _shared_name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def numpy(self) -> np.ndarray: ...
+    def put(self, value: np.ndarray) -> None: ...
+
+
 @dataclass
 class _Kept:
-    """A number or array that only the other program has: written as it has it, and passed over when read."""
+    """A number or array that only another version of Keras has; it is ignored when read."""
 
     value: np.ndarray
     _shared_name: str
@@ -63,14 +77,14 @@ class _Kept:
         return self.value
 
     def put(self, value: np.ndarray) -> None:
-        """Does nothing."""
+        """Ignore a value that was read."""
 
 
 @dataclass
 class _Held:
-    """A variable."""
+    """A slot that holds a variable's value."""
 
-    variable: Any
+    variable: AnyVariable
 
     @property
     def _shared_name(self) -> str:
@@ -89,7 +103,7 @@ class _Held:
 
 @dataclass
 class _Steps:
-    """How many steps were taken: in Keras 3 also those that only gather gradients."""
+    """The number of steps; Keras 3 also counts the steps that only accumulate gradients."""
 
     optimizer: Any
     all_steps: bool
@@ -100,27 +114,28 @@ class _Steps:
         return (self.optimizer.gradient_accumulation_steps or 1) if self.all_steps else 1
 
     def numpy(self) -> np.ndarray:
-        taken = int(self.optimizer.iterations) * self._each()
-        held = self.optimizer._accumulated_steps if self.all_steps else None
-        return np.asarray(taken + (0 if held is None else int(held)), np.int64)
+        steps = int(self.optimizer.iterations) * self._each()
+        accumulated = self.optimizer._accumulated_steps if self.all_steps else None
+        return np.asarray(steps + (0 if accumulated is None else int(accumulated)), np.int64)
 
     def put(self, value: np.ndarray) -> None:
-        updates, held = divmod(int(value.astype(np.int64)), self._each())
+        updates, accumulated = divmod(int(value.astype(np.int64)), self._each())
         self.optimizer.iterations.assign(np.int64(updates))
         if self.all_steps and self.optimizer._accumulated_steps is not None:
-            self.optimizer._accumulated_steps.assign(np.int64(held))
+            self.optimizer._accumulated_steps.assign(np.int64(accumulated))
         if hasattr(self.optimizer, "set_momentum_product"):
             self.optimizer.set_momentum_product(updates)
 
 
 def version_of(optimizer: Any) -> str | None:
-    """The version of Keras since which an optimizer is as it is here, in what it computes and can be given.
+    """Return the first version of Keras with an optimizer that computes the same from the same arguments.
 
     Args:
-      optimizer: the optimizer, or one around it that scales losses.
+      optimizer: The optimizer, or a `LossScaleOptimizer` around it.
 
     Returns:
-      KERAS_2_11, KERAS_3 or None for an earlier one, and for an optimizer of no version.
+      KERAS_2_11, KERAS_3, or None for the optimizers of earlier versions and for those of no
+      version.
     """
     inner = _inside(optimizer)
     cls = type(inner)
@@ -131,21 +146,23 @@ def version_of(optimizer: Any) -> str | None:
     return KERAS_3 if inner.gradient_accumulation_steps else KERAS_2_11
 
 
-def state_of(optimizer: Any) -> list[Any]:
-    """What files hold of an optimizer: its weights, and a moving loss scale with its counter."""
+def state_of(optimizer: Any) -> list[AnyVariable]:
+    """Return the variables of an optimizer that files hold: its weights and its dynamic loss scale."""
     return whole_variables([*optimizer.weights, *scale_of(optimizer)])
 
 
-def scale_of(optimizer: Any) -> list[Any]:
-    """A moving loss scale and its counter, or nothing."""
+def scale_of(optimizer: Any) -> list[AnyVariable]:
+    """Return a dynamic loss scale and its counter, or an empty list."""
     return list(getattr(optimizer, "_scale_weights", ()))
 
 
-def without_place(optimizer: Any, version: str | None) -> list[Any]:
-    """Variables of an optimizer for which files of a version have no place: they are written beside the others.
+def without_place(optimizer: Any, version: str | None) -> list[AnyVariable]:
+    """Return the variables of an optimizer that a version's order has no slot for.
+
+    Files hold these variables separately.
 
     Args:
-      optimizer: the optimizer, built.
+      optimizer: The optimizer; it must be built.
       version: KERAS_2_11, KERAS_3, or None for the optimizer's own order.
     """
     if version == KERAS_3:
@@ -157,71 +174,76 @@ def without_place(optimizer: Any, version: str | None) -> list[Any]:
     return [*scale_of(optimizer), *own_weights(inner).values(), *errors]
 
 
-def in_order(optimizer: Any, version: str) -> list[Any] | None:
-    """What files of a version hold of an optimizer.
+def in_order(optimizer: Any, version: str) -> list[StateSlot] | None:
+    """Return an optimizer's state in the order of a version of Keras.
 
     Args:
-      optimizer: the optimizer, built.
+      optimizer: The optimizer; it must be built.
       version: KERAS_2_11 or KERAS_3.
 
     Returns:
-      Places, which have a name, a shape, and `numpy()`; None for an optimizer that this version does not have.
+      The slots, or None if the version does not have this optimizer.
     """
     inner = _inside(optimizer)
     cls = type(inner)
-    known = cls.__name__ in _TOGETHER and cls.__module__.startswith("meshflow.")
-    if not known or cls is legacy.Nadam:  # whose momentum warms up otherwise
+    is_known = cls.__name__ in _TOGETHER and cls.__module__.startswith("meshflow.")
+    # Keras's Nadam has another momentum schedule than the legacy class.
+    if not is_known or cls is legacy.Nadam:
         return None
     slots = list(_slots(inner, version))
-    own = [_Held(w) for w in own_weights(inner).values() if w is not inner._accumulated_steps]
-    start: list[Any] = [_Steps(inner, version == KERAS_3)]
+    own_slots = [_Held(w) for w in own_weights(inner).values() if w is not inner._accumulated_steps]
+    start: list[StateSlot] = [_Steps(inner, version == KERAS_3)]
     if version == KERAS_2_11:
         return [*start, *slots]
     if not isinstance(inner.get_config()["learning_rate"], dict):
         start.append(_rate(inner.learning_rate))
     if inner is not optimizer:
-        scale, counter = scale_of(optimizer) or (None, None)
-        if scale is None:
+        loss_scale = scale_of(optimizer)
+        if not loss_scale:
             return None
+        scale, counter = loss_scale
         start = [start[0], _rate(0.0), _Held(counter), _Held(scale), *start]
-    return [*start, *slots, *own]
+    return [*start, *slots, *own_slots]
 
 
 def _inside(optimizer: Any) -> Any:
     return optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
 
 
-def _rate(value: Any) -> _Kept:
-    """The learning rate; configurations say it, too."""
+def _rate(value: object) -> _Kept:
+    """Return a slot for the learning rate, which is read from the configuration instead."""
     return _Kept(np.asarray(value, "float32"), "learning_rate")
 
 
-def _slots(optimizer: Any, version: str) -> Iterator[Any]:
-    """The slots of all variables in the order of a version."""
-    lists = {name: found for name, found in slot_lists(optimizer).items() if found}
-    # What one mesh has left of rounding, neither version knows.
-    lists = {name: found for name, found in lists.items() if name not in _ERROR_LISTS}
+def _slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
+    """Yield the slots of all variables in the order of a version."""
+    lists = {name: slots for name, slots in slot_lists(optimizer).items() if slots}
+    # No version of Keras has the compression errors, which belong to one mesh.
+    lists = {name: slots for name, slots in lists.items() if name not in _ERROR_LISTS}
     keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
     variables = whole_variables(optimizer._owners[key] for key in keys)
-    kind, together = type(optimizer).__name__, _TOGETHER[type(optimizer).__name__]
-    # Of one variable Keras 3, which reads these files, too, would take it for the learning rate.
-    if kind == "SGD" and version == KERAS_2_11 and len(variables) > 1:
+    class_name, interleaved = type(optimizer).__name__, _TOGETHER[type(optimizer).__name__]
+    # Keras 3 also reads these files, and would take the momentum of a single variable for the learning rate.
+    if class_name == "SGD" and version == KERAS_2_11 and len(variables) > 1:
         lists.setdefault("momentums", {})
-    rest = [(name,) for name in lists if name not in (*_FIRST, *together)]
-    for group in (tuple(name for name in _FIRST if name in lists), together, *rest):
+    rest = [(name,) for name in lists if name not in (*_FIRST, *interleaved)]
+    for group in (tuple(name for name in _FIRST if name in lists), interleaved, *rest):
         for i, variable in enumerate(variables):
             for name in group:
                 slot = lists.get(name, {}).get(str(i))
                 if slot is not None:
                     yield _Held(slot)
-                elif (kept := _other_slot(name, variable, version)) is not None:
-                    yield kept
+                elif (placeholder := _other_slot(name, variable, version)) is not None:
+                    yield placeholder
 
 
-def _other_slot(name: str, variable: Any, version: str) -> _Kept | None:
-    """What the other program keeps where there is no slot here, and does not use."""
+def _other_slot(name: str, variable: AnyVariable, version: str) -> _Kept | None:
+    """Return the slot of a version of Keras that this package does not have, or None.
+
+    The version stores the slot, but does not use its value.
+    """
     shape = tuple(variable.shape)
-    if name in ("_r", "_c"):  # of Adafactor, for vectors
+    if name in ("_r", "_c"):  # These are Adafactor's factors, which vectors do not have.
         if version == KERAS_2_11:
             return None
         shape = ()
@@ -234,59 +256,66 @@ def _other_slot(name: str, variable: Any, version: str) -> _Kept | None:
 # ---- reading -----------------------------------------------------------------------------
 
 
-def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], values: Any) -> bool:
-    """Puts a stored state into an optimizer.
+def restore(
+    optimizer: Any, variables: Sequence[AnyVariable], names: Sequence[str], values: Sequence[Any]
+) -> bool:
+    """Restore an optimizer's state from stored arrays.
 
     Args:
-      optimizer: the optimizer.
-      variables: the variables it trains.
-      names: names of the stored arrays, in the order they were written; may be empty strings.
-      values: the stored arrays.
+      optimizer: The optimizer.
+      variables: The variables that it trains.
+      names: Names of the stored arrays in the order of the file; may be empty strings.
+      values: The stored arrays.
 
     Returns:
-      Whether they fitted; otherwise the optimizer starts anew.
+      Whether the arrays fit. If not, the optimizer keeps its initial state.
     """
     if not values or not hasattr(optimizer, "build"):
         return False
     optimizer.build(variables)
-    values = [np.asarray(v) for v in values]
-    for places, found in _candidates(optimizer, list(names) or [""] * len(values), values):
-        if [tuple(p.shape) for p in places] == [v.shape for v in found]:
-            for place, value in zip(places, found, strict=True):
-                place.put(value)
+    arrays = [np.asarray(v) for v in values]
+    for slots, candidate in _candidates(optimizer, list(names) or [""] * len(arrays), arrays):
+        if [tuple(slot.shape) for slot in slots] == [v.shape for v in candidate]:
+            for slot, value in zip(slots, candidate, strict=True):
+                slot.put(value)
             return True
     return False
 
 
 def _candidates(
     optimizer: Any, names: list[str], values: list[np.ndarray]
-) -> Iterator[tuple[list[Any], list[np.ndarray]]]:
-    """Orders in which the values may lie, the likeliest first, with the values that they are of."""
-    # What devices keep of rounding is of one mesh, and of steps that round; others begin without.
-    sent = [v for v, name in zip(values, names, strict=True) if not _is_error(name)]
-    # Keras 3 writes the optimizer's name before it.
+) -> Iterator[tuple[Sequence[StateSlot], list[np.ndarray]]]:
+    """Yield possible orders of the stored arrays, the most likely one first.
+
+    Yields:
+      Pairs of slots and the arrays that belong to them.
+    """
+    # Compression errors belong to one mesh and to compressed steps, so other meshes start without
+    # them.
+    without_errors = [v for v, name in zip(values, names, strict=True) if not _is_error(name)]
+    # Keras 3 prepends the name of the optimizer.
     if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
         orders = [(v, in_order(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
-        known = [places for _, places in orders if places is not None]
-        for version, places in orders:
-            if places is not None:
-                yield places, values
-                beside = [_Held(w) for w in without_place(optimizer, version)]
-                yield [*places, *beside], values
-                yield [*places, *_without_errors(beside)], sent
-        # The learning rate may be second where it usually is not, or be left out.
-        for places in known:
+        known_orders = [slots for _, slots in orders if slots is not None]
+        for version, slots in orders:
+            if slots is not None:
+                yield slots, values
+                extra = [_Held(w) for w in without_place(optimizer, version)]
+                yield [*slots, *extra], values
+                yield [*slots, *_without_errors(extra)], without_errors
+        # The learning rate may also be in the second position in other versions, or missing.
+        for slots in known_orders:
             if values[1:] and values[1].shape == ():
-                yield places, [values[0], *values[2:]]
-            yield [p for p in places if p._shared_name != "learning_rate"], values
-    own = [_Held(w) for w in state_of(optimizer)]
-    yield own, values
+                yield slots, [values[0], *values[2:]]
+            yield [s for s in slots if s._shared_name != "learning_rate"], values
+    own_slots = [_Held(w) for w in state_of(optimizer)]
+    yield own_slots, values
     yield [_Held(w) for w in whole_variables(optimizer.weights)], values
-    yield _without_errors(own), sent
+    yield _without_errors(own_slots), without_errors
 
 
-def _without_errors(places: list[_Held]) -> list[_Held]:
-    return [p for p in places if not _is_error(p._shared_name)]
+def _without_errors(slots: list[_Held]) -> list[_Held]:
+    return [slot for slot in slots if not _is_error(slot._shared_name)]
 
 
 def _is_error(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What tf.keras reads beside a SavedModel, to make a model of its layers again: `keras_metadata.pb`."""
+"""`keras_metadata.pb`, the file from which tf.keras restores the layers of a SavedModel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshflow.checkpoint.wire import Node
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.configuration import data_of, model_config, to_json
 from meshflow.keras.mixed_precision import policy as policies
@@ -20,69 +21,72 @@ __all__ = ["FILE", "written"]
 FILE = "keras_metadata.pb"
 
 
-def written(objects: Sequence[Any], nodes: Sequence[Node], meta: dict[str, Any]) -> bytes:
-    """The file.
+def written(objects: Sequence[object], nodes: Sequence[Node], meta: dict[str, Any]) -> bytes:
+    """Serialize the metadata of a model's layers.
 
     Args:
-      objects: what is saved, the model first.
-      nodes: what each of them owns, in the same order.
-      meta: of the model: `training_config`.
+      objects: The objects of the SavedModel, starting with the model.
+      nodes: The children of each object, in the same order.
+      meta: Metadata of the model, with the key `training_config`.
+
+    Returns:
+      The content of the file.
     """
-    from meshflow.saved_model.graph.messages import SavedMetadata  # noqa: PLC0415 - it needs an optional package
+    from meshflow.saved_model.graph.messages import SavedMetadata  # noqa: PLC0415 - protobuf is an optional package
 
     paths = _paths(nodes)
-    found = SavedMetadata()
-    for number, item in enumerate(objects):
-        if not isinstance(item, Layer) or number not in paths:
+    metadata = SavedMetadata()
+    for index, item in enumerate(objects):
+        if not isinstance(item, Layer) or index not in paths:
             continue
-        about = _metadata(item)
-        if number == 0:
-            about["training_config"] = meta["training_config"]
-        entry = found.nodes.add(
-            node_id=number,
-            node_path=paths[number],
+        layer_metadata = _metadata(item)
+        if index == 0:
+            layer_metadata["training_config"] = meta["training_config"]
+        entry = metadata.nodes.add(
+            node_id=index,
+            node_path=paths[index],
             identifier=_identifier(item),
-            metadata=to_json(about),
+            metadata=to_json(layer_metadata),
         )
         entry.version.producer, entry.version.min_consumer = 2, 1
-    return found.SerializeToString(deterministic=True)
+    return metadata.SerializeToString(deterministic=True)
 
 
 def _paths(nodes: Sequence[Node]) -> dict[int, str]:
     paths, queue = {0: "root"}, deque([0])
     while queue:
-        number = queue.popleft()
-        for name, child in nodes[number].children.items():
+        index = queue.popleft()
+        for name, child in nodes[index].children.items():
             if child not in paths:
-                paths[child] = f"{paths[number]}.{name}"
+                paths[child] = f"{paths[index]}.{name}"
                 queue.append(child)
     return paths
 
 
-def _kind(layer: Any) -> str:
-    """The class of Keras that a layer is of, or is made from."""
-    kinds = {k.__name__ for k in type(layer).__mro__}
-    return next((k for k in ("InputLayer", "Sequential", "Functional", "Model") if k in kinds), "")
+def _kind(layer: object) -> str:
+    """Return the name of the Keras model class that a layer is an instance of; empty for other layers."""
+    names = {cls.__name__ for cls in type(layer).__mro__}
+    return next((n for n in ("InputLayer", "Sequential", "Functional", "Model") if n in names), "")
 
 
-def _identifier(layer: Any) -> str:
+def _identifier(layer: object) -> str:
     names = {"InputLayer": "input_layer", "Sequential": "sequential", "Functional": "network"}
     return f"_tf_keras_{names.get(_kind(layer), 'model' if _kind(layer) else 'layer')}"
 
 
-def _metadata(layer: Any) -> dict[str, Any]:
+def _metadata(layer: Any) -> Config:
     try:
-        about = {**model_config(layer), "shared_object_id": None}
+        metadata = {**model_config(layer), "shared_object_id": None}
         if _kind(layer):
-            about["config"] = _model_config(layer)
+            metadata["config"] = _model_config(layer)
     except (NotImplementedError, TypeError):
-        # It is made of the functions that are saved, or not at all.
-        about = {"class_name": type(layer).__name__}
-    batch = getattr(layer, "_batch_input_shape", None)
-    about |= {"name": layer.name, "batch_input_shape": _as_data(batch)}
+        # Without a configuration, the object can only be restored from its saved functions.
+        metadata = {"class_name": type(layer).__name__}
+    batch_shape = getattr(layer, "_batch_input_shape", None)
+    metadata |= {"name": layer.name, "batch_input_shape": _as_data(batch_shape)}
     if _kind(layer) == "InputLayer":
-        return about | {"dtype": layer.dtype, "sparse": False, "ragged": False}
-    about |= {
+        return metadata | {"dtype": layer.dtype, "sparse": False, "ragged": False}
+    metadata |= {
         "trainable": layer.trainable,
         "expects_training_arg": "training" in inspect.signature(layer.call).parameters,
         "dtype": policies.serialize(layer.dtype_policy),
@@ -92,27 +96,27 @@ def _metadata(layer: Any) -> dict[str, Any]:
         "autocast": layer._autocast,
     }
     if layer._build_input_shape is not None:
-        about["build_input_shape"] = _as_shapes(layer._build_input_shape)
+        metadata["build_input_shape"] = _as_shapes(layer._build_input_shape)
     if _kind(layer):
-        about["is_graph_network"] = layer._current_graph() is not None
+        metadata["is_graph_network"] = layer._current_graph() is not None
         specs = layer.__dict__.get("_save_spec")
         spec = None if specs is None else _as_data(specs)
-        about["save_spec"] = spec
+        metadata["save_spec"] = spec
         args, kwargs = layer.__dict__.get("_more_specs", ((), {}))
-        called = [[spec, *map(_as_data, args)], _as_data(kwargs)]
-        about["full_save_spec"] = None if spec is None else _tuple(called)
-    return about
+        arguments = [[spec, *map(_as_data, args)], _as_data(kwargs)]
+        metadata["full_save_spec"] = None if spec is None else _tuple(arguments)
+    return metadata
 
 
-def _model_config(model: Any) -> dict[str, Any]:
+def _model_config(model: Any) -> Config:
     config = data_of(model)
     _say_inputs(config, model)
     _say_arguments(config, model)
     return config
 
 
-def _say_inputs(config: Any, model: Any) -> None:
-    """Has the first layer of each `Sequential` that was built by a call say what it takes."""
+def _say_inputs(config: Json, model: Any) -> None:
+    """Add the input shape to the first layer of each `Sequential` model that was built by a call."""
     entries: list[Any] = config.get("layers", []) if isinstance(config, dict) else []
     layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in entries:
@@ -125,63 +129,64 @@ def _say_inputs(config: Any, model: Any) -> None:
             first["config"].setdefault("batch_input_shape", [None, *sizes[1:]])
 
 
-def _say_arguments(config: Any, model: Any) -> None:
-    """Writes calls with several tensors as Keras 2 does: all but the first argument by name.
+def _say_arguments(config: Json, model: Any) -> None:
+    """Convert calls with several tensors to the form of tf.keras: all arguments but the first one by name.
 
     Raises:
-      NotImplementedError: for a call that it cannot write.
+      NotImplementedError: if the form cannot express a call.
     """
     layers: dict[str, Any] = {layer.name: layer for layer in getattr(model, "layers", ())}
     for entry in config.get("layers", ()) if isinstance(config, dict) else ():
         layer: Any = layers.get(entry.get("name") or entry["config"].get("name"))
         _say_arguments(entry["config"], layer)
         calls = entry.get("inbound_nodes", ())
-        for place, call in enumerate(calls):
-            several = len(call) > 1
+        for index, call in enumerate(calls):
+            has_list = len(call) > 1
             if isinstance(call, dict):
-                several = isinstance(call["args"][0], dict) and "list" in call["args"][0]
-                call = _named_call(call, layer, layer._inbound_nodes[place].outputs)
-            # Layers of one op take their first argument as it is, others a list of tensors.
-            alone = hasattr(layer, "_function") and not several
-            calls[place] = call[0] if alone and isinstance(call[0], list) else call
+                has_list = isinstance(call["args"][0], dict) and "list" in call["args"][0]
+                call = _named_call(call, layer, layer._inbound_nodes[index].outputs)
+            # Layers of a single op take their first argument directly, other layers a list of
+            # tensors.
+            is_single = hasattr(layer, "_function") and not has_list
+            calls[index] = call[0] if is_single and isinstance(call[0], list) else call
 
 
-def _named_call(call: dict[str, Any], layer: Any, outputs: Any) -> list[Any]:
+def _named_call(call: dict[str, Any], layer: Any, outputs: PyTree) -> list[Any]:
     function = getattr(layer, "_function", layer.call)
     names = [n for n in inspect.signature(function).parameters if n != "self"]
     first, *rest = call["args"]
-    given = dict(zip(names[1:], rest, strict=False)) | call["kwargs"]
-    kwargs = {name: _reference(value) for name, value in given.items()}
+    arguments = dict(zip(names[1:], rest, strict=False)) | call["kwargs"]
+    kwargs = {name: _reference(value) for name, value in arguments.items()}
     tensors = first["list"] if isinstance(first, dict) and "list" in first else [first]
-    found = []
+    references = []
     for tensor in tensors:
-        place = _reference(tensor)
-        if place is tensor:
-            # A number is of the type of what it meets.
+        reference = _reference(tensor)
+        if reference is tensor:
+            # The number gets the dtype of the other operand.
             inexact = nest.flatten(outputs)[0].dtype.is_floating
-            number = float(tensor) if inexact and type(tensor) is int else tensor
-            place = ["_CONSTANT_VALUE", -1, number]
-        found.append([*place, kwargs])
-    return found
+            constant = float(tensor) if inexact and type(tensor) is int else tensor
+            reference = ["_CONSTANT_VALUE", -1, constant]
+        references.append([*reference, kwargs])
+    return references
 
 
-def _reference(value: Any) -> Any:
-    """An argument of a call; tensors as [layer, call, output]."""
+def _reference(value: Json) -> Json:
+    """Convert an argument of a call; tensors become [layer, call, output]."""
     if not isinstance(value, dict):
         return value
     if set(value) == {"keras_tensor"}:
         return value["keras_tensor"]
     if set(value) == {"list"}:
         return [_reference(v) for v in value["list"]]
-    raise NotImplementedError(f"Keras 2 has no form for the argument {value!r}.")
+    raise NotImplementedError(f"Keras 2 cannot express the argument {value!r} of a call.")
 
 
 def _tuple(items: Sequence[Any]) -> dict[str, Any]:
     return {"class_name": "__tuple__", "items": list(items)}
 
 
-def _as_shapes(value: Any) -> Any:
-    """Shapes of inputs, one or in a structure, as tf.keras' JSON has them."""
+def _as_shapes(value: PyTree) -> Json:
+    """Convert a shape, or a nested structure of shapes, to tf.keras's JSON form."""
     if isinstance(value, dict):
         return {key: _as_shapes(v) for key, v in value.items()}
     if isinstance(value, TensorShape) or all(s is None or isinstance(s, int) for s in value):
@@ -190,8 +195,8 @@ def _as_shapes(value: Any) -> Any:
     return _tuple(items) if isinstance(value, tuple) else items
 
 
-def _as_data(value: Any) -> Any:
-    """Tuples, shapes and specs of tensors as tf.keras' JSON has them."""
+def _as_data(value: PyTree) -> Json:
+    """Convert tuples, shapes and tensor specs to tf.keras's JSON form."""
     if isinstance(value, TensorSpec):
         shape = _as_shapes(value.shape)
         return {

@@ -1,9 +1,9 @@
-"""Vocabularies of layers, which Keras keeps beside the configuration: in `.keras` files and in SavedModels."""
+"""Vocabularies of layers, which `.keras` files and SavedModels hold outside the configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,42 +12,47 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.archives import Archive
 from meshflow.keras.engine.saving.group_paths import KERAS_2, KERAS_3, owned
 
+if TYPE_CHECKING:
+    from h5py import Group as HDF5Group
+
 __all__ = ["read_vocabularies", "restore_vocabularies"]
 
 
-def read_vocabularies(model: Any, archive: Archive, weights: Any) -> None:
-    """Gives layers the vocabularies of a file.
+def read_vocabularies(model: Layer, archive: Archive, weights: HDF5Group) -> None:
+    """Set the vocabularies of a model's layers from a `.keras` file.
 
     Args:
-      model: the model.
-      archive: the file; none of its vocabularies where the configuration has them.
-      weights: its HDF5 file, which has the weights of 'tf_idf'.
+      model: The model.
+      archive: The file. Layers with a vocabulary in the configuration have none here.
+      weights: The archive's HDF5 file, which holds the weights of 'tf_idf'.
     """
-    # Where versions look for a layer differs only in lists that hold it more than once.
+    # The paths of the two versions differ only for lists that contain a layer more than once.
     for style in (KERAS_3, KERAS_2):
         for path, layer in owned(model, style):
             if not hasattr(layer, "set_vocabulary"):
                 continue
             try:
-                text = archive.read(f"assets/{path}/vocabulary.txt").getvalue().decode()
+                content = archive.read(f"assets/{path}/vocabulary.txt").getvalue().decode()
             except KeyError:
                 continue
-            tokens = text.split("\n")
+            tokens = content.split("\n")
             idf = weights.get(f"{path}/vars/idf_weights")
-            # It is as long as the layer's vectors may become.
+            # The stored weights may be longer than the vocabulary: they have the layer's maximum
+            # size.
             layer.set_vocabulary(tokens, None if idf is None else np.asarray(idf)[: len(tokens)])
 
 
-def restore_vocabularies(model: Any, saved: Callable[[], Any]) -> None:
-    """Gives layers without a vocabulary the tables of a SavedModel.
+def restore_vocabularies(model: Layer, load_objects: Callable[[], Any]) -> None:
+    """Restore missing vocabularies of a model's layers from the tables of a SavedModel.
 
     Args:
-      model: the model.
-      saved: gives the saved objects; called where a layer lacks a vocabulary.
+      model: The model.
+      load_objects: Function that loads the saved objects. It is called only if a layer lacks a
+        vocabulary.
     """
-    lookups = [layer for layer in model.submodules if hasattr(layer, "restore_tokens")]
+    lookups: list[Any] = [layer for layer in model.submodules if hasattr(layer, "restore_tokens")]
     if not all(layer.vocabulary_size() > layer._first for layer in lookups):
-        _restore(model, saved(), set())
+        _restore(model, load_objects(), set())
 
 
 def _restore(item: Any, saved: Any, seen: set[int]) -> None:
@@ -62,7 +67,7 @@ def _restore(item: Any, saved: Any, seen: set[int]) -> None:
             _restore(child, _part(saved, name), seen)
 
 
-def _part(saved: Any, name: str) -> Any:
-    if isinstance(saved, list):
-        return saved[int(name)] if int(name) < len(saved) else None
-    return (saved if isinstance(saved, dict) else saved.__dict__).get(name)
+def _part(parent: Any, name: str) -> Any:
+    if isinstance(parent, list):
+        return parent[int(name)] if int(name) < len(parent) else None
+    return (parent if isinstance(parent, dict) else parent.__dict__).get(name)

@@ -1,8 +1,11 @@
-"""Keras' loops under `ParameterServerStrategy`: steps are closures that workers run without waiting for each other.
+"""Keras's training loops under `ParameterServerStrategy`.
 
-The handlers here have the methods of `DataHandler`. What they give in the place of batches is what a closure takes, and
-`run` schedules closures instead of computing; `finish` waits for them at the end of an epoch. The state of metrics is
-on the servers like all variables, so an epoch's numbers are those of all workers' steps.
+Workers run the steps as closures without waiting for each other.
+
+The handlers here have the methods of `DataHandler`. Instead of batches they yield the arguments of
+closures, `run` schedules closures instead of computing steps, and `finish_epoch` waits for them at
+the end of an epoch. Like all variables, the state of metrics is on the servers, so an epoch's
+metrics cover the steps of all workers.
 """
 
 from __future__ import annotations
@@ -10,15 +13,16 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import CancelledError, InvalidValueError, OutOfRangeError
 from meshflow.core.variables.random import place, place_of_pass
 from meshflow.distribute.parameter_server.coordinator import ClusterCoordinator
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
-from meshflow.keras.engine.training.callbacks import has_batch_hook
+from meshflow.environment.types import PyTree
+from meshflow.keras.engine.training.callbacks import Callback, has_batch_hook
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator, check_steps
 from meshflow.keras.engine.training.global_batch import (
@@ -30,41 +34,42 @@ from meshflow.keras.engine.training.orders import Orders
 from meshflow.keras.engine.training.step import CompiledStep
 from meshflow.keras.engine.training.training_state import Resumption
 
-__all__ = ["data_handler", "only_epochs", "verbosity"]
+__all__ = ["AnyHandler", "data_handler", "only_epochs", "verbosity"]
 
-# Threads share models; tracing a step leaves marks on its layers until it is done.
+# Threads share models, and tracing a step changes attributes of its layers until it ends.
 _tracing = threading.RLock()
 
 
 def coordinated(model: Any) -> ParameterServerStrategy | None:
-    """The strategy of a model whose steps workers run; None for others.
+    """Return the strategy of a model that is trained by workers, or None for other models.
 
     Args:
-      model: the model.
+      model: The model.
     """
     strategy = strategy_of(model)
     return strategy if isinstance(strategy, ParameterServerStrategy) else None
 
 
-def data_handler(model: Any, mode: str, x: Any, y: Any = None, **settings: Any) -> Any:
-    """What a loop takes batches from.
+def data_handler(model: Any, mode: str, x: PyTree, y: PyTree = None, **settings: Any) -> AnyHandler:
+    """Create the handler that a training, evaluation or prediction loop reads its batches from.
 
     Args:
-      model: the model.
+      model: The model.
       mode: "train", "test" or "predict".
-      x: inputs, or an iterable of batches.
-      y: targets.
-      **settings: arguments of `DataHandler`.
+      x: Inputs, or an iterable of batches.
+      y: Targets.
+      **settings: Other arguments of `DataHandler`.
 
     Returns:
-      A `DataHandler`, or one with its methods for models on parameter servers.
+      A `DataHandler`, or for models on parameter servers an object with the same methods.
 
     Raises:
-      ValueError: when the parts do not fit together, or steps must be given and are not.
+      ValueError: if the arguments do not fit together, or the number of steps is required but
+        missing.
     """
     steps, strategy = settings.get("steps_per_epoch"), coordinated(model)
     if mode == "predict" or strategy is None:
-        # Predictions are computed by the coordinator.
+        # The coordinator computes predictions itself.
         check_steps(x, steps)
         return DataHandler(distributed_input(model, x), y, **settings)
     if model.run_eagerly:
@@ -78,53 +83,53 @@ def data_handler(model: Any, mode: str, x: Any, y: Any = None, **settings: Any) 
     return ScheduledSteps(model, strategy, mode, x, y, settings)
 
 
-def _is_dataset(x: Any) -> bool:
-    """Whether inputs are a dataset, or a function that makes one for each worker."""
+def _is_dataset(x: PyTree) -> bool:
+    """Check whether inputs are a dataset, or a function that creates one for each worker."""
     return isinstance(x, DatasetCreator) or hasattr(x, "element_spec")
 
 
-def _check_finite(x: Any) -> None:
+def _check_finite(x: PyTree) -> None:
     if getattr(x, "infinite", False):
         raise InvalidValueError(
-            "When providing an infinite dataset, you must specify the number of steps to run: give `steps_per_epoch`, "
+            "When providing an infinite dataset, you must specify the number of steps to run: pass `steps_per_epoch`, "
             "`steps` or `validation_steps`, or leave out `repeat()`."
         )
 
 
-def _batches_of(x: Any, data: WorkerInput) -> int | None:
-    """How many batches a worker finds in one pass over its data; None when that is not known."""
+def _batches_of(x: PyTree, data: WorkerInput) -> int | None:
+    """Return the number of batches in one pass over a worker's data, or None if it is not known."""
     if not _is_dataset(x):
         return data.handler().steps
     _check_finite(x)
-    known = int(x.cardinality()) if hasattr(x, "cardinality") else -1
-    return known if known >= 0 else None
+    count = int(x.cardinality()) if hasattr(x, "cardinality") else -1
+    return count if count >= 0 else None
 
 
 class WorkerInput:
-    """The batches of one worker; iterated there.
+    """The batches of one worker, which iterates over them.
 
     Args:
-      x: inputs, a dataset or a `DatasetCreator`.
-      y: targets.
-      settings: arguments of `DataHandler`.
+      x: Inputs, a dataset or a `DatasetCreator`.
+      y: Targets.
+      settings: Arguments of `DataHandler`.
     """
 
-    def __init__(self, x: Any, y: Any, settings: dict[str, Any]) -> None:
-        known = ("sample_weight", "batch_size", "steps_per_epoch", "shuffle", "class_weight")
+    def __init__(self, x: PyTree, y: PyTree, settings: dict[str, Any]) -> None:
+        names = ("sample_weight", "batch_size", "steps_per_epoch", "shuffle", "class_weight")
         self._x, self._y = x, y
-        self._settings = {name: settings[name] for name in known if name in settings}
-        # Workers see the same arrays in orders of their own.
-        shuffled = settings.get("shuffle") and not _is_dataset(x)
-        self._place = place_of_pass() if shuffled else place(0)
+        self._settings = {name: settings[name] for name in names if name in settings}
+        # Every worker shuffles the same arrays into a different order.
+        is_shuffled = settings.get("shuffle") and not _is_dataset(x)
+        self._place = place_of_pass() if is_shuffled else place(0)
 
     def handler(self) -> DataHandler:
-        """A handler of these data, on the worker that calls."""
+        """Create a handler of these data on the calling worker."""
         handler = DataHandler(distributed_input(None, self._x), self._y, **self._settings)
         source, closure = handler._source, context.closure
         if source._orders is not None:
             worker = 0 if closure is None else closure.worker
-            low, high, key = self._place
-            source._orders = Orders(place(key, high + worker, low))
+            counter_low, counter_high, key = self._place
+            source._orders = Orders(place(key, counter_high + worker, counter_low))
         return handler
 
     def __iter__(self) -> Iterator[Any]:
@@ -132,29 +137,32 @@ class WorkerInput:
 
 
 class KerasStep:
-    """A model's step as a function for workers.
+    """A model's step as a function that workers call.
 
     Args:
-      model: the model.
+      model: The model.
       kind: "train" or "test".
     """
 
     def __init__(self, model: Any, kind: str) -> None:
         self._model, self._kind = model, kind
-        self._step: Any = None
+        self._step: Callable[[PyTree], Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # In another process the step is compiled there.
+        # Another process compiles its own step.
         return {"_model": self._model, "_kind": self._kind, "_step": None}
 
-    def __call__(self, batches: Iterator[Any]) -> Any:
-        """Runs the step on the worker's next batch.
+    def __call__(self, batches: Iterator[PyTree]) -> Any:
+        """Run the step on the worker's next batch.
 
         Args:
-          batches: the worker's batches.
+          batches: The worker's batches.
+
+        Returns:
+          The result of the step.
 
         Raises:
-          OutOfRangeError: when there are no more.
+          OutOfRangeError: if there are no more batches.
         """
         try:
             batch = next(batches)
@@ -164,8 +172,8 @@ class KerasStep:
             ) from None
         return self.on(batch)
 
-    def on(self, batch: Any) -> Any:
-        """Runs the step on a batch."""
+    def on(self, batch: PyTree) -> Any:
+        """Run the step on a batch."""
         step = self._step
         if isinstance(step, CompiledStep) and step.knows(batch):
             return step(batch)
@@ -176,25 +184,27 @@ class KerasStep:
 
 
 class _Scheduled:
-    """What the handlers of closures have in common; a base class.
+    """Base class of the handlers that schedule closures.
 
     Args:
-      model: the model.
-      strategy: its strategy.
+      model: The model.
+      strategy: The model's strategy.
       kind: "train" or "test".
-      data: the data as workers take them.
+      data: The data in the form that workers read.
 
     Attributes:
-      steps: closures per epoch, None when not known.
-      tracked: whether somebody will ask for the `position`.
-      exhausted: whether some worker's data ended before the steps that were wanted.
-      checks_labels: whether batches can be looked at here.
+      steps: Number of closures per epoch, or None if it is not known.
+      tracked: Whether a callback will read the `get_position` of the data.
+      exhausted: Whether a worker's data ended before the requested number of steps.
+      checks_labels: Whether this process can check the labels of batches.
     """
 
     steps: int | None
     checks_labels = False
 
-    def __init__(self, model: Any, strategy: Any, kind: str, data: WorkerInput) -> None:
+    def __init__(
+        self, model: Any, strategy: ParameterServerStrategy, kind: str, data: WorkerInput
+    ) -> None:
         self._model, self._data = model, data
         self._coordinator = ClusterCoordinator(strategy)
         self.tracked = self.exhausted = False
@@ -203,7 +213,23 @@ class _Scheduled:
         )
         model._kept_step(f"prepared_{kind}", lambda: _prepared(model, strategy, kind, data))
 
-    def _schedule(self, function: Any, *args: Any) -> Any:
+    def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
+        """Yield the index of each epoch with the arguments of its closures."""
+        raise NotImplementedError
+
+    def run(self, group: Sequence[Any]) -> Any:
+        """Schedule a closure for each item of a group, and return the last one's `RemoteValue`."""
+        raise NotImplementedError
+
+    def position(self) -> dict[str, Any]:
+        """Return the position in the data."""
+        raise NotImplementedError
+
+    def resume(self, resumption: Resumption) -> None:
+        """Continue at a position of an earlier process."""
+        raise NotImplementedError
+
+    def _schedule(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return self._coordinator.schedule(function, args=args)
         except OutOfRangeError:
@@ -211,10 +237,10 @@ class _Scheduled:
             return None
 
     def finish(self, logs: Any) -> Any:
-        """The numbers of an epoch, when all of its steps are over.
+        """Wait for all steps of an epoch, and return its metrics.
 
         Args:
-          logs: what the last `run` returned.
+          logs: Result of the last call of `run`.
         """
         try:
             self._coordinator.join()
@@ -226,9 +252,10 @@ class _Scheduled:
             last = logs.fetch()
         except (CancelledError, OutOfRangeError):
             last = {}
-        # What the last closure saw is not yet what the others did at the same time.
-        seen = self._model.get_metrics_result()
-        return {**last, **seen} if isinstance(last, dict) else seen
+        # The last closure may have read the metrics before other closures, which ran at the same
+        # time, updated them.
+        metrics = self._model.get_metrics_result()
+        return {**last, **metrics} if isinstance(last, dict) else metrics
 
     def _end_of_data(self) -> None:
         if not self.exhausted:
@@ -241,40 +268,47 @@ class _Scheduled:
 
 
 class ScheduledSteps(_Scheduled):
-    """A closure for each step, on the next batch of the worker that runs it.
+    """Handler with a closure for each step, which runs on the next batch of its worker.
 
     Args:
-      model: the model.
-      strategy: its strategy.
+      model: The model.
+      strategy: The model's strategy.
       kind: "train" or "test".
-      x: inputs.
-      y: targets.
-      settings: arguments of `DataHandler`.
+      x: Inputs.
+      y: Targets.
+      settings: Arguments of `DataHandler`.
 
     Raises:
-      ValueError: when the number of steps is not known.
+      ValueError: if the number of steps is not known.
     """
 
     def __init__(
-        self, model: Any, strategy: Any, kind: str, x: Any, y: Any, settings: dict[str, Any]
+        self,
+        model: Any,
+        strategy: ParameterServerStrategy,
+        kind: str,
+        x: PyTree,
+        y: PyTree,
+        settings: dict[str, Any],
     ) -> None:
         data = WorkerInput(x, y, settings)
         self.steps = settings.get("steps_per_epoch")
-        # Without a number of steps an epoch has as many as one pass over the data, and workers begin a new one for it.
+        # Without an explicit number of steps, an epoch is one pass over a worker's data, and
+        # workers start a new pass for each epoch.
         self._renews = self.steps is None
         if self.steps is None:
             self.steps = _batches_of(x, data)
         if self.steps is None:
             raise InvalidValueError(
-                "`steps_per_epoch` must be specified with `ParameterServerStrategy` for a dataset that does not know its "
-                "length (`cardinality`): workers take batches from datasets of their own."
+                "`steps_per_epoch` must be specified with `ParameterServerStrategy` for a dataset of unknown length "
+                "(`cardinality`), because each worker takes batches from its own dataset."
             )
         super().__init__(model, strategy, kind, data)
         self._first, self._last = settings.get("initial_epoch", 0), settings.get("epochs", 1)
         self._done = 0
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
-        """For every epoch its number, and what its closures take."""
+        """Yield the index of each epoch with the arguments of its closures."""
         data = self._coordinator.create_per_worker_dataset(self._data)
         batches = iter(data)
         for epoch in range(self._first, self._last):
@@ -284,7 +318,7 @@ class ScheduledSteps(_Scheduled):
             if self.exhausted:
                 return
 
-    def _epoch(self, batches: Any) -> Iterator[Any]:
+    def _epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
         done, self._done = self._done, 0
         for _ in range((self.steps or 0) - done):
             if self.exhausted:
@@ -292,37 +326,47 @@ class ScheduledSteps(_Scheduled):
             yield batches
 
     def run(self, group: Sequence[Any]) -> Any:
-        """Schedules a step for each item, and gives the last one's `RemoteValue`."""
+        """Schedule a step for each item, and return the last step's `RemoteValue`."""
         result = None
         for batches in group:
             result = self._schedule(self._step, batches)
         return result
 
     def position(self) -> dict[str, Any]:
-        """Where in the data the training is: workers begin theirs again."""
+        """Return the start of the data as the position, because workers read their data again."""
         return {"source": {"random": {"places": {}}}, "batches": 0}
 
     def resume(self, resumption: Resumption) -> None:
-        """Goes on at the epoch where an earlier process was, at the next call of `epochs`."""
+        """Continue, at the next call of `iterate_epochs`, where an earlier process stopped."""
         self._first, self._done = resumption.epoch, resumption.step
 
 
-class ShardedEvaluation(_Scheduled):
-    """All data evaluated, each batch once: a closure for each share of the batches.
+# The handlers that loops accept.
+AnyHandler: TypeAlias = DataHandler | _Scheduled
 
-    A share whose worker is lost is evaluated again, and counts once.
+
+class ShardedEvaluation(_Scheduled):
+    """Handler that evaluates each batch exactly once, with a closure for each share of the batches.
+
+    If a worker is lost, another one evaluates its share again, and the share counts once.
 
     Args:
-      model: the model.
-      strategy: its strategy.
-      x: inputs.
-      y: targets.
-      shards: how many shares; 0 for one for each worker.
-      settings: arguments of `DataHandler`.
+      model: The model.
+      strategy: The model's strategy.
+      x: Inputs.
+      y: Targets.
+      shards: Number of shares; 0 for one per worker.
+      settings: Arguments of `DataHandler`.
     """
 
     def __init__(
-        self, model: Any, strategy: Any, x: Any, y: Any, shards: int, settings: dict[str, Any]
+        self,
+        model: Any,
+        strategy: ParameterServerStrategy,
+        x: PyTree,
+        y: PyTree,
+        shards: int,
+        settings: dict[str, Any],
     ) -> None:
         if shards and getattr(x, "infinite", False):
             raise InvalidValueError(
@@ -334,29 +378,29 @@ class ShardedEvaluation(_Scheduled):
         self.steps = shards or strategy.cluster.worker_count
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
-        """One epoch, with the numbers of the shares."""
+        """Yield one epoch with the indices of the shares."""
         yield 0, iter(range(self.steps or 1))
 
     def run(self, group: Sequence[Any]) -> Any:
-        """Schedules the evaluation of some shares."""
+        """Schedule the evaluation of shares."""
         result = None
-        for number in group:
-            result = self._schedule(_evaluate_share, self._step, self._data, number, self.steps)
+        for index in group:
+            result = self._schedule(_evaluate_share, self._step, self._data, index, self.steps)
         return result
 
 
-def _evaluate_share(step: KerasStep, data: WorkerInput, number: int, shares: int) -> Any:
-    """Evaluates every so many-th batch."""
+def _evaluate_share(step: KerasStep, data: WorkerInput, index: int, num_shares: int) -> Any:
+    """Evaluate every `num_shares`-th batch, starting at `index`."""
     result: Any = {}
     handler = data.handler()
     for _, batches in handler.epochs():
-        for batch in itertools.islice(batches, number, None, shares):
+        for batch in itertools.islice(batches, index, None, num_shares):
             result = step.on(batch)
     return result
 
 
-def _prepared(model: Any, strategy: Any, kind: str, data: WorkerInput) -> bool:
-    """Makes the variables that a model's first step would make, where all workers find them."""
+def _prepared(model: Any, strategy: ParameterServerStrategy, kind: str, data: WorkerInput) -> bool:
+    """Create the variables that a model's first step needs on the servers, where all workers find them."""
     batch = next(iter(data), None)
     if batch is None:
         raise InvalidValueError(
@@ -367,59 +411,61 @@ def _prepared(model: Any, strategy: Any, kind: str, data: WorkerInput) -> bool:
         if isinstance(step, CompiledStep):
             step.prepare(batch)
             if kind == "train" and hasattr(model.optimizer, "apply_gradients"):
-                # Or the first closure would find out, and take its batch for nothing.
+                # Otherwise the first closure would create the state, and would take its batch
+                # without training on it.
                 strategy.make_state(model.optimizer, model.trainable_variables)
         else:
-            # A step of which a part runs on the host can only be run: one that trains nothing.
+            # A step that partly runs on the host cannot be traced. A test step creates the
+            # variables without training.
             model._new_step("test")(batch)
             model.reset_metrics()
         check_metrics(model.metrics)
     return True
 
 
-def verbosity(model: Any, verbose: Any) -> Any:
-    """How much a loop says.
+def verbosity(model: Any, verbose: int | str) -> int:
+    """Resolve the argument `verbose` of a loop.
 
     Args:
-      model: the model.
+      model: The model.
       verbose: 0, 1, 2 or "auto".
 
     Raises:
-      ValueError: for a bar of the steps of several workers.
+      ValueError: if a progress bar is requested for the steps of several workers.
     """
     if coordinated(model) is None:
-        return 1 if verbose == "auto" else verbose
+        return 1 if verbose == "auto" else int(verbose)
     if verbose == 1:
         raise InvalidValueError(
             f"`verbose=1` is not allowed with `ParameterServerStrategy` for performance reasons. Received: "
             f"verbose={verbose}"
         )
-    return 2 if verbose == "auto" else verbose
+    return 2 if verbose == "auto" else int(verbose)
 
 
-def only_epochs(model: Any, callbacks: Sequence[Any]) -> None:
-    """Refuses callbacks that want to know of batches, which workers do in no order.
+def only_epochs(model: Any, callbacks: Sequence[Callback]) -> None:
+    """Reject callbacks with batch hooks for models on parameter servers, where batches have no order.
 
     Args:
-      model: the model.
-      callbacks: the callbacks.
+      model: The model.
+      callbacks: The callbacks.
 
     Raises:
-      ValueError: naming those that do.
+      ValueError: if a callback has a batch hook.
     """
     if coordinated(model) is None:
         return
-    refused = [
+    rejected = [
         c
         for c in callbacks
         if not type(c).__module__.startswith("meshflow.keras.")
         or type(c).__name__ == "LambdaCallback"
     ]
-    refused = [
-        c for c in refused if any(has_batch_hook(c, m) for m in ("train", "test", "predict"))
+    rejected = [
+        c for c in rejected if any(has_batch_hook(c, m) for m in ("train", "test", "predict"))
     ]
-    if refused:
+    if rejected:
         raise InvalidValueError(
             "Batch-level `Callback`s are not supported with `ParameterServerStrategy`. Found unsupported callbacks: "
-            f"{refused}"
+            f"{rejected}"
         )

@@ -1,4 +1,4 @@
-"""Training, evaluating and predicting one batch that the caller made."""
+"""Methods of `Model` that train, evaluate or predict one batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
-from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+from meshflow.keras.engine.training.callbacks import numbers
 from meshflow.keras.engine.training.compiling import Compiling
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.label_range_check import LabelGuard
@@ -19,22 +20,22 @@ class SingleBatches(Compiling):
 
     def train_on_batch(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        class_weight: Any = None,
+        x: PyTree,
+        y: PyTree = None,
+        sample_weight: PyTree = None,
+        class_weight: dict[int, float] | None = None,
         reset_metrics: bool = True,
         return_dict: bool = False,
     ) -> Any:
-        """One training step on the given arrays.
+        """Run one training step on a batch.
 
         Args:
-          x: inputs.
-          y: targets.
-          sample_weight: weight of each example.
-          class_weight: weight of each class, by integer label.
-          reset_metrics: whether the metrics cover this batch only.
-          return_dict: whether values come by name.
+          x: Inputs: arrays of shape (batch size, ...), or a nested structure of them.
+          y: Targets.
+          sample_weight: Weight of each example.
+          class_weight: Weight of each class, by integer label.
+          reset_metrics: Whether the metrics cover only this batch.
+          return_dict: Whether to return values by name.
 
         Returns:
           The loss, or a list [loss, *metrics], or a dictionary.
@@ -55,13 +56,23 @@ class SingleBatches(Compiling):
 
     def test_on_batch(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: PyTree,
+        y: PyTree = None,
+        sample_weight: PyTree = None,
         reset_metrics: bool = True,
         return_dict: bool = False,
     ) -> Any:
-        """Evaluates the given arrays as one batch; arguments as in `train_on_batch`.
+        """Evaluate a batch.
+
+        Args:
+          x: Inputs: arrays of shape (batch size, ...), or a nested structure of them.
+          y: Targets.
+          sample_weight: Weight of each example.
+          reset_metrics: Whether the metrics cover only this batch.
+          return_dict: Whether to return values by name.
+
+        Returns:
+          The loss, or a list [loss, *metrics], or a dictionary.
 
         Example:
           >>> import meshflow as tf
@@ -73,8 +84,11 @@ class SingleBatches(Compiling):
         self._assert_compiled()
         return self._on_batch("test", x, y, sample_weight, None, reset_metrics, return_dict)
 
-    def predict_on_batch(self, x: Any) -> Any:
-        """The model's outputs for the given arrays, as NumPy arrays.
+    def predict_on_batch(self, x: PyTree) -> PyTree:
+        """Return the model's outputs for a batch as NumPy arrays.
+
+        Args:
+          x: Inputs: arrays of shape (batch size, ...), or a nested structure of them.
 
         Example:
           >>> import meshflow as tf
@@ -85,7 +99,13 @@ class SingleBatches(Compiling):
         batch = self._single_batch(x, None, None, None)
         return nest.map_structure(np.asarray, self._step("predict")(batch))
 
-    def _single_batch(self, x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Any:
+    def _single_batch(
+        self,
+        x: PyTree,
+        y: PyTree,
+        sample_weight: PyTree,
+        class_weight: dict[int, float] | None,
+    ) -> PyTree:
         size = len(nest.flatten(x)[0])
         handler = DataHandler(
             x,
@@ -102,10 +122,10 @@ class SingleBatches(Compiling):
     def _on_batch(
         self,
         kind: str,
-        x: Any,
-        y: Any,
-        sample_weight: Any,
-        class_weight: Any,
+        x: PyTree,
+        y: PyTree,
+        sample_weight: PyTree,
+        class_weight: dict[int, float] | None,
         reset: bool,
         return_dict: bool,
     ) -> Any:
@@ -120,16 +140,6 @@ class SingleBatches(Compiling):
         return values[0] if len(values) == 1 else values
 
 
-def logs_as_numbers(logs: Any) -> dict[str, Any]:
-    """Logs with Python numbers for scalar tensors."""
-    if not isinstance(logs, dict):
-        return {}
-    return {name: _number(value) for name, value in logs.items()}
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        value = value.numpy()
-    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
-        return value.item()
-    return value
+def logs_as_numbers(logs: PyTree) -> dict[str, Any]:
+    """Return the logs of a step as Python numbers; empty if the step returned no dictionary."""
+    return numbers(logs) if isinstance(logs, dict) else {}

@@ -1,14 +1,15 @@
-"""`Callback`, the list that calls them, and the callbacks every `fit` has."""
+"""`Callback`, `CallbackList`, and the callbacks that every `fit` uses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.annotations import CALLBACK, region
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Logs
 from meshflow.keras.engine.training.progress_bar import Progbar, say
 
 _BATCH_HOOKS = {
@@ -18,11 +19,11 @@ _BATCH_HOOKS = {
 
 
 class Callback:
-    """Base class of callbacks; subclasses override the hooks they need.
+    """Base class of callbacks; subclasses override the hooks that they need.
 
     Attributes:
-      model: the model being trained.
-      params: dictionary with `verbose`, `epochs`, `steps`.
+      model: The model that is trained.
+      params: Dictionary with `verbose`, `epochs` and `steps`.
 
     Example:
       >>> import meshflow as tf
@@ -42,78 +43,79 @@ class Callback:
         self.params: dict[str, Any] = {}
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Told the training's parameters."""
+        """Set the parameters of the training."""
         self.params = params
 
     def set_model(self, model: Any) -> None:
-        """Told the model."""
+        """Set the model."""
         self.model = model
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Before an epoch."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Run before an epoch."""
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """After an epoch; logs hold its metrics."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Run after an epoch; `logs` holds its metrics."""
 
-    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Old name of `on_train_batch_begin`."""
+    def on_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Run before a training step; the old name of `on_train_batch_begin`."""
 
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Old name of `on_train_batch_end`."""
+    def on_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Run after a training step; the old name of `on_train_batch_end`."""
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Before a training step."""
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Run before a training step."""
         self.on_batch_begin(batch, logs=logs)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After a training step."""
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Run after a training step."""
         self.on_batch_end(batch, logs=logs)
 
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Before an evaluation step."""
+    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Run before an evaluation step."""
 
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After an evaluation step."""
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Run after an evaluation step."""
 
-    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Before a prediction step."""
+    def on_predict_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Run before a prediction step."""
 
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After a prediction step."""
+    def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Run after a prediction step."""
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Before training."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Run before training."""
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """After training."""
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Run after training."""
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Before evaluation."""
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Run before evaluation."""
 
-    def on_test_end(self, logs: Any = None) -> None:
-        """After evaluation."""
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Run after evaluation."""
 
-    def on_predict_begin(self, logs: Any = None) -> None:
-        """Before prediction."""
+    def on_predict_begin(self, logs: Logs = None) -> None:
+        """Run before prediction."""
 
-    def on_predict_end(self, logs: Any = None) -> None:
-        """After prediction."""
+    def on_predict_end(self, logs: Logs = None) -> None:
+        """Run after prediction."""
 
 
 def has_batch_hook(callback: Callback, mode: str) -> bool:
-    """Whether a callback does something at batches."""
+    """Check whether a callback overrides a batch hook."""
     names = [*_BATCH_HOOKS[mode], *(("on_batch_begin", "on_batch_end") if mode == "train" else ())]
-    own = vars(callback)
+    attributes = vars(callback)
     return any(
-        getattr(type(callback), n, None) is not getattr(Callback, n) or n in own for n in names
+        getattr(type(callback), n, None) is not getattr(Callback, n) or n in attributes
+        for n in names
     )
 
 
 class _NoCallbackError(TypeError, AttributeError):
-    """TensorFlow's programs fail with the one or the other."""
+    """Error that is a `TypeError` and an `AttributeError`, because TensorFlow raises either of them."""
 
 
-def _check_callback(callback: Any) -> None:
+def _check_callback(callback: object) -> None:
     if isinstance(callback, type) or not hasattr(callback, "set_model"):
         kind = "the class" if isinstance(callback, type) else "an object of type"
         name = callback.__name__ if isinstance(callback, type) else type(callback).__name__
@@ -123,14 +125,14 @@ def _check_callback(callback: Any) -> None:
 
 
 class CallbackList:
-    """Calls several callbacks.
+    """A list of callbacks, with a method for each hook that calls the hook of all of them.
 
     Args:
-      callbacks: a callback or list.
-      add_history: whether to add a `History`.
-      add_progbar: whether to add a progress bar.
-      model: the model.
-      **params: `verbose`, `epochs`, `steps`.
+      callbacks: A callback, or a list of them.
+      add_history: Whether to add a `History`.
+      add_progbar: Whether to add a progress bar.
+      model: The model.
+      **params: `verbose`, `epochs` and `steps`.
 
     Example:
       >>> import meshflow as tf
@@ -143,7 +145,7 @@ class CallbackList:
       [0, 1]
     """
 
-    # Each calls the hook of that name of all callbacks; made below.
+    # The loop after this class defines these methods.
     on_train_begin: Callable[..., None]
     on_train_end: Callable[..., None]
     on_test_begin: Callable[..., None]
@@ -161,7 +163,7 @@ class CallbackList:
 
     def __init__(
         self,
-        callbacks: Any = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
         add_history: bool = False,
         add_progbar: bool = False,
         model: Any = None,
@@ -193,47 +195,47 @@ class CallbackList:
         }
 
     def append(self, callback: Callback) -> None:
-        """Adds a callback."""
+        """Add a callback."""
         self.callbacks.append(callback)
-        for mode, found in self._batch.items():
+        for mode, callbacks in self._batch.items():
             if has_batch_hook(callback, mode):
-                found.append(callback)
+                callbacks.append(callback)
 
     def set_model(self, model: Any) -> None:
-        """Tells all callbacks the model."""
+        """Set the model of all callbacks."""
         for callback in self.callbacks:
             callback.set_model(model)
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Tells all callbacks the parameters."""
+        """Set the parameters of all callbacks."""
         for callback in self.callbacks:
             callback.set_params(params)
 
     def has_batch_hooks(self, mode: str) -> bool:
-        """Whether any callback wants to know of batches."""
+        """Check whether any callback has a batch hook."""
         return bool(self._batch[mode])
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.callbacks)
 
 
 def _caller(name: str) -> Callable[..., None]:
     mode = next((m for m, hooks in _BATCH_HOOKS.items() if name in hooks), None)
-    takes_number = mode is not None or "epoch" in name
+    takes_index = mode is not None or "epoch" in name
 
     def call(self: CallbackList, *args: Any) -> None:
-        number = (args[0],) if takes_number else ()
-        given = args[len(number)] if len(args) > len(number) else None
-        logs = {} if given is None else given
+        index = (args[0],) if takes_index else ()
+        explicit_logs = args[len(index)] if len(args) > len(index) else None
+        logs = {} if explicit_logs is None else explicit_logs
         for callback in self._batch[mode] if mode else self.callbacks:
-            own = logs
+            callback_logs = logs
             if mode is not None and not getattr(callback, "_takes_tensors", False):
-                own = numbers(logs)
+                callback_logs = numbers(logs)
             with region(CALLBACK, type(callback).__name__):
-                getattr(callback, name)(*number, own)
+                getattr(callback, name)(*index, callback_logs)
 
     call.__name__ = name
-    call.__doc__ = f"Calls `{name}` of all callbacks."
+    call.__doc__ = f"Call `{name}` of all callbacks."
     return call
 
 
@@ -253,7 +255,11 @@ for _name in (
 
 
 def numbers(logs: Any) -> Any:
-    """Logs with Python numbers in place of scalar tensors; waits for the step to finish."""
+    """Replace scalar tensors in logs by Python numbers, which waits for the step to finish.
+
+    Args:
+      logs: Logs by name. A value of another type is returned unchanged.
+    """
     if not isinstance(logs, dict):
         return logs
     result = {}
@@ -269,11 +275,11 @@ def numbers(logs: Any) -> Any:
 
 
 class History(Callback):
-    """Keeps the metrics of every epoch; `fit` returns it.
+    """Callback that records the metrics of every epoch; `fit` returns it.
 
     Attributes:
-      history: dictionary from metric name to a list of values.
-      epoch: the epochs' numbers.
+      history: Dictionary from metric name to a list of values, one per epoch.
+      epoch: Indices of the epochs.
 
     Example:
       >>> import meshflow as tf
@@ -289,12 +295,12 @@ class History(Callback):
         self.history: dict[str, list[Any]] = {}
         self.epoch: list[int] = []
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Starts the list of epochs."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Clear the list of epochs."""
         self.epoch = []
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keeps an epoch's metrics."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Record the metrics of an epoch."""
         self.epoch.append(epoch)
         for name, value in (logs or {}).items():
             self.history.setdefault(name, []).append(value)
@@ -302,16 +308,18 @@ class History(Callback):
 
 
 class ProgbarLogger(Callback):
-    """Shows a progress bar.
+    """Callback that shows a progress bar.
 
     Args:
       count_mode: 'steps' or 'samples'.
-      stateful_metrics: accepted; metrics are always shown as they are.
+      stateful_metrics: Ignored: all metrics are shown without averaging.
     """
 
     _takes_tensors = True
 
-    def __init__(self, count_mode: str = "samples", stateful_metrics: Any = None) -> None:
+    def __init__(
+        self, count_mode: str = "samples", stateful_metrics: Iterable[str] | None = None
+    ) -> None:
         super().__init__()
         if count_mode not in ("steps", "samples"):
             raise ValueError(
@@ -332,63 +340,63 @@ class ProgbarLogger(Callback):
             )
         return self._bar
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Notes the number of epochs."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Store the number of epochs."""
         self._training = True
         self._epochs = self.params.get("epochs", 1)
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """Training is over."""
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Leave the training mode."""
         self._training = False
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Writes the epoch's number."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Print the number of the epoch."""
         self._start()
         if self.params.get("verbose") and self._epochs > 1:
             say(f"Epoch {epoch + 1}/{self._epochs}")
         self._ensure()
 
-    def _advance(self, batch: int, logs: Any, finish: bool = False) -> None:
+    def _advance(self, batch: int, logs: Logs, finish: bool = False) -> None:
         bar = self._ensure()
         self._seen = batch + 1
-        shown = [(n, v) for n, v in (logs or {}).items() if n not in ("batch", "size", "outputs")]
-        bar.stateful_metrics.update(n for n, _ in shown)
-        bar.update(self._seen, shown, finalize=finish)
+        values = [(n, v) for n, v in (logs or {}).items() if n not in ("batch", "size", "outputs")]
+        bar.stateful_metrics.update(n for n, _ in values)
+        bar.update(self._seen, values, finalize=finish)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Moves the bar."""
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Update the bar."""
         self._advance(batch, logs)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Ends the bar."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Finish the bar."""
         bar = self._ensure()
         if bar.target is None:
             bar.target = self._seen
         self._advance(self._seen - 1, logs, finish=True)
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Starts a bar, unless this is validation."""
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Start a bar, unless this is the validation of `fit`."""
         if not self._training:
             self._start()
 
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Moves the bar, unless this is validation."""
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Update the bar, unless this is the validation of `fit`."""
         if not self._training:
             self._advance(batch, logs)
 
-    def on_test_end(self, logs: Any = None) -> None:
-        """Ends the bar, unless this is validation."""
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Finish the bar, unless this is the validation of `fit`."""
         if not self._training:
             self._advance(self._seen - 1, logs, finish=True)
 
-    def on_predict_begin(self, logs: Any = None) -> None:
-        """Starts a bar."""
+    def on_predict_begin(self, logs: Logs = None) -> None:
+        """Start a bar."""
         self._start()
 
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Moves the bar."""
+    def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Update the bar."""
         self._advance(batch, None)
 
-    def on_predict_end(self, logs: Any = None) -> None:
-        """Ends the bar."""
+    def on_predict_end(self, logs: Logs = None) -> None:
+        """Finish the bar."""
         self._advance(self._seen - 1, None, finish=True)

@@ -1,8 +1,8 @@
-"""What `compile` is given, matched to a model's outputs: losses and metrics per output."""
+"""The losses and metrics of `compile`, matched to a model's outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.context import spanning
 from meshflow.distribute.replicas.shares import current_shares
+from meshflow.environment.types import PyTree
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
 from meshflow.keras.metrics import Mean
@@ -24,55 +25,65 @@ from meshflow.ops.math import cast
 
 
 class Container:
-    """Matches user structures (single, list, or dictionary by output name) to flat outputs.
+    """Base class that matches structures of losses or metrics to flat outputs.
+
+    A structure is a single value, a list, or a dictionary by output name.
 
     Args:
-      output_names: names of the model's outputs, or None until it has been called.
+      output_names: Names of the model's outputs, or None until it has been called.
     """
 
     def __init__(self, output_names: list[str] | None = None) -> None:
         self.output_names = output_names
-        # Of outputs in a dictionary; logs name them after their layers, as `output_names` does.
+        # The keys of outputs in a dictionary. Logs use the layer names in `output_names` instead.
         self._keys: list[str] = []
         self.built = False
 
-    def _names_from(self, y_pred: Any) -> list[str]:
+    def _names_from(self, y_pred: PyTree) -> list[str]:
         self._keys = sorted(y_pred) if isinstance(y_pred, Mapping) else []
         count = len(self._keys or nest.flatten(y_pred))
         if self.output_names is not None and len(self.output_names) == count:
             return list(self.output_names)
         return self._keys or [f"output_{i + 1}" for i in range(count)]
 
-    def _per_output(self, given: Any, what: str, default: Any = None) -> list[Any]:
-        """One entry per output from a structure of losses, weights or metrics."""
+    def _per_output(self, entries: PyTree, label: str, default: Any = None) -> list[Any]:
+        """Return one entry per output from a structure of losses, weights or metrics."""
         names: list[str] = self.output_names  # type: ignore[assignment]
-        if isinstance(given, Mapping):
-            names = _keys_for(given, names, self._keys)
-            unknown = sorted(set(given) - set(names))
+        if isinstance(entries, Mapping):
+            names = _keys_for(entries, names, self._keys)
+            unknown = sorted(set(entries) - set(names))
             if unknown:
                 raise ValueError(
-                    f"Found unexpected {what} keys {unknown} that do not correspond to any model output: {names}."
+                    f"Found unexpected {label} keys {unknown} that do not correspond to any model output: {names}."
                 )
-            return [given.get(name, default) for name in names]
-        if isinstance(given, (list, tuple)):
-            if len(given) != len(names):
+            return [entries.get(name, default) for name in names]
+        if isinstance(entries, (list, tuple)):
+            if len(entries) != len(names):
                 raise ValueError(
-                    f"The model has {len(names)} outputs {names}, but {len(given)} {what} were given: {given}."
+                    f"The model has {len(names)} outputs {names}, but got {len(entries)} {label}: {entries}. Pass one "
+                    "per output, or a dictionary by output name."
                 )
-            return list(given)
-        return [given] * len(names)
+            return list(entries)
+        return [entries] * len(names)
 
 
-def _keys_for(given: Mapping[str, Any], names: list[str], keys: Any) -> list[str]:
-    """What a dictionary calls the outputs: the keys of the model's own dictionary, or the names of layers."""
-    return sorted(keys) if keys and set(given) <= set(keys) else names
+def _keys_for(entries: Mapping[str, Any], names: list[str], keys: Iterable[str]) -> list[str]:
+    """Return the keys of a dictionary by output: those of the model's own dictionary, or layer names."""
+    return sorted(keys) if keys and set(entries) <= set(keys) else names
 
 
-def flat_targets(structure: Any, names: list[str], y_pred: Any, what: str) -> list[Any]:
-    """Targets or weights in the order of the flat outputs.
+def flat_targets(structure: PyTree, names: list[str], y_pred: PyTree, label: str) -> list[Any]:
+    """Return targets or weights in the order of the flat outputs.
+
+    Args:
+      structure: Targets or weights: None, an array for all outputs, a list, or a dictionary by
+        output.
+      names: Names of the outputs.
+      y_pred: The model's outputs.
+      label: "targets" or "sample_weight", for error messages.
 
     Raises:
-      ValueError: when their number or names do not match the outputs.
+      ValueError: if their number or names do not match the outputs.
     """
     if structure is None:
         return [None] * len(names)
@@ -81,30 +92,32 @@ def flat_targets(structure: Any, names: list[str], y_pred: Any, what: str) -> li
         unknown = sorted(set(structure) - set(names))
         if unknown:
             raise ValueError(
-                f"Found unexpected {what} keys {unknown}; the model's outputs are {names}."
+                f"Found unexpected {label} keys {unknown}; the model's outputs are {names}."
             )
         return [structure.get(name) for name in names]
     flat = nest.flatten(structure)
-    if len(flat) == 1 and (what == "sample_weight" or not isinstance(structure, (list, tuple))):
-        # One array serves all outputs, such as the one of several that has a loss.
+    if len(flat) == 1 and (label == "sample_weight" or not isinstance(structure, (list, tuple))):
+        # A single array is used for all outputs; often only one of them has a loss.
         return flat * len(names)
     if len(flat) != len(names):
         raise ValueError(
-            f"The model has {len(names)} outputs {names}, but {len(flat)} arrays were given as {what}. Give one "
+            f"The model has {len(names)} outputs {names}, but {len(flat)} arrays were given as {label}. Pass one "
             "per output, or a dictionary by output name."
         )
     return flat
 
 
-def _match(y_true: Any, y_pred: Tensor) -> Any:
-    """Targets with the dtype of the prediction when both are floats, and a last axis if missing."""
+def _match(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
+    """Convert targets to the prediction's dtype if both are floats, and add a missing last axis."""
     if y_true is None:
         return None
     y_true = convert_to_tensor(y_true)
-    floats = y_true.dtype.is_floating and y_pred.dtype.is_floating
-    # Class numbers are no quantities: 257 is 256 in bfloat16.
-    numbers = y_pred.ndim > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
-    if floats and not numbers and y_true.dtype is not y_pred.dtype:
+    are_floats = y_true.dtype.is_floating and y_pred.dtype.is_floating
+    # Class indices are not cast: 257 would become 256 in bfloat16.
+    are_class_indices = (
+        y_pred.ndim > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
+    )
+    if are_floats and not are_class_indices and y_true.dtype is not y_pred.dtype:
         y_true = cast(y_true, y_pred.dtype)
     if y_true.ndim == 1 and y_pred.ndim == 2:
         y_true = expand_dims(y_true, -1)
@@ -115,83 +128,102 @@ class LossesContainer(Container):
     """The total loss of a model.
 
     Args:
-      losses: a loss, or losses by output; None when only `add_loss` is used.
-      loss_weights: numbers by output.
-      output_names: names of the outputs.
+      losses: A loss, or losses by output; None if only `add_loss` is used.
+      loss_weights: Factors by output.
+      output_names: Names of the outputs.
     """
 
     def __init__(
-        self, losses: Any, loss_weights: Any = None, output_names: list[str] | None = None
+        self,
+        losses: PyTree,
+        loss_weights: PyTree = None,
+        output_names: list[str] | None = None,
     ) -> None:
         super().__init__(output_names)
         self._user_losses = losses
         self._user_weights = loss_weights
         self._losses: list[Any] = []
         self._weights: list[Any] = []
-        self._total = _mean("loss")
+        self._total = Mean(name="loss")
         self._per_output_metrics: list[Any] = []
-        # Shapes of the latest predictions, and what waits for them: checks of the first batch.
+        # The shapes of the latest predictions, and functions to call once they are known: checks of
+        # the first batch.
         self.predicted_shapes: list[TensorShape] = []
         self.when_traced: list[Callable[[], None]] = []
 
     @property
     def metrics(self) -> list[Any]:
-        """Running means: the total loss, and each output's when there are several; none before the first loss."""
+        """Return the running means of the total loss and, if there are several outputs, of each loss.
+
+        The list is empty before the first loss.
+        """
         if not self.built:
             return []
         return [self._total, *(m for m in self._per_output_metrics if m is not None)]
 
-    def build(self, y_pred: Any) -> None:
-        """Matches losses to outputs when the outputs are first seen."""
+    def build(self, y_pred: PyTree) -> None:
+        """Match losses to outputs when the outputs are first known.
+
+        Args:
+          y_pred: The model's outputs.
+        """
         self.output_names = self._names_from(y_pred)
-        given = self._per_output(self._user_losses, "loss")
-        self._losses = [None if loss is None else _as_loss(loss) for loss in given]
+        losses = self._per_output(self._user_losses, "loss")
+        self._losses = [None if loss is None else _as_loss(loss) for loss in losses]
         for loss in self._losses:
             if loss is not None:
                 loss._scaled_by_model = True
         self._weights = self._per_output(self._user_weights, "loss_weights")
         if len(self.output_names) > 1:
             self._per_output_metrics = [
-                None if loss is None else _mean(f"{name}_loss")
+                None if loss is None else Mean(name=f"{name}_loss")
                 for name, loss in zip(self.output_names, self._losses, strict=True)
             ]
         self.built = True
 
     @property
     def losses(self) -> list[Any]:
-        """The loss object of each output; empty before the model has been called."""
+        """Return the loss object of each output; empty before the first call of the model."""
         return self._losses
 
     @scoped("loss")
     def __call__(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
+        self,
+        y_true: PyTree,
+        y_pred: PyTree,
+        sample_weight: PyTree = None,
+        regularization_losses: Sequence[Tensor] | None = None,
     ) -> Any:
-        """The weighted sum of all losses, a scalar tensor.
+        """Compute the weighted sum of all losses, and update the running means.
 
         Args:
-          y_true: targets in the structure of the outputs.
-          y_pred: the model's outputs.
-          sample_weight: weights per example, by output.
-          regularization_losses: scalar tensors added to the sum.
+          y_true: Targets in the structure of the outputs.
+          y_pred: The model's outputs.
+          sample_weight: Weights per example, by output.
+          regularization_losses: Scalar tensors to add to the sum.
+
+        Returns:
+          A scalar tensor, or None if there is no loss.
 
         Raises:
-          ValueError: when a target is missing.
+          ValueError: if a target is missing.
         """
         if not self.built:
             self.build(y_pred)
         names: list[str] = self.output_names  # type: ignore[assignment]
         predictions = nest.flatten(y_pred)
         self.predicted_shapes = [p.shape for p in predictions]
-        waiting, self.when_traced = self.when_traced, []
-        for check in waiting:
-            check()
+        callbacks, self.when_traced = self.when_traced, []
+        for callback in callbacks:
+            callback()
         targets = flat_targets(y_true, names, y_pred, "targets")
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
-        # In `Strategy.run` gradients are summed over replicas: a mean counts for its replica's share.
+        # `Strategy.run` sums gradients over replicas, so the mean loss of a replica is divided by
+        # their number.
         replicas = 1 if spanning() is None else context.num_replicas
         shares = current_shares()
         terms: list[Any] = []
-        shown: list[Any] = []
+        displayed: list[Any] = []
         batch = predictions[0].shape[0] if predictions[0].ndim else 1
         rows = zip(names, predictions, targets, weights, self._losses, self._weights, strict=True)
         for i, (name, prediction, target, weight, loss, factor) in enumerate(rows):
@@ -203,40 +235,40 @@ class LossesContainer(Container):
                     f"key {name!r})."
                 )
             value = loss(_match(target, prediction), prediction, sample_weight=weight)
-            sums = getattr(loss, "reduction", None) == "sum"
-            if sums and shares is not None:
+            is_sum = getattr(loss, "reduction", None) == "sum"
+            if is_sum and shares is not None:
                 value = value * float(shares.count)
-            whole = value * float(replicas) if sums and replicas > 1 else value
+            full_value = value * float(replicas) if is_sum and replicas > 1 else value
             if len(names) > 1:
-                _update(self._per_output_metrics[i], whole, batch)
-            shown.append(whole if factor is None else whole * factor)
-            terms.append(value if sums or replicas == 1 else value / float(replicas))
+                _update(self._per_output_metrics[i], full_value, batch)
+            displayed.append(full_value if factor is None else full_value * factor)
+            terms.append(value if is_sum or replicas == 1 else value / float(replicas))
             if factor is not None:
                 terms[-1] = terms[-1] * factor
         for penalty in regularization_losses or []:
-            shown.append(penalty)
+            displayed.append(penalty)
             terms.append(penalty if replicas == 1 else penalty / float(replicas))
         if not terms:
             return None
         total = _total(terms)
-        seen = total if replicas == 1 else _total(shown)
-        _update(self._total, seen, batch)
+        displayed_total = total if replicas == 1 else _total(displayed)
+        _update(self._total, displayed_total, batch)
         return total
 
     def reset_state(self) -> None:
-        """Starts the running means again."""
+        """Reset the running means."""
         for metric in self.metrics:
             metric.reset_state()
 
 
-def _total(terms: list[Any]) -> Any:
-    """The sum in the widest dtype, so that one float16 output does not lower all others."""
-    kind = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
-    return math.add_n([math.cast(t, kind) for t in terms]) if len(terms) > 1 else terms[0]
+def _total(terms: list[Any]) -> Tensor:
+    """Sum the terms in the widest dtype, so that no float16 output lowers the precision of others."""
+    dtype = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
+    return math.add_n([math.cast(t, dtype) for t in terms]) if len(terms) > 1 else terms[0]
 
 
-def _update(metric: Any, value: Any, batch: Any) -> None:
-    """Updates a running mean by a batch's value; a share of a batch only notes its own."""
+def _update(metric: Mean, value: Tensor, batch: TensorLike) -> None:
+    """Update a running mean with a batch's value, or record the value of a share of a batch."""
     shares = current_shares()
     if shares is None:
         metric.update_state(value, sample_weight=batch)
@@ -244,11 +276,7 @@ def _update(metric: Any, value: Any, batch: Any) -> None:
         shares.note(metric, value)
 
 
-def _mean(name: str) -> Any:
-    return Mean(name=name)
-
-
-def _as_loss(loss: Any) -> Any:
+def _as_loss(loss: Any) -> losses_module.Loss:
     loss = losses_module.get(loss)
     if isinstance(loss, losses_module.Loss):
         return loss
@@ -257,16 +285,19 @@ def _as_loss(loss: Any) -> Any:
 
 
 class MetricsContainer(Container):
-    """The metrics given to `compile`, per output.
+    """The metrics of `compile`, per output.
 
     Args:
-      metrics: metrics, or metrics by output.
-      weighted_metrics: metrics that see sample weights, likewise.
-      output_names: names of the outputs.
+      metrics: Metrics, or metrics by output.
+      weighted_metrics: Metrics that receive sample weights, or such metrics by output.
+      output_names: Names of the outputs.
     """
 
     def __init__(
-        self, metrics: Any, weighted_metrics: Any = None, output_names: list[str] | None = None
+        self,
+        metrics: PyTree,
+        weighted_metrics: PyTree = None,
+        output_names: list[str] | None = None,
     ) -> None:
         super().__init__(output_names)
         self._user_metrics = metrics
@@ -276,14 +307,19 @@ class MetricsContainer(Container):
 
     @property
     def metrics(self) -> list[Any]:
-        """All metric objects, in order; before the first batch those that are known already."""
+        """Return all metric objects in order; before the first batch only those that the user created."""
         if not self.built:
             flat = [*nest.flatten(self._user_metrics), *nest.flatten(self._user_weighted)]
             return [m for m in flat if getattr(m, "_is_metric", False)]
         return self._grouped()
 
-    def build(self, y_pred: Any, y_true: Any) -> None:
-        """Makes metric objects for the outputs, choosing kinds of accuracy by shape."""
+    def build(self, y_pred: PyTree, y_true: PyTree) -> None:
+        """Create metric objects for the outputs; the shapes decide which kind of accuracy is used.
+
+        Args:
+          y_pred: The model's outputs.
+          y_true: Targets in the structure of the outputs.
+        """
         self.output_names = self._names_from(y_pred)
         predictions = nest.flatten(y_pred)
         targets = flat_targets(y_true, self.output_names, y_pred, "targets")
@@ -292,24 +328,29 @@ class MetricsContainer(Container):
         self._make_names_unique()
         self.built = True
 
-    def _objects(self, given: Any, targets: list[Any], predictions: list[Any]) -> list[list[Any]]:
+    def _objects(
+        self, structure: PyTree, targets: list[Any], predictions: list[Any]
+    ) -> list[list[Any]]:
+        """Return the metric objects of each output."""
         names: list[str] = self.output_names  # type: ignore[assignment]
-        if given is None:
+        if structure is None:
             return [[] for _ in names]
-        if isinstance(given, Mapping) or (
-            isinstance(given, (list, tuple))
-            and given
-            and all(isinstance(g, (list, tuple)) for g in given)
+        if isinstance(structure, Mapping) or (
+            isinstance(structure, (list, tuple))
+            and structure
+            and all(isinstance(g, (list, tuple)) for g in structure)
         ):
-            per_output = self._per_output(given, "metrics")
-        elif isinstance(given, (list, tuple)) and len(names) > 1 and len(given) == len(names):
-            per_output = [[g] for g in given]
+            per_output = self._per_output(structure, "metrics")
+        elif (
+            isinstance(structure, (list, tuple)) and len(names) > 1 and len(structure) == len(names)
+        ):
+            per_output = [[g] for g in structure]
         else:
-            flat = list(given) if isinstance(given, (list, tuple)) else [given]
+            flat = list(structure) if isinstance(structure, (list, tuple)) else [structure]
             if len(names) == 1:
                 per_output = [flat]
             else:
-                # The same metrics for every output, each with state of its own.
+                # Every output gets the same metrics, each with its own state.
                 per_output = [
                     flat if i == 0 else [_copy(m) for m in flat] for i in range(len(names))
                 ]
@@ -329,17 +370,23 @@ class MetricsContainer(Container):
     def _make_names_unique(self) -> None:
         counts: dict[str, int] = {}
         for metric in self._grouped():
-            number = counts.get(metric.name, 0)
-            counts[metric.name] = number + 1
-            if number:
-                metric._name = f"{metric.name}_{number}"
+            count = counts.get(metric.name, 0)
+            counts[metric.name] = count + 1
+            if count:
+                metric._name = f"{metric.name}_{count}"
 
     def _grouped(self) -> list[Any]:
         pairs = zip(self._plain, self._weighted, strict=True)
         return [m for pair in pairs for group in pair for m in group]
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Updates every metric with one batch."""
+    def update_state(self, y_true: PyTree, y_pred: PyTree, sample_weight: PyTree = None) -> None:
+        """Update every metric with a batch.
+
+        Args:
+          y_true: Targets in the structure of the outputs.
+          y_pred: The model's outputs.
+          sample_weight: Weights per example, by output.
+        """
         if self._user_metrics is None and self._user_weighted is None:
             return
         if not self.built:
@@ -348,28 +395,21 @@ class MetricsContainer(Container):
         targets = flat_targets(y_true, names, y_pred, "targets")
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
         rows = zip(nest.flatten(y_pred), targets, weights, self._plain, self._weighted, strict=True)
-        for prediction, target, weight, plain, weighted in rows:
+        for prediction, target, weight, unweighted, weighted in rows:
             if target is None:
                 continue
             target = _match(target, prediction)
             mask = getattr(prediction, "_keras_mask", None)
-            for metric in plain:
-                metric.update_state(
-                    target,
-                    prediction,
-                    **({"sample_weight": _as_weight(mask)} if mask is not None else {}),
-                )
+            for metric in unweighted:
+                arguments = {} if mask is None else {"sample_weight": cast(mask, dtypes.float32)}
+                metric.update_state(target, prediction, **arguments)
             for metric in weighted:
                 metric.update_state(target, prediction, sample_weight=weight)
 
     def reset_state(self) -> None:
-        """Resets every metric."""
+        """Reset every metric."""
         for metric in self.metrics:
             metric.reset_state()
-
-
-def _as_weight(mask: Any) -> Any:
-    return cast(mask, dtypes.float32)
 
 
 def _copy(metric: Any) -> Any:
@@ -378,11 +418,11 @@ def _copy(metric: Any) -> Any:
     return metric
 
 
-def _as_metric(metric: Any, y_true: Any, y_pred: Any) -> Any:
-    """A metric object from a name, function or object; 'accuracy' is resolved by shape."""
+def _as_metric(metric: Any, y_true: TensorLike, y_pred: TensorLike) -> Any:
+    """Convert a name, function or object to a metric object; the shapes resolve 'accuracy'."""
     if getattr(metric, "_is_metric", False):
         return metric
-    given = metric
+    identifier = metric
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
         metric = _resolve(metric, y_true, y_pred)
     elif isinstance(metric, losses_module.Loss):
@@ -394,15 +434,15 @@ def _as_metric(metric: Any, y_true: Any, y_pred: Any) -> Any:
         metric = metric()
     if getattr(metric, "_is_metric", False):
         return metric
-    name = given if isinstance(given, str) else getattr(given, "__name__", "metric")
+    name = identifier if isinstance(identifier, str) else getattr(identifier, "__name__", "metric")
     return metrics_module.MeanMetricWrapper(metric, name=name)
 
 
-def _shape(value: Any) -> tuple[Any, ...]:
+def _shape(value: TensorLike) -> tuple[Any, ...]:
     return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
 
 
-def _resolve(name: str, y_true: Any, y_pred: Any) -> Callable[..., Any]:
+def _resolve(name: str, y_true: TensorLike, y_pred: TensorLike) -> Callable[..., Any]:
     true_shape, pred_shape = _shape(y_true), _shape(y_pred)
     is_binary = pred_shape[-1:] == (1,)
     is_sparse = len(true_shape) < len(pred_shape) or (

@@ -1,4 +1,4 @@
-"""`compile`: how a model is to be trained, and what follows from it."""
+"""`Model.compile`, and the properties of a model that follow from it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.functions.concrete_function import Settings
 from meshflow.core.values import nest
-from meshflow.distribute.strategy import get_strategy
+from meshflow.distribute.strategy import Strategy, get_strategy
+from meshflow.environment.types import PyTree
 from meshflow.keras import losses, optimizers
+from meshflow.keras.engine.training.asynchronous import AnyHandler
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
-from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.global_batch import (
     check_metrics,
     check_variables,
@@ -26,14 +27,14 @@ from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, s
 
 
 class Compiling(TrainingSteps):
-    """What `Trainer` knows from `compile`: optimizer, losses, metrics; a base class of it."""
+    """The optimizer, losses and metrics of a model, as `compile` sets them; a base class of `Trainer`."""
 
     _is_compiled = False
 
     if TYPE_CHECKING:
-        # What `Layer` and `Model` give it.
+        # `Layer` and `Model` provide these properties.
         @property
-        def outputs(self) -> Any: ...
+        def outputs(self) -> PyTree: ...
         @property
         def output_names(self) -> list[str] | None: ...
         @property
@@ -50,17 +51,17 @@ class Compiling(TrainingSteps):
         self.loss: Any = None
         self.stop_training = False
         self.history: Any = None
-        # Set by a callback when training goes on where an earlier process was.
+        # A callback sets this attribute to continue a training that another process started.
         self._resumption: Resumption | None = None
-        self._handler: DataHandler | None = None
+        self._handler: AnyHandler | None = None
         self._is_compiled = False
         self._run_eagerly: bool | None = None
         self._steps_per_execution = 1
-        self._evaluation_shards: Any = 0
+        self._evaluation_shards: int | str = 0
         self._reset_compiled()
 
     def _reset_compiled(self) -> None:
-        """Forgets compiled steps: the model or how it is trained has changed."""
+        """Discard compiled steps after a change of the model or of its training."""
         self.train_function: Any = None
         self.test_function: Any = None
         self.predict_function: Any = None
@@ -69,38 +70,40 @@ class Compiling(TrainingSteps):
     def compile(
         self,
         optimizer: Any = "rmsprop",
-        loss: Any = None,
-        metrics: Any = None,
-        loss_weights: Any = None,
-        weighted_metrics: Any = None,
+        loss: PyTree = None,
+        metrics: PyTree = None,
+        loss_weights: PyTree = None,
+        weighted_metrics: PyTree = None,
         run_eagerly: bool | None = None,
         steps_per_execution: int | str | None = None,
         jit_compile: bool | None = None,
         gradient_accumulation_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Sets how the model is trained.
+        """Configure the training of the model.
 
         Args:
-          optimizer: an optimizer, its name, or an optax transformation.
-          loss: a loss, its name or function, or these by output.
-          metrics: metrics to report, or these by output; `'accuracy'` picks the kind by shape.
-          loss_weights: factors of the losses by output.
-          weighted_metrics: metrics that take sample weights.
-          run_eagerly: whether steps run as plain Python.
-          steps_per_execution: how many batches one call of the compiled program processes.
-          jit_compile: accepted; steps are always compiled by XLA.
-          gradient_accumulation_steps: weights are updated every so many batches, by the average of their
-            gradients, as with the optimizer's argument of this name.
-          **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, into how many shares data are divided so
-            that evaluation sees each batch exactly once, or 'auto'; `auto_scale_loss` and `sample_weight_mode` are accepted:
-            weights of any shape that fits the losses are used.
+          optimizer: An optimizer, its name, or an optax transformation.
+          loss: A loss, its name or function, or these by output.
+          metrics: Metrics to report, or these by output; `'accuracy'` chooses the metric by the
+            shapes.
+          loss_weights: Factors of the losses, by output.
+          weighted_metrics: Metrics that receive sample weights.
+          run_eagerly: Whether steps run as plain Python.
+          steps_per_execution: Number of batches that one call of the compiled program processes.
+          jit_compile: Accepted but ignored: XLA always compiles the steps.
+          gradient_accumulation_steps: Number of batches per update of the weights, which uses the
+            mean of their gradients, like the optimizer's argument of this name.
+          **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, the number of shares
+            into which evaluation splits the data so that each batch is used exactly once, or
+            'auto'. `auto_scale_loss` and `sample_weight_mode` are accepted and ignored: sample
+            weights may have any shape that fits the losses.
 
         Raises:
-          TypeError: for an unknown keyword.
-          ValueError: when `steps_per_execution` is not positive, or `gradient_accumulation_steps` is below 2 or
-            not what the optimizer was made with; for a model or metrics of another strategy than a
-            `ParameterServerStrategy` whose scope is open.
+          TypeError: if a keyword is unknown.
+          ValueError: if `steps_per_execution` is not positive, if `gradient_accumulation_steps` is
+            less than 2 or differs from the optimizer's argument, or if the model or a metric was
+            created under another strategy than the `ParameterServerStrategy` that is in scope.
 
         Example:
           >>> import meshflow as tf
@@ -112,17 +115,17 @@ class Compiling(TrainingSteps):
         shards = kwargs.pop("pss_evaluation_shards", 0)
         if shards != "auto" and not (isinstance(shards, int) and shards >= 0):
             raise ValueError(
-                f"pss_evaluation_shards must be 'auto' or a number of at least 0, got {shards!r}."
+                f"pss_evaluation_shards must be 'auto' or a non-negative integer, got {shards!r}."
             )
         self._evaluation_shards = shards
-        for accepted in (
+        for keyword in (
             "auto_scale_loss",
             "distribute",
             "experimental_steps_per_execution",
             "sample_weight_mode",
         ):
-            value = kwargs.pop(accepted, None)
-            if accepted == "experimental_steps_per_execution" and value:
+            value = kwargs.pop(keyword, None)
+            if keyword == "experimental_steps_per_execution" and value:
                 steps_per_execution = value
         if kwargs:
             raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
@@ -130,9 +133,10 @@ class Compiling(TrainingSteps):
             steps_per_execution = None
         if steps_per_execution is not None and int(steps_per_execution) < 1:
             raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")
-        for name in nest.flatten(loss):
-            if isinstance(name, str):
-                losses.get(name)  # an unknown name is an error now, not when training starts
+        for identifier in nest.flatten(loss):
+            if isinstance(identifier, str):
+                # This reports an unknown name now, and not when training starts.
+                losses.get(identifier)
         with own_scope(self):
             check_variables(self)
             check_metrics(nest.flatten([metrics, weighted_metrics]))
@@ -140,8 +144,8 @@ class Compiling(TrainingSteps):
                 optimizer, lambda o: scaled_for(self.dtype_policy, optimizers.get(o))
             )
             if gradient_accumulation_steps is not None:
-                for one in nest.flatten(self.optimizer):
-                    accumulate_over(one, gradient_accumulation_steps)
+                for part in nest.flatten(self.optimizer):
+                    accumulate_over(part, gradient_accumulation_steps)
             if isinstance(loss, LossesContainer):
                 self.compiled_loss = loss
             else:
@@ -165,17 +169,19 @@ class Compiling(TrainingSteps):
         self._reset_compiled()
 
     @property
-    def distribute_strategy(self) -> Any:
-        """The strategy in whose scope the model was compiled, or the one in force."""
+    def distribute_strategy(self) -> Strategy:
+        """Return the strategy in scope when the model was compiled, or the current one."""
         return self.__dict__.get("_strategy_at_compile") or get_strategy()
 
-    def _exact_shards(self, workers: int) -> int:
-        """Into how many shares workers divide evaluation data; 0 where each takes its own."""
-        return 5 * workers if self._evaluation_shards == "auto" else int(self._evaluation_shards)
+    def _exact_shards(self, num_workers: int) -> int:
+        """Return the number of shares of evaluation data; 0 if each worker uses its own data."""
+        return (
+            5 * num_workers if self._evaluation_shards == "auto" else int(self._evaluation_shards)
+        )
 
     @property
     def run_eagerly(self) -> bool:
-        """Whether steps run as plain Python."""
+        """Return whether steps run as plain Python."""
         if self.dynamic and self._run_eagerly is False:
             raise ValueError(
                 f"Model {self.name} contains layers that can only run eagerly (`dynamic=True`), so it cannot be "
@@ -190,21 +196,21 @@ class Compiling(TrainingSteps):
 
     @property
     def metrics(self) -> list[Any]:
-        """Metrics that training reports: the loss, those of `compile`, those of the layers."""
-        collected: list[Any] = []
+        """Return the metrics that training reports: the loss, and those of `compile` and the layers."""
+        metrics: list[Any] = []
         if self._is_compiled:
-            collected += self.compiled_loss.metrics  # type: ignore[union-attr]
-            collected += self.compiled_metrics.metrics  # type: ignore[union-attr]
-        collected += super().metrics
-        return list({id(m): m for m in collected}.values())
+            metrics += self.compiled_loss.metrics  # type: ignore[union-attr]
+            metrics += self.compiled_metrics.metrics  # type: ignore[union-attr]
+        metrics += super().metrics
+        return list({id(m): m for m in metrics}.values())
 
     @property
     def metrics_names(self) -> list[str]:
-        """Names of the metrics, in the order `evaluate` returns their values."""
+        """Return the names of the metrics, in the order of the values that `evaluate` returns."""
         return [m.name for m in self.metrics]
 
     def reset_metrics(self) -> None:
-        """Starts all metrics again."""
+        """Reset the state of all metrics."""
         for metric in self.metrics:
             metric.reset_state()
 
@@ -215,9 +221,9 @@ class Compiling(TrainingSteps):
             )
 
 
-def scaled_for(policy: Any, optimizer: Any) -> Any:
-    """An optimizer as a policy needs it: float16 gradients need a scaled loss."""
-    # Policies of TensorFlow 2.1-2.3 hold a loss scale themselves.
+def scaled_for(policy: Policy, optimizer: Any) -> Any:
+    """Wrap an optimizer in a `LossScaleOptimizer` if the dtype policy needs it, as float16 gradients do."""
+    # Policies of TensorFlow 2.1 to 2.3 have a loss scale of their own.
     scale = getattr(policy, "loss_scale", "dynamic" if policy.name == "mixed_float16" else None)
     if scale is None or optimizer is None:
         return optimizer
@@ -228,5 +234,5 @@ def scaled_for(policy: Any, optimizer: Any) -> Any:
 
 
 def _get_optimizers(optimizer: Any, get: Callable[[Any], Any]) -> Any:
-    # An optax transformation is a named tuple; only a list means several optimizers.
+    # An optax transformation is a named tuple, so only a list means several optimizers.
     return [get(o) for o in optimizer] if isinstance(optimizer, list) else get(optimizer)

@@ -1,8 +1,8 @@
-"""From the many forms of training data to a stream of host batches.
+"""Conversion of the many forms of training data to a stream of host batches.
 
-`DataHandler` looks at what `fit` was given once and then yields, for every epoch, tuples
-(x,), (x, y) or (x, y, sample_weight) of nested NumPy arrays. Arrays are gathered a batch at a time by
-a permutation of indices; everything else is iterated.
+`DataHandler` inspects the data of `fit` once. For every epoch it then yields tuples (x,), (x, y) or
+(x, y, sample_weight) of nested NumPy arrays. Arrays are gathered batch by batch in a permuted
+order. Any other data are iterated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,23 +24,24 @@ from meshflow.core.variables.variable import Variable
 from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
+from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.training.orders import Orders
 from meshflow.keras.engine.training.training_state import Resumption, source_state
 from meshflow.placement.layout import layout_of
 
 
-def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
-    """The parts of a batch.
+def unpack_x_y_sample_weight(data: PyTree) -> tuple[Any, Any, Any]:
+    """Split a batch into inputs, targets and sample weights.
 
     Args:
-      data: a tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
+      data: A tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
 
     Returns:
-      (x, y, sample_weight), None for what is missing.
+      (x, y, sample_weight), with None for missing parts.
 
     Raises:
-      ValueError: for a longer tuple.
+      ValueError: if the tuple is longer.
 
     Example:
       >>> import meshflow as tf
@@ -58,13 +59,13 @@ def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
     return (*data, *[None] * (3 - len(data)))
 
 
-def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """A batch from its parts, without missing ones at the end.
+def pack_x_y_sample_weight(x: PyTree, y: PyTree = None, sample_weight: PyTree = None) -> PyTree:
+    """Combine inputs, targets and sample weights into a batch, without missing parts at the end.
 
     Args:
-      x: inputs.
-      y: targets.
-      sample_weight: weights.
+      x: Inputs.
+      y: Targets.
+      sample_weight: Weights.
 
     Example:
       >>> import meshflow as tf
@@ -78,38 +79,38 @@ def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> 
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
-def _whole_number(name: str, value: Any, least: int) -> int:
-    """An argument as an integer that is large enough."""
-    kind = "a positive" if least else "a non-negative"
+def _whole_number(name: str, value: Any, minimum: int) -> int:
+    """Convert an argument to an integer that is at least 0 or 1."""
+    kind = "a positive" if minimum else "a non-negative"
     try:
-        number = operator.index(value)
+        integer = operator.index(value)
     except TypeError:
         raise TypeError(
             f"{name} must be {kind} integer, got {value!r} of type {type(value).__name__}."
         ) from None
-    if number < least:
+    if integer < minimum:
         raise ValueError(f"{name} must be {kind} integer, got {value}.")
-    return number
+    return integer
 
 
-def train_validation_split(arrays: Any, validation_split: float) -> tuple[Any, Any]:
-    """Splits arrays into a first and a last part.
+def train_validation_split(arrays: PyTree, validation_split: float) -> tuple[PyTree, PyTree]:
+    """Split arrays into a first and a last part.
 
     Args:
-      arrays: nested arrays; None stays None.
-      validation_split: share of the last part, in (0, 1).
+      arrays: A nested structure of arrays; None is allowed as a leaf.
+      validation_split: Fraction of the last part, in (0, 1).
 
     Returns:
       Two structures like `arrays`.
 
     Raises:
-      ValueError: for data that cannot be split, or a part that would be empty.
+      ValueError: if the data cannot be split, or a part would be empty.
     """
     leaves = [a for a in nest.flatten(arrays) if a is not None]
-    bad = [type(a).__name__ for a in leaves if not _is_array(a)]
-    if bad:
+    unsupported = [type(a).__name__ for a in leaves if not _is_array(a)]
+    if unsupported:
         raise ValueError(
-            f"`validation_split` is only supported for Tensors or NumPy arrays, found following types in the input: {bad}"
+            f"`validation_split` is only supported for Tensors or NumPy arrays, found following types in the input: {unsupported}"
         )
     arrays = nest.map_structure(lambda a: None if a is None else _to_numpy(a), arrays)
     size = len(next(a for a in nest.flatten(arrays) if a is not None))
@@ -124,7 +125,7 @@ def train_validation_split(arrays: Any, validation_split: float) -> tuple[Any, A
     return first, nest.map_structure(lambda a: None if a is None else a[cut:], arrays)
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     if isinstance(value, (np.ndarray, Tensor, Variable)):
         return True
     module = type(value).__module__.split(".")[0]
@@ -133,14 +134,14 @@ def _is_array(value: Any) -> bool:
     ) or (hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__array__"))
 
 
-def _is_structure_of_arrays(value: Any) -> bool:
+def _is_structure_of_arrays(value: PyTree) -> bool:
     leaves = nest.flatten(value)
     return bool(leaves) and all(
         _is_array(v) or isinstance(v, (int, float, np.generic)) for v in leaves
     )
 
 
-def _to_numpy(value: Any) -> Any:
+def _to_numpy(value: Any) -> np.ndarray:
     if isinstance(value, (Tensor, Variable)):
         value = value.numpy()
     elif type(value).__module__.startswith("torch"):
@@ -165,48 +166,48 @@ def _is_text(array: np.ndarray) -> bool:
 
 
 def _expand(array: Any) -> Any:
-    """Vectors become columns, as Keras 2 does."""
+    """Convert a vector to a column, as Keras 2 does."""
     return array[:, None] if getattr(array, "ndim", 0) == 1 else array
 
 
 class DataHandler:
-    """Batches of one call of `fit`, `evaluate` or `predict`.
+    """The batches of one call of `fit`, `evaluate` or `predict`.
 
     Args:
-      x: inputs, or an iterable of batches.
-      y: targets, for arrays only.
-      sample_weight: weights, for arrays only.
-      batch_size: examples per batch; default 32 for arrays, not allowed for iterables.
-      steps_per_epoch: batches per epoch; default all.
-      initial_epoch: number of the first epoch.
-      epochs: number of the epoch to stop before.
+      x: Inputs, or an iterable of batches.
+      y: Targets, for arrays only.
+      sample_weight: Weights, for arrays only.
+      batch_size: Number of examples per batch. Default: 32 for arrays; ignored for iterables.
+      steps_per_epoch: Number of batches per epoch. Default: all.
+      initial_epoch: Index of the first epoch.
+      epochs: Index after that of the last epoch.
       shuffle: True, False, or 'batch'.
-      class_weight: weight of each class.
+      class_weight: Weight of each class.
 
     Attributes:
-      steps: batches per epoch, None when not known.
-      tracked: whether somebody will ask for the `position`.
-      exhausted: whether the data ended before the steps that were wanted.
-      checks_labels: whether batches can be looked at here.
+      steps: Number of batches per epoch, or None if it is not known.
+      tracked: Whether a callback will read `get_position`.
+      exhausted: Whether the data ended before the requested number of steps.
+      checks_labels: Whether this process can check the labels of batches.
 
     Raises:
-      ValueError: when the parts do not fit together.
+      ValueError: if the arguments do not fit together.
     """
 
     checks_labels = True
-    # Handlers whose steps others compute have a function here.
-    run: Any = None
+    # Handlers that schedule the steps for other processes define a method here.
+    run: Callable[[Sequence[Any]], Any] | None = None
 
     def __init__(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: PyTree,
+        y: PyTree = None,
+        sample_weight: PyTree = None,
         batch_size: int | None = None,
         steps_per_epoch: int | None = None,
         initial_epoch: int = 0,
         epochs: int = 1,
-        shuffle: Any = True,
+        shuffle: bool | str = True,
         class_weight: dict[int, float] | None = None,
     ) -> None:
         if x is None:
@@ -229,7 +230,8 @@ class DataHandler:
         self._initial_epoch, self._last = initial_epoch, epochs
         self._limit = steps_per_epoch
         self._class_weight = class_weight
-        # Steps of the first epoch that were done before, and how to go on after them.
+        # The number of steps of the first epoch that an earlier process did, and the position at
+        # which it stopped.
         self._done = 0
         self._resumption: Resumption | None = None
         self._began: dict[str, Any] | None = None
@@ -237,10 +239,10 @@ class DataHandler:
         self.exhausted = False
         self.tracked = False
         self._source: ArraySource | IterableSource
-        for value, what in ((x, "x"), (y, "y"), (sample_weight, "sample_weight")):
+        for value, name in ((x, "x"), (y, "y"), (sample_weight, "sample_weight")):
             if isinstance(value, (str, bytes, set, frozenset)):
                 raise ValueError(
-                    f"Failed to find data adapter that can handle input: `{what}` is of {type(value)}. Pass arrays, "
+                    f"Failed to find data adapter that can handle input: `{name}` is of {type(value)}. Pass arrays, "
                     "tensors, lists or dictionaries of them, or an iterable of batches; one text is tf.constant([text])."
                 )
         x = _plain_lists(x)
@@ -249,10 +251,10 @@ class DataHandler:
                 x, _plain_lists(y), _plain_lists(sample_weight), batch_size, shuffle
             )
         elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
-            for value, what in ((y, "y"), (sample_weight, "sample_weight")):
+            for value, name in ((y, "y"), (sample_weight, "sample_weight")):
                 if value is not None:
                     raise ValueError(
-                        f"`{what}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
+                        f"`{name}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
                     )
             # `batch_size` is ignored, as in Keras: the elements are batches.
             self._source = IterableSource(x, shuffle)
@@ -265,13 +267,13 @@ class DataHandler:
         self.steps = steps_per_epoch if steps_per_epoch is not None else size
         if size is None and steps_per_epoch is None and getattr(x, "infinite", False):
             raise ValueError(
-                "When providing an infinite dataset, you must specify the number of steps to run: give "
+                "When providing an infinite dataset, you must specify the number of steps to run: pass "
                 "`steps_per_epoch` (or `steps`), or leave out `repeat()`."
             )
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
-        """For every epoch its number and its batches."""
-        # With a step limit an iterable goes on where the last epoch stopped.
+        """Yield the index of each epoch with an iterator over its batches."""
+        # With a limit of steps, an epoch continues an iterable where the previous epoch stopped.
         shared = self._endless() if self._limit is not None else None
         for epoch in range(self._initial_epoch, self._last):
             yield (
@@ -283,7 +285,7 @@ class DataHandler:
                 return
 
     def _pass(self) -> Iterator[Any]:
-        """One pass over the data, which `position` can tell."""
+        """Yield the batches of one pass over the data, and count them for `get_position`."""
         resumption, self._resumption = self._resumption, None
         skip = 0
         if resumption is not None:
@@ -298,39 +300,43 @@ class DataHandler:
         self._began = None
 
     def position(self) -> dict[str, Any]:
-        """Where in the data the training is: the state that the pass began with, and batches since."""
+        """Return the position in the data: the state at the start of the pass, and the batches since."""
         if self._began is None:
             return {"source": source_state(self._source), "batches": 0}
         return {"source": self._began, "batches": self._taken}
 
     def resume(self, resumption: Resumption) -> None:
-        """Goes on where an earlier process was, at the next call of `epochs`.
+        """Continue at a position of an earlier process, from the next call of `iterate_epochs`.
 
         Args:
-          resumption: where that was.
+          resumption: The position.
         """
         self._resumption = resumption
         self._initial_epoch = resumption.epoch
         self._done = resumption.step
 
     def _endless(self) -> Iterator[Any]:
+        """Yield batches of one pass after another, as long as the source can restart."""
         while True:
-            empty = True
+            is_empty = True
             for batch in self._pass():
-                empty = False
+                is_empty = False
                 yield batch
-            if empty or not self._source.restarts(self._limit or 0):
+            if is_empty or not self._source.restarts(self._limit or 0):
                 return
 
     def stream(self) -> Iterator[Any]:
-        """Batches without epochs: arrays over and over, a dataset once, or again where an epoch is all of it."""
+        """Yield batches without epochs.
+
+        Arrays are repeated endlessly, and a dataset if an epoch is a full pass over it.
+        """
         return self._weighted(self._endless())
 
-    def finish(self, logs: Any) -> Any:
-        """The numbers of an epoch: what its last step returned.
+    def finish(self, logs: PyTree) -> PyTree:
+        """Return the metrics of an epoch: the result of its last step.
 
         Args:
-          logs: that.
+          logs: Result of the last step.
         """
         return logs
 
@@ -353,8 +359,8 @@ class DataHandler:
         return (_apply_class_weight(batch, self._class_weight) for batch in batches)
 
 
-def _plain_lists(value: Any) -> Any:
-    """Lists of numbers (as in `fit([[1.], [2.]], [0, 1])`) or of strings as arrays."""
+def _plain_lists(value: PyTree) -> PyTree:
+    """Convert lists of numbers, as in `fit([[1.], [2.]], [0, 1])`, or of strings to arrays."""
     if (
         isinstance(value, (list, tuple))
         and value
@@ -369,10 +375,15 @@ def _plain_lists(value: Any) -> Any:
 
 
 class ArraySource:
-    """Batches gathered from arrays."""
+    """A source of batches that are gathered from arrays."""
 
     def __init__(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: Any
+        self,
+        x: PyTree,
+        y: PyTree,
+        sample_weight: PyTree,
+        batch_size: int | None,
+        shuffle: bool | str,
     ) -> None:
         parts = (
             (x,)
@@ -403,7 +414,7 @@ class ArraySource:
         self._orders = Orders() if shuffle else None
         self.size: int | None = math.ceil(self._count / self._batch)
 
-    def _check_sizes(self, parts: Any) -> None:
+    def _check_sizes(self, parts: PyTree) -> None:
         if len({len(a) for a in self._leaves}) == 1:
             return
         lines = []
@@ -417,14 +428,14 @@ class ArraySource:
         )
 
     def restarts(self, steps: int) -> bool:
-        """Whether epochs of some steps go on at the beginning when all batches were taken."""
+        """Check whether epochs of `steps` batches continue from the start of the data after its end."""
         return True
 
     def batches(self) -> Iterator[Any]:
-        """One pass over the examples."""
+        """Yield the batches of one pass over the examples."""
         n, b = self._count, self._batch
-        # Flat and nested structures alike are rebuilt by position; the common one is a plain tuple.
-        flat = all(isinstance(p, np.ndarray) for p in self._arrays)
+        # Tuples of arrays, the most common structure, do not need `map_structure`.
+        is_flat = all(isinstance(p, np.ndarray) for p in self._arrays)
         starts = range(0, n, b)
         order = None
         if self._shuffle == "batch":
@@ -432,12 +443,12 @@ class ArraySource:
         elif self._shuffle:
             order = self._orders.permutation(n)  # type: ignore[union-attr]
         arrays = self._arrays
-        if flat and order is not None:
+        if is_flat and order is not None:
             yield from _shuffled(arrays, order, b)
             return
         for start in starts:
             if order is None:
-                if flat:
+                if is_flat:
                     yield tuple([a[start : start + b] for a in arrays])
                 else:
                     yield nest.map_structure(
@@ -450,19 +461,19 @@ class ArraySource:
                 )
 
     def end_of_epoch(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
-    """Batches of the rows of arrays in an order, gathered as those of datasets are."""
+    """Yield batches of rows in a given order, gathered in the same way as those of datasets."""
     gather = BatchedGather([LeafGather(array) for array in arrays], lambda rows: None)
     return PrefetchedBatches(iter([order]), gather, arrays, size, drop=False)
 
 
 class IterableSource:
-    """Batches from a generator, `Sequence`, `DataLoader` or other iterable."""
+    """A source of batches from a generator, `Sequence`, `DataLoader` or another iterable."""
 
-    def __init__(self, x: Any, shuffle: Any) -> None:
+    def __init__(self, x: Any, shuffle: bool | str) -> None:
         self._x = x
         self._sequence = (
             hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))
@@ -470,24 +481,25 @@ class IterableSource:
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
         self._sequence = self._sequence and not is_loader
         self._orders = Orders() if shuffle and self._sequence else None
-        # An iterator over a dataset has a pass, a dataset makes them.
+        # A dataset creates passes, but an iterator over a dataset is a single pass.
         self._is_dataset = hasattr(type(x), "_elements")
         try:
             self.size: int | None = len(x)
         except TypeError:
-            cardinality = getattr(x, "cardinality", None)
-            known = int(cardinality()) if callable(cardinality) else -2
-            self.size = known if known >= 0 else None
+            get_cardinality = getattr(x, "cardinality", None)
+            count = int(get_cardinality()) if callable(get_cardinality) else -2
+            self.size = count if count >= 0 else None
 
     def restarts(self, steps: int) -> bool:
-        """Whether epochs of some steps go on at the beginning when all batches were taken.
+        """Check whether epochs of `steps` batches continue from the start of the data after its end.
 
-        As in Keras, a dataset is begun again only where an epoch is all of it, and `repeat` says the rest.
+        As in Keras, a dataset restarts only if an epoch is a full pass over it. Otherwise the user
+        calls `repeat`.
         """
         return self.size == steps if self._is_dataset else not isinstance(self._x, Iterator)
 
     def batches(self) -> Iterator[Any]:
-        """One pass."""
+        """Yield the batches of one pass."""
         if self._sequence:
             order: Any = range(len(self._x))
             if self._orders is not None:
@@ -500,13 +512,13 @@ class IterableSource:
             return
         if hasattr(self._x, "placed_batches"):
             for item in self._x.placed_batches():
-                yield nest.map_structure(_expand_placed, _of_dataset(item))
+                yield nest.map_structure(_expand, _of_dataset(item))
             return
         for item in items:
             yield _as_batch(item)
 
     def _dataset_batches(self) -> Iterator[Any]:
-        """Batches of a `tf.data.Dataset`, made ahead."""
+        """Yield the batches of a `tf.data.Dataset`, which a thread prefetches."""
         batches = ahead(self._x._elements(Epoch(self._x, counts=True)), 2)
         try:
             for item in batches:
@@ -521,18 +533,21 @@ class IterableSource:
             batches.close()
 
     def end_of_epoch(self) -> None:
-        """Tells a `Sequence` that an epoch is over."""
+        """Notify a `Sequence` of the end of an epoch."""
         hook = getattr(self._x, "on_epoch_end", None)
         if hook is not None:
             hook()
 
 
-def _of_dataset(item: Any) -> Any:
-    """An element as a batch: custom steps are given a dictionary as the dataset has it."""
+def _of_dataset(item: PyTree) -> PyTree:
+    """Convert an element of a dataset to a batch.
+
+    A dictionary does not change, because custom steps expect it.
+    """
     return item if isinstance(item, (tuple, dict)) else (item,)
 
 
-def _as_batch(item: Any) -> tuple[Any, ...]:
+def _as_batch(item: PyTree) -> tuple[Any, ...]:
     parts = (
         tuple(item) if isinstance(item, (tuple, list)) and not isinstance(item, str) else (item,)
     )
@@ -543,12 +558,8 @@ def _as_batch(item: Any) -> tuple[Any, ...]:
     )
 
 
-def _expand_placed(array: Any) -> Any:
-    return array[:, None] if array.ndim == 1 else array
-
-
 def _kept_or_numpy(value: Any) -> Any:
-    """A batch from a `DTensorDataset` stays on its mesh."""
+    """Convert a value to a NumPy array; a tensor of a `DTensorDataset` keeps its placement on a mesh."""
     if isinstance(value, Tensor) and layout_of(value) is not None:
         array = value._value
         return array.astype(settings.floatx()) if array.dtype == np.float64 else array
@@ -558,12 +569,12 @@ def _kept_or_numpy(value: Any) -> Any:
 def _expand_generated(array: np.ndarray) -> np.ndarray:
     if array.ndim == 0:
         raise ValueError(
-            "A batch must have a first dimension of examples; the generator yielded a scalar."
+            "A batch must have a first dimension of examples, but the generator yielded a scalar."
         )
     return _expand(array)
 
 
-def _apply_class_weight(batch: Any, class_weight: dict[int, float]) -> Any:
+def _apply_class_weight(batch: PyTree, class_weight: dict[int, float]) -> PyTree:
     x, y, sample_weight = unpack_x_y_sample_weight(batch)
     if nest.is_nested(y) or y is None:
         raise ValueError("`class_weight` is only supported for Models with a single output.")

@@ -1,26 +1,30 @@
-"""`DatasetCreator`: a function that makes the dataset of each worker, as an input of `fit`."""
+"""`DatasetCreator`: a function that creates a dataset for each worker, as an input of `fit`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.options import InputOptions
+from meshflow.environment.types import PyTree
+
+if TYPE_CHECKING:
+    from meshflow.data.dataset import Dataset
 
 __all__ = ["DatasetCreator", "check_steps"]
 
 
 class DatasetCreator:
-    """A function that makes a dataset, called once for each worker.
+    """A function that creates a dataset; it is called once for each worker.
 
     Args:
-      dataset_fn: called with a `tf.distribute.InputContext`, which says how many pipelines there are and which this
-        one is; returns a `tf.data.Dataset` of batches.
-      input_options: a `tf.distribute.InputOptions`, or None.
+      dataset_fn: Function of a `tf.distribute.InputContext`, which holds the number of input
+        pipelines and the index of this one. It returns a `tf.data.Dataset` of batches.
+      input_options: Options of the input pipelines.
 
     Raises:
-      TypeError: when `dataset_fn` cannot be called, or `input_options` is something else.
+      TypeError: if `dataset_fn` is not callable, or `input_options` has another type.
 
     Example:
       >>> import meshflow as tf
@@ -47,15 +51,15 @@ class DatasetCreator:
             )
         self.dataset_fn, self.input_options = dataset_fn, input_options
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The dataset of one input pipeline.
+    def __call__(self, *args: Any, **kwargs: Any) -> Dataset:
+        """Create the dataset of one input pipeline.
 
         Args:
-          *args: an `InputContext`.
-          **kwargs: nothing else.
+          *args: An `InputContext`.
+          **kwargs: Keyword arguments of `dataset_fn`.
 
         Raises:
-          TypeError: when the function returns no dataset.
+          TypeError: if the function does not return a dataset.
         """
         dataset = self.dataset_fn(*args, **kwargs)
         if not hasattr(dataset, "element_spec"):
@@ -66,16 +70,16 @@ class DatasetCreator:
         return dataset
 
 
-def check_steps(x: Any, steps: int | None, exact: Any = None) -> None:
-    """Refuses a `DatasetCreator` whose dataset nobody says when to leave.
+def check_steps(x: PyTree, steps: int | None, exact: int | bool | None = None) -> None:
+    """Raise an error for a `DatasetCreator` without a number of steps.
 
     Args:
-      x: an input.
-      steps: how many batches are taken of it; None for all.
-      exact: whether all of it is evaluated, each example once.
+      x: Inputs.
+      steps: Number of batches per epoch; None for all.
+      exact: Whether the complete dataset is evaluated, each example once.
 
     Raises:
-      ValueError: when `x` is a creator and neither is given.
+      ValueError: if `x` is a creator, `steps` is None, and `exact` is false.
     """
     if isinstance(x, DatasetCreator) and steps is None and not exact:
         raise InvalidValueError(

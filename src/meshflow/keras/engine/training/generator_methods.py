@@ -1,22 +1,33 @@
-"""The names that training from generators had before `fit` took them."""
+"""The deprecated methods `fit_generator`, `evaluate_generator` and `predict_generator`."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from meshflow.environment.types import PyTree
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.training.callbacks import History
+
 
 class GeneratorMethods:
-    """`fit_generator` and its like; a base class of `Trainer`."""
+    """The deprecated methods for generators; a base class of `Trainer`."""
 
     if TYPE_CHECKING:
-        # What `Trainer` gives it.
-        def fit(self, *args: Any, **kwargs: Any) -> Any: ...
+        # `Trainer` provides these methods.
+        def fit(self, *args: Any, **kwargs: Any) -> History: ...
         def evaluate(self, *args: Any, **kwargs: Any) -> Any: ...
-        def predict(self, *args: Any, **kwargs: Any) -> Any: ...
+        def predict(self, *args: Any, **kwargs: Any) -> PyTree: ...
 
-    def fit_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `fit` for generators."""
+    def fit_generator(self, generator: PyTree, *args: Any, **kwargs: Any) -> History:
+        """Train on a generator; the deprecated form of `fit`.
+
+        Args:
+          generator: Iterable of batches.
+          *args: Other arguments of `fit`, in the old order.
+          **kwargs: Other arguments of `fit`.
+        """
         _warn_of_old_name("fit")
         names = (
             *("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data"),
@@ -24,17 +35,29 @@ class GeneratorMethods:
         )
         return self.fit(generator, **dict(zip(names, args, strict=False)), **kwargs)
 
-    def evaluate_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `evaluate` for generators; silent unless told otherwise."""
-        _warn_of_old_name("evaluate")
-        given = dict(zip(("steps", "callbacks"), args, strict=False))
-        return self.evaluate(generator, **{"verbose": 0, **given, **kwargs})
+    def evaluate_generator(self, generator: PyTree, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate on a generator; the deprecated form of `evaluate`, without output by default.
 
-    def predict_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `predict` for generators; silent unless told otherwise."""
+        Args:
+          generator: Iterable of batches.
+          *args: `steps` and `callbacks`.
+          **kwargs: Other arguments of `evaluate`.
+        """
+        _warn_of_old_name("evaluate")
+        positional = dict(zip(("steps", "callbacks"), args, strict=False))
+        return self.evaluate(generator, **{"verbose": 0, **positional, **kwargs})
+
+    def predict_generator(self, generator: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+        """Predict for a generator; the deprecated form of `predict`, without output by default.
+
+        Args:
+          generator: Iterable of batches.
+          *args: `steps` and `callbacks`.
+          **kwargs: Other arguments of `predict`.
+        """
         _warn_of_old_name("predict")
-        given = dict(zip(("steps", "callbacks"), args, strict=False))
-        return self.predict(generator, **{"verbose": 0, **given, **kwargs})
+        positional = dict(zip(("steps", "callbacks"), args, strict=False))
+        return self.predict(generator, **{"verbose": 0, **positional, **kwargs})
 
 
 def _warn_of_old_name(method: str) -> None:

@@ -1,23 +1,29 @@
-"""Keras' training loop on several devices: one program over the global batch.
+"""Keras's training loop on several devices, as one program over the global batch.
 
-A step sees the global batch, split over the mesh along its first axis; XLA divides the work. So
-results are those of one device, also of batch normalisation, dropout and metrics. A batch that the
-devices do not divide is computed by all of them.
+A step receives the global batch, which is split over the mesh along its first axis, and XLA
+partitions the computation. The results therefore equal those of a single device, also for batch
+normalization, dropout and metrics. If the batch size is not divisible by the number of devices,
+every device computes the full batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.replicas.context import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.placement.batches import BATCH_DIMENSIONS, BatchPlacer
+
+if TYPE_CHECKING:
+    from meshflow.core.variables.variable import Variable
+    from meshflow.keras.engine.training.step import CompiledStep
 
 __all__ = [
     "check_metrics",
@@ -30,8 +36,16 @@ __all__ = [
 ]
 
 
-def on_devices(model: Any, step: Any) -> Any:
-    """Gives a model's compiled step the placement of its strategy, or of its variables' mesh."""
+def on_devices(model: Any, step: CompiledStep) -> CompiledStep:
+    """Set the placement of a model's compiled step: that of its strategy, or of the mesh of its variables.
+
+    Args:
+      model: The model.
+      step: The step; it is changed in place.
+
+    Returns:
+      The step.
+    """
     strategy = strategy_of(model)
     if strategy is not None:
         if strategy.places:
@@ -54,19 +68,28 @@ def on_devices(model: Any, step: Any) -> Any:
     return step
 
 
-def _placing(strategy: Any, model: Any) -> Any:
+def _placing(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:
+    """Return the function that places a batch, after a planner has chosen the placement."""
     if getattr(strategy, "_planner", None) is None:
         return strategy.place_batch
 
-    def place(batch: Any) -> Any:
+    def place(batch: PyTree) -> PyTree:
         strategy.decide(model, batch)
         return strategy.place_batch(batch)
 
     return place
 
 
-def distributed_input(model: Any, x: Any) -> Any:
-    """A dataset as the workers of a strategy share it, or as a function makes it; other inputs as they are."""
+def distributed_input(model: Any, x: PyTree) -> PyTree:
+    """Distribute a dataset or `DatasetCreator` over the workers of a model's strategy.
+
+    Args:
+      model: The model, or None for the strategy in scope.
+      x: Inputs.
+
+    Returns:
+      The distributed dataset; `x` itself if it is of another type or there is a single worker.
+    """
     strategy = strategy_of(model)
     if isinstance(x, DatasetCreator):
         return (strategy or get_strategy()).distribute_datasets_from_function(x, x.input_options)
@@ -76,24 +99,24 @@ def distributed_input(model: Any, x: Any) -> Any:
 
 
 def current_strategy() -> Strategy | None:
-    """The strategy whose scope is open, or None."""
+    """Return the strategy in scope, or None."""
     return get_strategy() if has_strategy() else None
 
 
 @contextmanager
 def own_scope(model: Any) -> Iterator[None]:
-    """The scope of the strategy that a model was made in, unless some scope is open.
+    """Enter the scope of the strategy that a model was created under, unless a scope is open already.
 
     Args:
-      model: the model.
+      model: The model.
     """
-    begun = getattr(model, "_strategy_at_start", None)
-    with nullcontext() if begun is None or has_strategy() else begun.scope():
+    strategy = getattr(model, "_strategy_at_start", None)
+    with nullcontext() if strategy is None or has_strategy() else strategy.scope():
         yield
 
 
-def _foreign(variables: Iterable[Any]) -> list[str]:
-    """Names of variables that are not on the servers of the strategy in force; none where it has no servers."""
+def _foreign(variables: Iterable[Variable]) -> list[str]:
+    """Return the names of variables that are not on the current strategy's servers, if it has any."""
     strategy = current_strategy()
     if strategy is None or not strategy.hosts_variables:
         return []
@@ -101,13 +124,13 @@ def _foreign(variables: Iterable[Any]) -> list[str]:
 
 
 def check_variables(model: Any) -> None:
-    """Refuses a model whose variables are not where the strategy in force has its.
+    """Check that a model's variables were created under the current strategy.
 
     Args:
-      model: the model.
+      model: The model.
 
     Raises:
-      ValueError: naming them.
+      ValueError: if a variable was not; the message names it.
     """
     foreign = _foreign(_variables(model))
     if foreign:
@@ -119,13 +142,13 @@ def check_variables(model: Any) -> None:
 
 
 def check_metrics(metrics: Iterable[Any]) -> None:
-    """Refuses metrics whose variables are not where the strategy in force has its.
+    """Check that the variables of metrics were created under the current strategy.
 
     Args:
-      metrics: metrics; names and functions among them are passed over.
+      metrics: Metrics; names and functions among them are ignored.
 
     Raises:
-      ValueError: naming the metric and its variables.
+      ValueError: if a variable was not; the message names it and its metric.
     """
     for metric in metrics:
         foreign = _foreign(getattr(metric, "variables", ()))
@@ -138,30 +161,34 @@ def check_metrics(metrics: Iterable[Any]) -> None:
             )
 
 
-def _variables(model: Any) -> list[Any]:
+def _variables(model: Any) -> list[Variable]:
     return list(model.variables) if model.built else []
 
 
 def strategy_of(model: Any) -> Strategy | None:
-    """The strategy that a model is trained under: that of the open scope, of `compile`, its own, or its variables'.
+    """Return the strategy that a model is trained under.
+
+    This is the strategy in scope, or that of `compile`, or that of the model's creation, or that of
+    its variables, in this order.
 
     Args:
-      model: the model; None for that of the scope alone.
+      model: The model, or None for the strategy in scope.
     """
     if model is None:
         return current_strategy()
-    known = current_strategy() or getattr(model, "_strategy_at_compile", None)
-    # A model whose layers are made by its first call has no variables to ask.
-    known = known or getattr(model, "_strategy_at_start", None)
-    if known is not None:
-        return known
+    strategy = current_strategy() or getattr(model, "_strategy_at_compile", None)
+    # A model that creates its layers in the first call has no variables yet.
+    strategy = strategy or getattr(model, "_strategy_at_start", None)
+    if strategy is not None:
+        return strategy
     owners = (getattr(v, "_distribute_strategy", None) for v in _variables(model))
     return next((s for s in owners if s is not None), None)
 
 
 @contextmanager
 def _one_replica(strategy: Strategy) -> Iterator[None]:
-    saved, context.num_replicas = context.num_replicas, 1
+    """Trace a step as the single replica of a strategy."""
+    num_replicas, context.num_replicas = context.num_replicas, 1
     try:
         with (
             entered(ReplicaContext(strategy, 0)),
@@ -169,4 +196,4 @@ def _one_replica(strategy: Strategy) -> Iterator[None]:
         ):
             yield
     finally:
-        context.num_replicas = saved
+        context.num_replicas = num_replicas

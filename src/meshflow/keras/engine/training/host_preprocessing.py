@@ -1,8 +1,8 @@
-"""Models parts of which run on the host: text, and layers that need known values.
+"""Models with parts that run on the host: layers of text, and layers that need concrete values.
 
-XLA has no strings. A graph is divided: the layers that work on strings, and all that comes before them, run as
-plain Python for each batch; what they give is an input of the compiled rest. A model that cannot be divided
-runs as plain Python altogether.
+XLA has no strings. A graph is therefore split: the layers that use strings, and all their
+predecessors, run as plain Python for each batch, and their results are inputs of the compiled rest.
+A model that cannot be split runs completely as plain Python.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -25,70 +26,86 @@ __all__ = ["HostedStep", "needs_host"]
 
 
 def needs_host(model: Any) -> bool:
-    """Whether a model has inputs of strings, or layers that need known values."""
+    """Check whether a model has string inputs, or layers that need concrete values.
+
+    Args:
+      model: The model.
+    """
     graph = model._current_graph()
     if graph is not None and any(t.dtype is dtypes.string for t in graph.flat_inputs):
         return True
     return any(_runs_on_host(layer) for layer in model._flatten_layers())
 
 
-def _runs_on_host(layer: Any) -> bool:
+def _runs_on_host(layer: object) -> bool:
     return bool(getattr(layer, "runs_on_host", False))
 
 
 class HostPart:
-    """The calls of a graph that run on the host.
+    """The part of a graph that runs on the host.
 
     Args:
-      graph: the graph.
-      nodes: those calls, in order.
-      rest: the other calls.
+      graph: The graph.
+      nodes: The calls of layers that run on the host, in order.
+      rest: The other calls.
 
     Attributes:
-      cut: what the rest needs of them.
+      cut_tensors: The results of the part that the rest uses.
     """
 
     def __init__(self, graph: Graph, nodes: list[Node], rest: list[Node]) -> None:
         self.graph, self.nodes, self.rest = graph, nodes, rest
-        made = {id(t) for node in nodes for t in node.flat_outputs}
+        host_outputs = {id(t) for node in nodes for t in node.flat_outputs}
         used = [t for node in rest for t in node.keras_inputs] + graph.flat_outputs
-        self.cut: list[KerasTensor] = unique([t for t in used if id(t) in made])
+        self.cut: list[KerasTensor] = unique([t for t in used if id(t) in host_outputs])
 
     @classmethod
     def of(cls, graph: Graph) -> HostPart | None:
-        """The part of a graph, None when the graph cannot be divided: training would change the part."""
+        """Return the part of a graph that must run on the host.
+
+        Args:
+          graph: The graph.
+
+        Returns:
+          The part, or None if it has trainable weights or strings remain in the rest, so that the
+          graph cannot be split.
+        """
         inputs = {id(t) for t in graph.flat_inputs}
-        wanted: set[int] = set()
+        required: set[int] = set()
         for node in reversed(graph.nodes):
-            given = any(id(t) in inputs for t in node.flat_outputs)
+            is_input = any(id(t) in inputs for t in node.flat_outputs)
             layers = node.layer._flatten_layers()
-            text = any(t.dtype is dtypes.string for t in node.keras_inputs)
-            own = text or any(_runs_on_host(layer) for layer in layers)
-            if not given and (own or any(id(t) in wanted for t in node.flat_outputs)):
+            uses_text = any(t.dtype is dtypes.string for t in node.keras_inputs)
+            is_host_call = uses_text or any(_runs_on_host(layer) for layer in layers)
+            if not is_input and (is_host_call or any(id(t) in required for t in node.flat_outputs)):
                 if node.layer.trainable_weights:
                     return None
-                wanted.update(id(t) for t in [*node.flat_outputs, *node.keras_inputs])
-        outputs = [t for node in graph.nodes for t in node.flat_outputs if id(t) in wanted]
+                required.update(id(t) for t in [*node.flat_outputs, *node.keras_inputs])
+        outputs = [t for node in graph.nodes for t in node.flat_outputs if id(t) in required]
         calls = {id(t.node) for t in outputs if id(t) not in inputs}
         part = cls(
             graph,
             [n for n in graph.nodes if id(n) in calls],
             [n for n in graph.nodes if id(n) not in calls],
         )
-        strings = any(t.dtype is dtypes.string for t in part.cut)
-        return None if strings else part
+        has_strings = any(t.dtype is dtypes.string for t in part.cut)
+        return None if has_strings else part
 
-    def values(self, inputs: Any) -> list[np.ndarray]:
-        """What the rest needs, for inputs of the model."""
+    def values(self, inputs: PyTree) -> list[np.ndarray]:
+        """Compute the tensors that the rest needs from the model's inputs."""
         values = self.graph.input_values(inputs)
         self.graph.call_nodes(self.nodes, values)
         return [np.asarray(values[id(t)]._value) for t in self.cut]
 
     @contextlib.contextmanager
     def given(self, tensors: list[Tensor]) -> Iterator[None]:
-        """While the graph runs its rest only, with the part's results as given."""
-        known = {id(t): v for t, v in zip(self.cut, tensors, strict=True)}
-        self.graph.given = known, self.rest
+        """Run only the rest of the graph within this context, with the given results of the part.
+
+        Args:
+          tensors: Values of `cut_tensors`.
+        """
+        values = {id(t): v for t, v in zip(self.cut, tensors, strict=True)}
+        self.graph.given = values, self.rest
         try:
             yield
         finally:
@@ -96,11 +113,11 @@ class HostPart:
 
 
 class FeaturesPart:
-    """What layers that take a model's inputs, such as `DenseFeatures`, look up on the host.
+    """The lookups on the host of layers such as `DenseFeatures`, which take a model's inputs.
 
     Args:
-      lookups: each layer, with the inputs of the graph by the names of its features.
-      graph: the graph; None for a `Sequential`, whose first layer takes the inputs themselves.
+      lookups: Each layer with the ids of the graph's inputs, by the names of its features.
+      graph: The graph; None for a `Sequential` model, in which the first layer takes the inputs.
     """
 
     def __init__(self, lookups: list[tuple[Any, dict[str, int]]], graph: Graph | None) -> None:
@@ -108,7 +125,16 @@ class FeaturesPart:
 
     @classmethod
     def of(cls, model: Any, graph: Graph | None) -> FeaturesPart | None:
-        """The part of a model, None when it has no such layer or works on text elsewhere too."""
+        """Return the lookups of a model.
+
+        Args:
+          model: The model.
+          graph: Its graph, or None.
+
+        Returns:
+          The lookups, or None if the model has no such layer, or has other layers that run on the
+          host.
+        """
         if graph is None:
             stack: list[Any] = list(model.layers) if hasattr(model, "_stack") else []
             first = stack[0] if stack else None
@@ -130,27 +156,31 @@ class FeaturesPart:
                 return None
         return cls(lookups, graph) if lookups else None
 
-    def values(self, inputs: Any) -> list[list[np.ndarray]]:
-        """What the layers need, for inputs of the model."""
+    def values(self, inputs: PyTree) -> list[list[np.ndarray]]:
+        """Compute the values that the layers need from the model's inputs."""
         if self.graph is None:
             return [layer.host_values(inputs) for layer, _ in self.lookups]
-        known = self.graph.input_values(inputs)
+        values = self.graph.input_values(inputs)
         return [
-            layer.host_values({name: known[i] for name, i in names.items()})
+            layer.host_values({name: values[i] for name, i in names.items()})
             for layer, names in self.lookups
         ]
 
     @contextlib.contextmanager
-    def given(self, found: list[Any]) -> Iterator[None]:
-        """While the layers are called with what was looked up."""
+    def given(self, values: list[Any]) -> Iterator[None]:
+        """Call the layers with looked-up values within this context.
+
+        Args:
+          values: The values of each layer.
+        """
         with contextlib.ExitStack() as stack:
-            for (layer, _), tensors in zip(self.lookups, found, strict=True):
+            for (layer, _), tensors in zip(self.lookups, values, strict=True):
                 stack.enter_context(layer.given(tensors))
             yield
 
 
 class _Text:
-    """Stands for strings in a batch of a compiled step; only their shape is known."""
+    """Placeholder for strings in a batch of a compiled step; only their shape is known."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -159,11 +189,11 @@ class _Text:
 jax.tree_util.register_pytree_node(_Text, lambda t: ((), t.shape), lambda shape, _: _Text(shape))
 
 
-def _without_text(leaf: Any) -> Any:
+def _without_text(leaf: PyTree) -> PyTree:
     return _Text(leaf.shape) if is_text(leaf) else leaf
 
 
-def _with_text(leaf: Any) -> Any:
+def _with_text(leaf: PyTree) -> PyTree:
     if not isinstance(leaf, _Text):
         return leaf
     blank: np.ndarray = np.empty(leaf.shape, object)
@@ -172,15 +202,15 @@ def _with_text(leaf: Any) -> Any:
 
 
 class HostedStep:
-    """A step whose host part runs before the compiled rest.
+    """A step with a host part that runs before the compiled rest.
 
     Args:
-      model: the model.
-      function: the step, called with a batch of tensors.
-      name: the name in profiles.
+      model: The model.
+      function: The step, which takes a batch of tensors.
+      name: Name of the step in profiles.
 
     Attributes:
-      compiled: the compiled rest.
+      compiled: The compiled rest.
     """
 
     def __init__(self, model: Any, function: Callable[[Any], Any], name: str) -> None:
@@ -188,8 +218,8 @@ class HostedStep:
         self._part: HostPart | FeaturesPart | None = None
         self.compiled = CompiledStep(self._rest, name)
 
-    def __call__(self, batch: Any) -> Any:
-        """Runs one step on a structure of arrays."""
+    def __call__(self, batch: PyTree) -> Any:
+        """Run one step on a structure of arrays."""
         graph = self._model._current_graph()
         if not (isinstance(batch, (tuple, dict)) and batch):
             return self._function(as_tensors(batch))
@@ -203,8 +233,8 @@ class HostedStep:
         values = self._part.values(as_tensors(inputs))
         return self.compiled((values, nest.map_structure(_without_text, batch)))
 
-    def _rest(self, given: Any) -> Any:
-        values, batch = given
+    def _rest(self, arguments: tuple[PyTree, PyTree]) -> Any:
+        values, batch = arguments
         part: Any = self._part
         with part.given(list(values)):
             return self._function(nest.map_structure(_with_text, batch))

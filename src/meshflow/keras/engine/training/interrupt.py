@@ -1,4 +1,4 @@
-"""Ctrl-C during training: the step in progress ends first, so that no variable is half written."""
+"""Ctrl-C during training: the current step ends first, so that no variable is partly updated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Interruptible:
-    """Within its `with` block an interrupt only sets a flag; `check` raises it between steps.
+    """Context manager that defers interrupts until `check` is called between steps.
 
-    A second Ctrl-C raises at once. Outside the main thread signals cannot be handled, and
-    nothing changes.
+    A second Ctrl-C raises `KeyboardInterrupt` immediately. Outside the main thread, where Python
+    cannot handle signals, the context manager has no effect.
     """
 
     def __init__(self) -> None:
@@ -25,17 +25,17 @@ class Interruptible:
             if self._previous is signal.default_int_handler:
                 signal.signal(signal.SIGINT, self._handle)
             else:
-                # Somebody (a notebook, a test) handles interrupts in their own way.
+                # A notebook or a test installed its own handler, which remains in use.
                 self._previous = None
         return self
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         if self._pending:
             raise KeyboardInterrupt
         self._pending = True
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt when one is pending."""
+        """Raise `KeyboardInterrupt` if an interrupt is pending."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Checks integer labels on the host before a step: inside a compiled step it would be too late."""
+"""Range check of integer labels on the host before a step, because a compiled step cannot raise errors."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshflow.core.values import nest
+from meshflow.environment.types import PyTree
 from meshflow.keras.losses import SparseCategoricalCrossentropy
 from meshflow.keras.losses.label_check import check_labels
 
 
 class CompiledModel(Protocol):
-    """What the check reads of a compiled model."""
+    """The attributes of a compiled model that the check reads."""
 
     compiled_loss: Any
 
     @property
-    def outputs(self) -> Any: ...
+    def outputs(self) -> PyTree: ...
     @property
     def output_names(self) -> list[str] | None: ...
 
 
 class LabelGuard:
-    """Refuses integer labels outside the range of a sparse categorical loss.
+    """Check that integer labels are in the range of a sparse categorical loss.
 
     Args:
-      model: a compiled model; its losses and output shapes say which labels are checked.
+      model: A compiled model; its losses and output shapes determine the labels to check.
     """
 
     def __init__(self, model: CompiledModel) -> None:
@@ -34,7 +35,10 @@ class LabelGuard:
         self._classes: list[tuple[str, int | None]] | None = None
 
     def _find_classes(self) -> list[tuple[str, int | None]] | None:
-        """For each output its name and number of classes (None: not checked); None while shapes are unknown."""
+        """Return the name and number of classes of each output; None while the shapes are unknown.
+
+        The number is None for an output without a check.
+        """
         model = self._model
         container = model.compiled_loss
         if container is None:
@@ -54,16 +58,20 @@ class LabelGuard:
             for name, loss, shape in zip(names, losses, shapes, strict=False)
         ]
 
-    def check(self, batch: Any) -> None:
-        """Checks the labels of one host batch, or has them checked when the step is traced.
+    def check(self, batch: PyTree) -> None:
+        """Check the labels of a host batch now, or when the step is traced.
+
+        Args:
+          batch: A tuple (x, y) or (x, y, sample_weight).
 
         Raises:
-          InvalidArgumentError: naming the output, the label, its position and the valid range.
+          InvalidArgumentError: if a label is out of range; the message names the output, the label,
+            its position and the valid range.
         """
         if self._classes is None:
             self._classes = self._find_classes()
         if self._classes is None:
-            # The first step of a model without known outputs: its trace tells them, before it runs.
+            # The outputs are known once the first step is traced, which happens before it runs.
             model = self._model
             model.compiled_loss.when_traced.append(lambda: self.check(batch))
             return
@@ -78,16 +86,12 @@ class LabelGuard:
             if labels.dtype.kind not in "iuf" or not labels.size:
                 continue
             if not (labels.max() < classes and labels.min() >= 0):
-                _refuse(name, classes, labels)
+                check_labels(labels, classes, name)
 
 
-def _takes_class_numbers(loss: Any) -> bool:
-    """Whether a loss is the sparse cross entropy, of all classes."""
+def _takes_class_numbers(loss: object) -> bool:
+    """Check whether a loss is the sparse categorical cross entropy without an ignored class."""
     name = "sparse_categorical_crossentropy"
-    sparse = loss == name or isinstance(loss, SparseCategoricalCrossentropy)
-    sparse = sparse or getattr(getattr(loss, "fn", loss), "__name__", "") == name
-    return sparse and getattr(loss, "ignore_class", None) is None
-
-
-def _refuse(name: str, classes: int, labels: np.ndarray) -> None:
-    check_labels(labels, classes, name)
+    is_sparse = loss == name or isinstance(loss, SparseCategoricalCrossentropy)
+    is_sparse = is_sparse or getattr(getattr(loss, "fn", loss), "__name__", "") == name
+    return is_sparse and getattr(loss, "ignore_class", None) is None

@@ -1,4 +1,4 @@
-"""In which order `fit` takes examples: TensorFlow's for the global seed."""
+"""The order in which `fit` reads examples: equal to TensorFlow's for the same global seed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["Orders"]
 
 
 class Orders:
-    """Random orders, one for each epoch: what a `tf.random.shuffle` gives call after call.
+    """A sequence of random permutations, one per epoch, as successive `tf.random.shuffle` calls return.
 
     Args:
-      place: where its generator stands; default where the first random op of a function does.
+      state: Counter (low and high half) and key of the Philox generator. Default: the state of the
+        first random op of a function.
 
     Example:
       >>> from meshflow.keras.engine.training.orders import Orders
@@ -26,23 +27,24 @@ class Orders:
       [[3, 4, 2, 1, 0], [3, 2, 1, 4, 0]]
     """
 
-    def __init__(self, place: Sequence[int] | None = None) -> None:
-        self._words = Words(place_of_pass() if place is None else place)
+    def __init__(self, state: Sequence[int] | None = None) -> None:
+        self._words = Words(place_of_pass() if state is None else state)
 
     def permutation(self, count: int) -> np.ndarray:
-        """The numbers from 0 to `count - 1` in the next order."""
-        drawn = self._words.take(max(count - 1, 0))
-        # Calls begin at whole numbers of the counter.
+        """Return the integers from 0 to `count - 1` in the next random order, int64 [count]."""
+        words = self._words.take(max(count - 1, 0))
+        # Each call starts at a new value of the counter, which yields four words.
         self._words.taken = -(-self._words.taken // 4) * 4
-        return row_gather.shuffle(drawn, np.arange(count, dtype=np.int64))
+        return row_gather.shuffle(words, np.arange(count, dtype=np.int64))
 
     @property
     def state(self) -> dict[str, list[int]]:
-        """Where the generator stands, as plain JSON values."""
+        """Return the state of the generator as JSON values."""
         return {"place": self._words.place}
 
     @state.setter
     def state(self, state: dict[str, list[int]]) -> None:
-        # Earlier versions kept that of another generator, which does not say where this one stands.
+        # Earlier versions stored the state of another generator, from which this one cannot be
+        # restored.
         if "place" in state:
             self._words = Words(state["place"])

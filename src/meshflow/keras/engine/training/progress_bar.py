@@ -1,21 +1,22 @@
-"""The progress bar of training, as Keras users know it."""
+"""The progress bar of training, with the output format of Keras."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 _interactive = [True]
 
 
 def enable_interactive_logging() -> None:
-    """Progress of training is printed, as it is from the start.
+    """Print the progress of training to the standard output, which is the default.
 
     Example:
       >>> import meshflow as tf
@@ -27,7 +28,7 @@ def enable_interactive_logging() -> None:
 
 
 def disable_interactive_logging() -> None:
-    """Progress of training goes to the logger 'meshflow' instead of the standard output.
+    """Write the progress of training to the logger 'meshflow' instead of the standard output.
 
     Example:
       >>> import meshflow as tf
@@ -40,7 +41,7 @@ def disable_interactive_logging() -> None:
 
 
 def is_interactive_logging_enabled() -> bool:
-    """Whether progress of training is printed.
+    """Check whether the progress of training is printed to the standard output.
 
     Example:
       >>> import meshflow as tf
@@ -51,7 +52,7 @@ def is_interactive_logging_enabled() -> bool:
 
 
 def say(text: str) -> None:
-    """Prints a line of progress, or logs it."""
+    """Print or log a line of progress."""
     if _interactive[0]:
         print(text)
     else:
@@ -59,16 +60,16 @@ def say(text: str) -> None:
 
 
 class Progbar:
-    """Shows progress on a line: ` 12/100 [==>...] - ETA: 3s - loss: 0.1`.
+    """Progress bar in a line of text: ` 12/100 [==>...] - ETA: 3s - loss: 0.1`.
 
-    Quiet between the first and the last step when the output is not a terminal.
+    If the standard output is not a terminal, only the first and the last step are shown.
 
     Args:
-      target: total number of steps, None if not known.
-      width: width of the bar in characters.
-      verbose: 0 silent, 1 a bar, 2 one line at the end.
-      interval: smallest time between two drawings, in seconds.
-      stateful_metrics: names of metrics that are shown as they are, not averaged.
+      target: Number of steps, or None if it is not known.
+      width: Width of the bar in characters.
+      verbose: 0 for no output, 1 for a bar, 2 for one line at the end.
+      interval: Minimum time between two updates of the output, in seconds.
+      stateful_metrics: Names of metrics to show without averaging.
       unit_name: 'step' or 'sample'.
 
     Example:
@@ -85,7 +86,7 @@ class Progbar:
         width: int = 30,
         verbose: int = 1,
         interval: float = 0.05,
-        stateful_metrics: Any = None,
+        stateful_metrics: Iterable[str] | None = None,
         unit_name: str = "step",
     ) -> None:
         self.target, self.width, self.verbose, self.interval = target, width, verbose, interval
@@ -98,13 +99,18 @@ class Progbar:
         self._drawn = 0.0
         self._length = 0
 
-    def update(self, current: int, values: Any = None, finalize: bool | None = None) -> None:
-        """Sets the number of steps done.
+    def update(
+        self,
+        current: int,
+        values: Iterable[tuple[str, TensorLike]] | None = None,
+        finalize: bool | None = None,
+    ) -> None:
+        """Set the number of completed steps, and show it.
 
         Args:
-          current: steps done.
-          values: pairs (name, value); others than stateful metrics are averaged over steps.
-          finalize: whether this is the last update; default when `current` reaches the target.
+          current: Number of completed steps.
+          values: Pairs (name, value). Values are averaged over steps, except those of stateful metrics.
+          finalize: Whether this is the last update. Default: whether `current` reaches the target.
         """
         finalize = (
             (self.target is not None and current >= self.target) if finalize is None else finalize
@@ -125,13 +131,18 @@ class Progbar:
         self._drawn = now
         self._draw(current, now, finalize)
 
-    def add(self, n: int, values: Any = None) -> None:
-        """Adds steps done; arguments as in `update`."""
+    def add(self, n: int, values: Iterable[tuple[str, TensorLike]] | None = None) -> None:
+        """Add completed steps.
+
+        Args:
+          n: Number of steps to add.
+          values: Pairs (name, value), as in `update`.
+        """
         self.update(self._seen + n, values)
 
     def _draw(self, current: int, now: float, finalize: bool) -> None:
         elapsed = now - self._start
-        each = elapsed / max(current, 1)
+        step_time = elapsed / max(current, 1)
         bar = (
             self._bar(current)
             if self.verbose == 1
@@ -139,12 +150,12 @@ class Progbar:
         )
         if finalize:
             timing = f" - {_duration(elapsed)}" + (
-                f" {_each(each)}/{self.unit_name}" if self.verbose == 1 else ""
+                f" {_each(step_time)}/{self.unit_name}" if self.verbose == 1 else ""
             )
         elif self.target is not None:
-            timing = f" - ETA: {_eta(each * (self.target - current))}"
+            timing = f" - ETA: {_eta(step_time * (self.target - current))}"
         else:
-            timing = f" - {_duration(elapsed)} {_each(each)}/{self.unit_name}"
+            timing = f" - {_duration(elapsed)} {_each(step_time)}/{self.unit_name}"
         info = "".join(
             f" - {name}: {_shown(total, count)}" for name, (total, count) in self._values.items()
         )
@@ -170,13 +181,13 @@ class Progbar:
         return f"{current:{digits}d}/{self.target} [{arrow}{'.' * (self.width - done)}]"
 
 
-def _number(value: Any) -> Any:
+def _number(value: TensorLike) -> float:
     if isinstance(value, Tensor):
         value = value.numpy()
     return float(np.mean(value))
 
 
-def _shown(total: Any, count: int) -> str:
+def _shown(total: TensorLike, count: int) -> str:
     value = _number(total) / max(count, 1)
     return f"{value:.4f}" if abs(value) > 1e-3 or value == 0 else f"{value:.4e}"
 

@@ -1,21 +1,24 @@
-"""Training steps under strategies that compute loss and gradients themselves, device by device."""
+"""Training steps under strategies that compute loss and gradients themselves, on each device."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import float32
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.program import Sending
+from meshflow.distribute.parallel.options import ParallelOptions
+from meshflow.distribute.parallel.program import Gradients, Sending
 from meshflow.distribute.replicas.shares import Shares, current_shares
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.global_batch import strategy_of
 from meshflow.ops import math
 
@@ -32,21 +35,34 @@ __all__ = [
 _asked: ContextVar[bool] = ContextVar("asked", default=False)
 
 
+class GradientStrategy(Protocol):
+    """A strategy that computes loss and gradients itself, such as `MeshStrategy`."""
+
+    options: ParallelOptions
+
+    def gradients(
+        self, program: ModelProgram, x: PyTree, y: PyTree, sample_weight: PyTree
+    ) -> Gradients: ...
+    def predictions(
+        self, program: ModelProgram, x: PyTree, y: PyTree, sample_weight: PyTree
+    ) -> Gradients: ...
+
+
 class _Left(BaseException):
-    """A training step left its gradients to Keras, which is all that was asked."""
+    """Signal that a training step delegates its gradients to Keras, which ends the trace of a probe."""
 
 
-def leaves_gradients(model: Any, batch: Any) -> bool:
-    """Whether a `train_step` of one's own leaves loss and gradients to Keras: it is traced until it does.
+def leaves_gradients(model: Any, batch: PyTree) -> bool:
+    """Check, by tracing it, whether a user-defined `train_step` delegates loss and gradients to Keras.
 
     Args:
-      model: a compiled model; its variables need no values.
-      batch: what the step is given, of arrays, tensors or specs.
+      model: A compiled model; its variables need no values.
+      batch: Argument of the step, with arrays, tensors or specs as leaves.
     """
     step = convert_if_enabled(model.train_step)
     specs = [TensorSpec(tuple(v.shape), v.dtype) for v in nest.flatten(batch) if v is not None]
 
-    def run(*rows: Any) -> Any:
+    def run(*rows: Any) -> PyTree:
         supply = iter(rows)
         return step(nest.map_structure(lambda v: None if v is None else next(supply), batch))
 
@@ -56,7 +72,7 @@ def leaves_gradients(model: Any, batch: Any) -> bool:
     except _Left:
         return True
     except Exception:
-        # What it does besides shows when it is run.
+        # The step's own errors appear when it runs.
         return False
     finally:
         _asked.reset(token)
@@ -64,29 +80,31 @@ def leaves_gradients(model: Any, batch: Any) -> bool:
     return False
 
 
-def differentiating(model: Any) -> Any:
-    """The model's strategy if it is that which computes gradients; otherwise None."""
+def differentiating(model: Any) -> GradientStrategy | None:
+    """Return the model's strategy if it computes the gradients, otherwise None."""
     if _asked.get():
         raise _Left
-    strategy = strategy_of(model)
-    wanted = _measures(model) and getattr(strategy, "divides_batches", False)
-    return strategy if wanted or getattr(strategy, "computes_gradients", False) else None
+    strategy: Any = strategy_of(model)
+    needs_shares = _measures(model) and getattr(strategy, "divides_batches", False)
+    computes_gradients = needs_shares or getattr(strategy, "computes_gradients", False)
+    return strategy if computes_gradients else None
 
 
 def _measures(model: Any) -> bool:
-    """Whether the model's optimizer wants to know how large the gradients of shares are."""
+    """Check whether the model's optimizer uses the gradient norms of the shares of a batch."""
     return getattr(getattr(model, "optimizer", None), "_measures_shares", False)
 
 
 class ModelProgram:
-    """A model's forward pass and loss on a share of a batch; see `LossProgram`.
+    """A model's forward pass and loss for a share of a batch; see `LossProgram`.
 
     Args:
-      model: a compiled model.
-      training: whether its layers behave as in training.
+      model: A compiled model.
+      training: Whether its layers run in training mode.
 
     Attributes:
-      metrics: the running means that the loss's values are noted for, in their order; known once `loss` was traced.
+      metrics: The running means that the recorded values of the loss belong to, in order; known
+        once `compute_loss` was traced.
     """
 
     def __init__(self, model: Any, training: bool = True) -> None:
@@ -97,89 +115,112 @@ class ModelProgram:
 
     @property
     def variables(self) -> Sequence[Variable]:
-        """The variables whose gradients are wanted; of a model that is built by its first call, after that."""
+        """Return the variables to differentiate by.
+
+        A model that is built by its first call has none before that call.
+        """
         return self.model.trainable_variables
 
-    def run(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, list[Any], Any]:
-        """Predictions with their masks, and their loss; see `LossProgram`."""
+    def run(self, x: PyTree, y: PyTree, sample_weight: PyTree) -> tuple[Any, list[Any], PyTree]:
+        """Compute the loss, the recorded values, and the predictions with masks; see `LossProgram`."""
         try:
             y_pred = self.forward(x)
             loss, noted = self.loss(x, y, y_pred, sample_weight)
         finally:
-            # They are tensors of this trace.
+            # The collected losses are tensors of this trace.
             self.model._clear_losses()
         masks = [getattr(p, "_keras_mask", None) for p in nest.flatten(y_pred)]
         return loss, noted, (y_pred, masks)
 
-    def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
-        """A slot of a variable; see `LossProgram`."""
-        # The optimizer's own slots come first.
+    def add_slot(self, variable: Variable, name: str, shape: ShapeLike) -> Variable:
+        """Add a slot to a variable; see `LossProgram`."""
+        # The optimizer's own slots precede added ones.
         self.model.optimizer.build(self.variables)
         return self.model.optimizer.add_slot(variable, name, shape=shape)
 
     def restore_slots(self) -> None:
-        """Gives added slots their restored values; see `LossProgram`."""
+        """Restore the values of added slots; see `LossProgram`."""
         self.model.optimizer._run_build_hooks()
 
     def sending(self) -> Sending:
-        """What the optimizer says about gradients in few bits; see `LossProgram`."""
+        """Return the optimizer's state for compressed gradients; see `LossProgram`."""
         optimizer = self.model.optimizer
-        one = constant(1.0)
-        scale = getattr(optimizer, "_transform_loss", lambda given: given)(one)
+        unit_loss = constant(1.0)
+        scale = getattr(optimizer, "_transform_loss", lambda loss: loss)(unit_loss)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        rest = inner._sending() if hasattr(inner, "_sending") else {}
-        return Sending(optimizer.iterations.value(), None if scale is one else scale, **rest)
+        settings = inner._sending() if hasattr(inner, "_sending") else {}
+        return Sending(
+            optimizer.iterations.value(), None if scale is unit_loss else scale, **settings
+        )
 
-    def forward(self, x: Any) -> Any:
-        """The model's predictions."""
+    def forward(self, x: PyTree) -> PyTree:
+        """Return the model's predictions."""
         return self.model(x, training=self.training)
 
-    def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
-        """The loss as the optimizer scales it, and values to be shown."""
+    def loss(
+        self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
+    ) -> tuple[Any, list[Any]]:
+        """Compute the loss, as the optimizer scales it, and the values to report."""
         shares = current_shares()
         assert isinstance(shares, Shares)
         shares.noted.clear()
         loss = self.model.compute_loss(x, y, y_pred, sample_weight)
         self.model._validate_loss(y, loss)
         if loss.ndim:
-            # A loss of each example counts as their sum, as for a tape.
+            # A loss per example counts as the sum of its elements, as for a gradient tape.
             loss = math.reduce_sum(loss) * float(shares.count)
         self.metrics = [metric for metric, _ in shares.noted]
-        noted = [math.reduce_mean(math.cast(value, float32)) for _, value in shares.noted]
-        scaled = getattr(self.model.optimizer, "_transform_loss", lambda given: given)
-        return scaled(loss), noted
+        recorded = [math.reduce_mean(math.cast(value, float32)) for _, value in shares.noted]
+        scale_loss = getattr(self.model.optimizer, "_transform_loss", lambda given: given)
+        return scale_loss(loss), recorded
 
 
 def loss_and_gradients(
-    model: Any, strategy: Any, x: Any, y: Any, sample_weight: Any
-) -> tuple[Any, list[tuple[Any, Variable]]]:
-    """Has a strategy compute loss and gradients of a global batch; the running means of the loss are updated.
+    model: Any, strategy: GradientStrategy, x: PyTree, y: PyTree, sample_weight: PyTree
+) -> tuple[PyTree, list[tuple[Any, Variable]]]:
+    """Compute the gradients of a global batch by a strategy, and update the running means of the loss.
+
+    Args:
+      model: The compiled model.
+      strategy: The strategy.
+      x: Inputs.
+      y: Targets.
+      sample_weight: Weights of the examples.
 
     Returns:
       The predictions, and (gradient, variable) pairs.
     """
     _Used.count += 1
     program = ModelProgram(model)
-    made = strategy.gradients(program, x, y, sample_weight)
-    y_pred = _taken(program, made, x)
+    result = strategy.gradients(program, x, y, sample_weight)
+    y_pred = _taken(program, result, x)
     unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
-    if made.squares is not None:
-        (squares,) = unscale(unscale([made.squares]))
-        model.optimizer._note_shares(squares, made.shares)
-    return y_pred, list(zip(unscale(made.gradients), program.variables, strict=True))
+    if result.squares is not None:
+        (squares,) = unscale(unscale([result.squares]))
+        model.optimizer._note_shares(squares, result.shares)
+    return y_pred, list(zip(unscale(result.gradients), program.variables, strict=True))
 
 
 class _Prediction(ModelProgram):
-    """The forward pass alone."""
+    """A model's forward pass with a loss of zero."""
 
-    def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
+    def loss(
+        self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
+    ) -> tuple[Any, list[Any]]:
         return constant(0.0), []
 
 
-def evaluated(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
-    """Predictions for a global batch, after which the running means of the loss are updated."""
+def evaluated(model: Any, x: PyTree, y: PyTree, sample_weight: PyTree) -> PyTree:
+    """Predict a global batch, and update the running means of the loss.
+
+    Args:
+      model: The compiled model.
+      x: Inputs.
+      y: Targets.
+      sample_weight: Weights of the examples.
+    """
     strategy = differentiating(model)
-    if y is None or not getattr(strategy, "computes_predictions", False):
+    if y is None or strategy is None or not getattr(strategy, "computes_predictions", False):
         y_pred = predicted(model, x)
         model.compute_loss(x, y, y_pred, sample_weight)
         return y_pred
@@ -187,43 +228,45 @@ def evaluated(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
     return _taken(program, strategy.predictions(program, x, y, sample_weight), x)
 
 
-def predicted(model: Any, x: Any) -> Any:
-    """Predictions for a global batch."""
+def predicted(model: Any, x: PyTree) -> PyTree:
+    """Predict a global batch."""
     strategy = differentiating(model)
-    if not getattr(strategy, "computes_predictions", False):
+    if strategy is None or not getattr(strategy, "computes_predictions", False):
         return model(x, training=False)
     program = _Prediction(model, training=False)
     return _taken(program, strategy.predictions(program, x, None, None), x)
 
 
-def _taken(program: ModelProgram, made: Any, x: Any) -> Any:
-    """The predictions with their masks; the running means take what was noted."""
-    y_pred, masks = made.predictions
+def _taken(program: ModelProgram, result: Gradients, x: PyTree) -> PyTree:
+    """Return the predictions with their masks, and update the running means with the recorded values."""
+    y_pred, masks = result.predictions
     for prediction, mask in zip(nest.flatten(y_pred), masks, strict=True):
         if mask is not None:
             prediction._keras_mask = mask
     rows = nest.flatten(x)[0].shape[0]
-    for metric, value in zip(program.metrics, made.noted, strict=True):
+    for metric, value in zip(program.metrics, result.noted, strict=True):
         metric.update_state(value, sample_weight=rows)
     return y_pred
 
 
 class _Used:
+    """Counter of the calls of `compute_loss_and_gradients`."""
+
     count = 0
 
 
-def checked(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A training step that must leave loss and gradients to the strategy, if that computes them."""
+def checked(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
+    """Wrap a training step so that it must delegate loss and gradients to a strategy that computes them."""
 
     @functools.wraps(step)
-    def run(data: Any) -> Any:
+    def run(data: PyTree) -> Any:
         before = _Used.count
         result = step(data)
         strategy = differentiating(model)
         if strategy is not None and _Used.count == before:
             raise ValueError(
                 f"{type(model).__name__}.train_step computes gradients itself, but the options "
-                f"{strategy.options.chosen()} of the MeshStrategy need the loss: they divide it over devices and "
+                f"{strategy.options.chosen()} of the MeshStrategy require the loss, which they split over devices and "
                 "micro-batches. Override compute_loss(x, y, y_pred, sample_weight) instead, call "
                 "super().train_step(data), or leave these options out."
             )

@@ -1,14 +1,15 @@
 """Compiled training, test and predict steps.
 
-A `CompiledStep` traces a step function once for each structure and shape of batch, and runs it
-with the model's variables updated in place. `CompiledStep.run_many` runs several batches in one
-call, as a loop inside the compiled program (`steps_per_execution`).
+A `CompiledStep` traces a step function once for each structure and shape of batch, and runs it with
+in-place updates of the model's variables. `CompiledStep.run_many` runs several batches in one call,
+as a loop inside the compiled program (`steps_per_execution`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -25,9 +26,11 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, ClosedJaxpr, PyTree
 from meshflow.passes.constant_hoisting import hoist_constants
 
-# Bytes that take longer to copy than an array of the device takes to make.
+# Arrays of at least this many bytes are shared with the device, because copying them takes longer
+# than creating a device array.
 _LARGE = 1 << 15
 
 
@@ -35,28 +38,28 @@ class CompiledStep:
     """A step function of one batch, compiled.
 
     Args:
-      function: called with one nested structure of tensors.
-      name: the name in profiles.
+      function: Function of one nested structure of tensors.
+      name: Name of the step in profiles.
 
     Attributes:
-      place: puts a batch on the devices, or None.
-      place_many: puts stacked batches on the devices, or None.
-      around: gives the context in which the step is traced.
+      place_batch: Function that places a batch on the devices, or None.
+      place_batches: Function that places stacked batches on the devices, or None.
+      make_trace_scope: Function that creates the context in which the step is traced.
     """
 
-    place: Callable[[Any], Any] | None = None
-    place_many: Callable[[Any], Any] | None = None
-    around: Callable[[], Any] = contextlib.nullcontext
+    place: Callable[[PyTree], PyTree] | None = None
+    place_many: Callable[[PyTree], PyTree] | None = None
+    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
-    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+    def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
         self._function = function
         self._name = name
-        self._concrete: dict[Any, ConcreteFunction] = {}
-        self._loops: dict[Any, Loop] = {}
+        self._concrete: dict[Hashable, ConcreteFunction] = {}
+        self._loops: dict[Hashable, Loop] = {}
         self._op_by_op = False
 
-    def __call__(self, batch: Any) -> Any:
-        """Runs one step on a structure of arrays."""
+    def __call__(self, batch: PyTree) -> PyTree:
+        """Run one step on a structure of arrays."""
         if self.place is not None:
             batch = self.place(batch)
         leaves = jax.tree.leaves(batch)
@@ -64,7 +67,7 @@ class CompiledStep:
         concrete = self._concrete.get(key)
         if concrete is None:
             if self._op_by_op or any(is_text(leaf) for leaf in leaves):
-                # XLA has no strings, and no sizes that depend on values.
+                # XLA has neither strings nor sizes that depend on values.
                 return self._run_plainly(batch)
             try:
                 concrete = self._concrete[key] = self._trace(batch)
@@ -76,32 +79,32 @@ class CompiledStep:
                 return self._run_plainly(batch)
         return concrete.run_arrays([_shared(leaf) for leaf in leaves])
 
-    def _run_plainly(self, batch: Any) -> Any:
+    def _run_plainly(self, batch: PyTree) -> PyTree:
         with self.around(), standing_in():
             return self._function(as_tensors(batch))
 
-    def knows(self, batch: Any) -> bool:
-        """Whether the step is traced for batches like this one."""
+    def knows(self, batch: PyTree) -> bool:
+        """Check whether the step is traced for batches of this structure and shape."""
         return _key(batch) in self._concrete
 
-    def prepare(self, batch: Any) -> None:
-        """Traces the step for a batch, which makes its variables, without running it."""
+    def prepare(self, batch: PyTree) -> None:
+        """Trace the step for a batch without running it, which creates its variables."""
         if self.place is not None:
             batch = self.place(batch)
         key = _key(batch)
         if key not in self._concrete:
             self._concrete[key] = self._trace(batch)
 
-    def _trace(self, batch: Any) -> ConcreteFunction:
+    def _trace(self, batch: PyTree) -> ConcreteFunction:
         with switched(True), self.around():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
         return ConcreteFunction(traced, ((batch,), {}))
 
-    def run_many(self, batches: Sequence[Any]) -> Any:
-        """Runs a step on each batch; returns what the last step returns.
+    def run_many(self, batches: Sequence[PyTree]) -> PyTree:
+        """Run a step on each batch, and return the result of the last step.
 
-        Batches of one shape run in one compiled loop; a batch of another shape (the last of an
-        epoch) by itself.
+        Consecutive batches of the same shape run in one compiled loop. A batch of another shape
+        (the last one of an epoch) runs separately.
         """
         if self.place is not None:
             batches = [self.place(batch) for batch in batches]
@@ -113,33 +116,33 @@ class CompiledStep:
             while last < len(batches) and _key(batches[last]) == key:
                 last += 1
             if _is_placed(batches[first]) or last - first == 1 or key not in self._concrete:
-                # The first step of a shape runs alone: it may create variables.
+                # The first step of a shape runs separately, because it may create variables.
                 result, last = self(batches[first]), first + 1
             else:
                 result = self._loop(key, last - first)(batches[first:last])
             first = last
         return result
 
-    def _loop(self, key: Any, count: int) -> Loop:
+    def _loop(self, key: Hashable, count: int) -> Loop:
         if (key, count) not in self._loops:
             self._loops[key, count] = Loop(self._concrete[key], count, self.place_many)
         return self._loops[key, count]
 
 
 def _shared(leaf: Any) -> Any:
-    """A large array of an input pipeline as one of the device, which need not be copied."""
-    large = type(leaf) is np.ndarray and leaf.nbytes >= _LARGE
-    return transfers.to_device(leaf) if large and transfers.is_ours(leaf) else leaf
+    """Convert a large array of an input pipeline to an array of the device without a copy, if possible."""
+    is_large = type(leaf) is np.ndarray and leaf.nbytes >= _LARGE
+    return transfers.to_device(leaf) if is_large and transfers.is_ours(leaf) else leaf
 
 
-def _key(batch: Any) -> Any:
+def _key(batch: PyTree) -> Hashable:
     leaves, tree = jax.tree.flatten(batch)
     steps = None if context.closure is None else context.closure.steps
     return tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves]), steps
 
 
-def _is_placed(batch: Any) -> bool:
-    """Whether a batch lies on the devices of several processes already."""
+def _is_placed(batch: PyTree) -> bool:
+    """Check whether a batch is already on the devices of several processes."""
     return any(
         isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
         for leaf in jax.tree.leaves(batch)
@@ -147,56 +150,61 @@ def _is_placed(batch: Any) -> bool:
 
 
 class Loop(ConcreteFunction):
-    """A traced step applied to several batches, one after the other, in a compiled loop.
+    """A traced step that is applied to several batches in sequence, in a compiled loop.
 
-    Its arguments are the batches' arrays, stacked. Variables that the step writes are carried from step to step.
+    Its arguments are the stacked arrays of the batches. The loop carries the variables that the
+    step writes.
 
     Args:
-      step: the step's concrete function.
-      count: the number of batches.
-      place: puts the stacked arrays on the devices, or None.
+      step: Concrete function of the step.
+      count: Number of batches.
+      place: Function that places the stacked arrays on the devices, or None.
     """
 
     def __init__(
-        self, step: ConcreteFunction, count: int, place: Callable[[Any], Any] | None = None
+        self,
+        step: ConcreteFunction,
+        count: int,
+        place_batches: Callable[[PyTree], PyTree] | None = None,
     ) -> None:
         super().__init__(step.traced, step.structured_input_signature)
         self.name = f"{step.name}_loop"
         self._count = count
-        self._place = place
+        self._place = place_batches
 
-    def __call__(self, batches: Sequence[Any]) -> Any:
-        """Runs the step on all batches; what the last one returns."""
+    def __call__(self, batches: Sequence[PyTree]) -> PyTree:
+        """Run the step on all batches, and return the result of the last one."""
         rows = [jax.tree.leaves(batch) for batch in batches]
         stacked = [_stacked(column) for column in zip(*rows, strict=True)]
         return self.run_arrays(stacked if self._place is None else self._place(stacked))
 
-    def _rewritten(self) -> jex_core.ClosedJaxpr:
+    def _rewritten(self) -> ClosedJaxpr:
         closed, captures = super()._rewritten(), self.traced.captures
         offset = len(closed.in_avals) - len(captures)
         written = [id(v) for v in self.traced.writes]
-        where = {id(c): offset + i for i, c in enumerate(captures)}
-        carried_at = [where[i] for i in written]
-        fixed_at = [where[id(c)] for c in captures if id(c) not in written]
-        # What is made of variables that the loop only reads is made once, in front of it.
-        parts = hoist_constants(closed, fixed_at)
+        indices = {id(c): offset + i for i, c in enumerate(captures)}
+        carried_indices = [indices[i] for i in written]
+        fixed_indices = [indices[id(c)] for c in captures if id(c) not in written]
+        # Values that depend only on variables that the loop does not write are computed once,
+        # before the loop.
+        parts = hoist_constants(closed, fixed_indices)
         program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
         results = self.traced.count
 
         def run(*operands: Any) -> list[Any]:
-            made: list[Any] = []
+            hoisted: list[Any] = []
             if parts is not None:
-                made = jex_core.jaxpr_as_fun(parts.early)(*[operands[i] for i in parts.reads])
+                hoisted = jex_core.jaxpr_as_fun(parts.early)(*[operands[i] for i in parts.reads])
             inputs = list(operands)
 
-            def step(state: list[Any], arrays: list[Any]) -> Any:
+            def step(state: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
                 inputs[:offset] = arrays
-                for i, value in zip(carried_at, state, strict=True):
+                for i, value in zip(carried_indices, state, strict=True):
                     inputs[i] = value
-                outputs = program(*inputs, *made)
+                outputs = program(*inputs, *hoisted)
                 return outputs[results:], outputs[:results]
 
-            first = [operands[i] for i in carried_at]
+            first = [operands[i] for i in carried_indices]
             state, rows = jax.lax.scan(step, first, list(operands[:offset]))
             return [*[row[-1] for row in rows], *state]
 
@@ -205,24 +213,24 @@ class Loop(ConcreteFunction):
         return jax.make_jaxpr(run)(*stacks, *shapes[offset:])
 
 
-def _stacked(column: Sequence[Any]) -> Any:
-    """Arrays with a new first axis; those of a device other than the CPU, or of several, stay there."""
-    if all(isinstance(a, jax.Array) and _stays(a) for a in column):
+def _stacked(column: Sequence[Array]) -> Array:
+    """Stack arrays along a new first axis; arrays of accelerators or of several devices remain there."""
+    if all(isinstance(a, jax.Array) and _is_remote(a) for a in column):
         return jax.numpy.stack(column)
     return np.stack([np.asarray(a) for a in column])
 
 
-def _stays(array: jax.Array) -> bool:
-    """Whether the host would have to wait for a device to read an array."""
+def _is_remote(array: jax.Array) -> bool:
+    """Check whether the host would have to wait for a device to read an array."""
     devices = array.sharding.device_set
     return len(devices) > 1 or any(device.platform != "cpu" for device in devices)
 
 
-def is_text(leaf: Any) -> bool:
-    """Whether a leaf of a batch holds strings."""
+def is_text(leaf: object) -> bool:
+    """Check whether a leaf of a batch holds strings."""
     return getattr(getattr(leaf, "dtype", None), "kind", "") == "O"
 
 
-def as_tensors(batch: Any) -> Any:
-    """A structure of arrays as tensors; None stays."""
+def as_tensors(batch: PyTree) -> PyTree:
+    """Convert a structure of arrays to tensors; None does not change."""
     return nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)

@@ -1,13 +1,14 @@
-"""`fit`, `evaluate`, `predict`: the loops that train models.
+"""The loops that train models: `fit`, `evaluate` and `predict`.
 
-`Trainer` is the half of `Model` that trains. What `compile` was told is kept by `Compiling`; the steps
-(`TrainingSteps`) are plain Python that users may override; `meshflow.keras.engine.training.step` compiles
-them. The loops here take batches from a `DataHandler`, run the compiled step and call the callbacks.
+`Trainer` is the base class of `Model` that trains. Its base class `CompileMethods` stores the
+arguments of `compile`. The steps (`TrainingSteps`) are plain Python that users may override, and
+`meshflow.keras.engine.training.step` compiles them. The loops take batches from a `DataHandler`,
+run the compiled step, and call the callbacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,16 @@ import numpy as np
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
-from meshflow.keras.engine.training.asynchronous import data_handler, only_epochs, verbosity
+from meshflow.environment.types import PyTree
+from meshflow.keras.engine.training.asynchronous import (
+    AnyHandler,
+    data_handler,
+    only_epochs,
+    verbosity,
+)
 from meshflow.keras.engine.training.batch_methods import SingleBatches, logs_as_numbers
-from meshflow.keras.engine.training.callbacks import CallbackList, History
+from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History
 from meshflow.keras.engine.training.data_adapter import (
-    DataHandler,
     train_validation_split,
     unpack_x_y_sample_weight,
 )
@@ -31,62 +37,63 @@ from meshflow.profiler.annotations import Trace
 
 
 class Trainer(SingleBatches, GeneratorMethods):
-    """Training, evaluation and prediction; mixed into `Model`."""
+    """Training, evaluation and prediction; a base class of `Model`."""
 
     # ---- loops -----------------------------------------------------------------------------
 
     def fit(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: PyTree = None,
+        y: PyTree = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        verbose: Any = "auto",
-        callbacks: Any = None,
+        verbose: int | str = "auto",
+        callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
         validation_split: float = 0.0,
-        validation_data: Any = None,
-        shuffle: Any = True,
+        validation_data: PyTree = None,
+        shuffle: bool | str = True,
         class_weight: dict[int, float] | None = None,
-        sample_weight: Any = None,
+        sample_weight: PyTree = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
-        validation_freq: Any = 1,
+        validation_freq: int | Collection[int] = 1,
         max_queue_size: int = 10,
         workers: int = 1,
         use_multiprocessing: bool = False,
     ) -> History:
-        """Trains the model for a number of epochs.
+        """Train the model for a number of epochs.
 
         Args:
-          x: inputs: arrays, tensors, dictionaries or lists of them, a generator, a `Sequence`, a pandas
-            frame, a PyTorch `DataLoader`, or any iterable of batches.
-          y: targets; not for sources that yield them.
-          batch_size: examples per step; default 32 for arrays.
-          epochs: number of the epoch to stop after.
-          verbose: 0 silent, 1 progress bar, 2 one line per epoch, 'auto'.
-          callbacks: callbacks to call.
-          validation_split: fraction of the arrays, from their end, kept for validation.
-          validation_data: data to evaluate on after each epoch: a tuple or an iterable.
-          shuffle: whether examples are shuffled every epoch; 'batch' shuffles batches.
-          class_weight: weight of each class, by integer label.
-          sample_weight: weight of each example.
-          initial_epoch: number of the first epoch.
-          steps_per_epoch: batches per epoch; default one pass over the data.
-          validation_steps: batches of validation data; default all.
-          validation_batch_size: default batch_size.
-          validation_freq: validate every n epochs, or a collection of epochs.
-          max_queue_size: accepted.
-          workers: accepted.
-          use_multiprocessing: accepted.
+          x: Inputs: arrays, tensors, dictionaries or lists of them, a generator, a `Sequence`, a
+            pandas data frame, a PyTorch `DataLoader`, or any iterable of batches.
+          y: Targets; not for inputs that yield them.
+          batch_size: Number of examples per step. Default: 32 for arrays.
+          epochs: Index after that of the last epoch.
+          verbose: 0 for no output, 1 for a progress bar, 2 for one line per epoch, or 'auto'.
+          callbacks: Callbacks to call.
+          validation_split: Fraction of the arrays, from their end, to use for validation.
+          validation_data: Data to evaluate after each epoch: a tuple or an iterable.
+          shuffle: Whether to shuffle the examples every epoch; 'batch' shuffles batches.
+          class_weight: Weight of each class, by integer label.
+          sample_weight: Weight of each example.
+          initial_epoch: Index of the first epoch.
+          steps_per_epoch: Number of batches per epoch. Default: one pass over the data.
+          validation_steps: Number of batches of validation data. Default: all.
+          validation_batch_size: Number of validation examples per step. Default: `batch_size`.
+          validation_freq: Number of epochs per validation, or a collection of epochs to validate
+            after.
+          max_queue_size: Ignored.
+          workers: Ignored.
+          use_multiprocessing: Ignored.
 
         Returns:
-          A `History` whose `history` maps metric names to values per epoch.
+          A `History`; its `history` maps metric names to values per epoch.
 
         Raises:
-          RuntimeError: when the model is not compiled.
-          ValueError: when data, targets and model do not fit together.
+          RuntimeError: if the model is not compiled.
+          ValueError: if data, targets and model do not fit together.
 
         Example:
           >>> import meshflow as tf
@@ -142,10 +149,11 @@ class Trainer(SingleBatches, GeneratorMethods):
                     self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
                 )
                 if logs is None and handler.exhausted:
-                    # The data ended with the epoch before; this one ends the training with its numbers.
+                    # The previous epoch used up the data, so its metrics are those at the end of
+                    # the training.
                     logs = before
                 if logs is None and done:
-                    # The earlier process was killed between the last step and the end of the epoch.
+                    # The earlier process stopped between the last step and the end of the epoch.
                     logs = resumption.logs  # type: ignore[union-attr]
                 resumption = None
                 if logs is None:
@@ -177,14 +185,14 @@ class Trainer(SingleBatches, GeneratorMethods):
     def _run_epoch(
         self,
         batches: Iterator[Any],
-        run: Callable[[list[Any]], Any],
+        run: Callable[[Sequence[Any]], Any],
         listeners: CallbackList,
         mode: str,
         interruptible: Interruptible,
         guard: LabelGuard | None = None,
         step: int = 0,
     ) -> Any:
-        """Runs all batches of one pass, counting from `step`; returns the last step's result."""
+        """Run all batches of one pass, counted from `step`, and return the last step's result."""
         per_call = self._steps_per_execution
         notify = listeners.has_batch_hooks(mode)
         begin = getattr(listeners, f"on_{mode}_batch_begin")
@@ -211,17 +219,26 @@ class Trainer(SingleBatches, GeneratorMethods):
         return result
 
     def _validate(
-        self, data: Any, batch_size: Any, steps: Any, listeners: CallbackList
+        self,
+        data: PyTree,
+        batch_size: int | None,
+        steps: int | None,
+        listeners: CallbackList,
     ) -> dict[str, Any]:
         x, y, sample_weight = data, None, None
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = unpack_x_y_sample_weight(tuple(data))
-        handler = self._validation_handler(data, x, y, sample_weight, batch_size, steps)
+        handler = self._validation_handler(x, y, sample_weight, batch_size, steps)
         return self._evaluate(handler, listeners)
 
     def _validation_handler(
-        self, key: Any, x: Any, y: Any, sample_weight: Any, batch_size: Any, steps: Any
-    ) -> DataHandler:
+        self,
+        x: PyTree,
+        y: PyTree,
+        sample_weight: PyTree,
+        batch_size: int | None,
+        steps: int | None,
+    ) -> AnyHandler:
         return data_handler(
             self,
             "test",
@@ -234,7 +251,7 @@ class Trainer(SingleBatches, GeneratorMethods):
             shuffle=False,
         )
 
-    def _evaluate(self, handler: DataHandler, listeners: CallbackList) -> dict[str, Any]:
+    def _evaluate(self, handler: AnyHandler, listeners: CallbackList) -> dict[str, Any]:
         run = handler.run or self._runner("test")
         guard = LabelGuard(self) if handler.checks_labels else None
         self.reset_metrics()
@@ -250,46 +267,46 @@ class Trainer(SingleBatches, GeneratorMethods):
             raise ValueError(
                 "Unexpected result of `test_function` (Empty Logs): the data has no batches."
             )
-        numbers = logs_as_numbers(logs)
-        listeners.on_test_end(numbers)
-        return numbers
+        values = logs_as_numbers(logs)
+        listeners.on_test_end(values)
+        return values
 
     def evaluate(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: PyTree = None,
+        y: PyTree = None,
         batch_size: int | None = None,
-        verbose: Any = "auto",
-        sample_weight: Any = None,
+        verbose: int | str = "auto",
+        sample_weight: PyTree = None,
         steps: int | None = None,
-        callbacks: Any = None,
+        callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
         max_queue_size: int = 10,
         workers: int = 1,
         use_multiprocessing: bool = False,
         return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Computes loss and metrics on data.
+        """Compute the loss and the metrics on data.
 
         Args:
-          x: inputs, as in `fit`.
-          y: targets.
-          batch_size: examples per step; default 32 for arrays.
-          verbose: 0 silent, 1 progress bar, 2 one line, 'auto'.
-          sample_weight: weight of each example.
-          steps: number of batches; default all.
-          callbacks: callbacks to call.
-          max_queue_size: accepted.
-          workers: accepted.
-          use_multiprocessing: accepted.
-          return_dict: whether values come by name.
-          **kwargs: nothing else is accepted.
+          x: Inputs, as in `fit`.
+          y: Targets.
+          batch_size: Number of examples per step. Default: 32 for arrays.
+          verbose: 0 for no output, 1 for a progress bar, 2 for one line, or 'auto'.
+          sample_weight: Weight of each example.
+          steps: Number of batches. Default: all.
+          callbacks: Callbacks to call.
+          max_queue_size: Ignored.
+          workers: Ignored.
+          use_multiprocessing: Ignored.
+          return_dict: Whether to return values by name.
+          **kwargs: No other keyword is accepted.
 
         Returns:
           The loss, or a list [loss, *metrics] (see `metrics_names`), or a dictionary.
 
         Raises:
-          RuntimeError: when the model is not compiled.
+          RuntimeError: if the model is not compiled.
 
         Example:
           >>> import meshflow as tf
@@ -325,26 +342,26 @@ class Trainer(SingleBatches, GeneratorMethods):
 
     def predict(
         self,
-        x: Any,
+        x: PyTree,
         batch_size: int | None = None,
-        verbose: Any = "auto",
+        verbose: int | str = "auto",
         steps: int | None = None,
-        callbacks: Any = None,
+        callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
         max_queue_size: int = 10,
         workers: int = 1,
         use_multiprocessing: bool = False,
-    ) -> Any:
-        """The model's outputs for data, batch by batch.
+    ) -> PyTree:
+        """Return the model's outputs for data, computed batch by batch.
 
         Args:
-          x: inputs, as in `fit`.
-          batch_size: examples per step; default 32 for arrays.
-          verbose: 0 silent, 1 progress bar, 2 one line, 'auto'.
-          steps: number of batches; default all.
-          callbacks: callbacks to call.
-          max_queue_size: accepted.
-          workers: accepted.
-          use_multiprocessing: accepted.
+          x: Inputs, as in `fit`.
+          batch_size: Number of examples per step. Default: 32 for arrays.
+          verbose: 0 for no output, 1 for a progress bar, 2 for one line, or 'auto'.
+          steps: Number of batches. Default: all.
+          callbacks: Callbacks to call.
+          max_queue_size: Ignored.
+          workers: Ignored.
+          use_multiprocessing: Ignored.
 
         Returns:
           NumPy arrays in the structure of the outputs.
@@ -371,11 +388,11 @@ class Trainer(SingleBatches, GeneratorMethods):
         parts: list[Any] = []
         with Interruptible() as interruptible:
             for _, batches in handler.epochs():
-                for number, batch in enumerate(batches):
-                    listeners.on_predict_batch_begin(number)
+                for index, batch in enumerate(batches):
+                    listeners.on_predict_batch_begin(index)
                     outputs = step([batch])
                     parts.append(outputs)
-                    listeners.on_predict_batch_end(number, {"outputs": outputs})
+                    listeners.on_predict_batch_end(index, {"outputs": outputs})
                     interruptible.check()
         listeners.on_predict_end()
         if not parts:
@@ -389,7 +406,12 @@ class Trainer(SingleBatches, GeneratorMethods):
         return nest.pack_sequence_as(parts[0], joined)
 
     def _callbacks(
-        self, callbacks: Any, verbose: Any, epochs: int, steps: int | None, add_history: bool
+        self,
+        callbacks: Callback | Sequence[Callback] | CallbackList | None,
+        verbose: int | str,
+        epochs: int,
+        steps: int | None,
+        add_history: bool,
     ) -> CallbackList:
         if isinstance(callbacks, CallbackList):
             return callbacks
@@ -407,8 +429,8 @@ class Trainer(SingleBatches, GeneratorMethods):
         return listeners
 
 
-def _batch_logs(result: Any) -> dict[str, Any]:
-    """What callbacks are told of a step; nothing of one that another process computes."""
+def _batch_logs(result: PyTree) -> Mapping[str, Any]:
+    """Return the logs of a step for callbacks; empty if another process computes the step."""
     if hasattr(result, "fetch"):
         return {}
     return result if isinstance(result, dict) else {"outputs": result}
@@ -418,6 +440,7 @@ _END = object()
 
 
 def _with_lookahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches, and `_END` after the last one, so that a loop can run an incomplete group."""
     batch: Any = None
     while batch is not _END:
         with region(INPUT):
@@ -425,7 +448,7 @@ def _with_lookahead(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-def _validates(epoch: int, frequency: Any) -> bool:
+def _validates(epoch: int, frequency: int | Collection[int]) -> bool:
     if isinstance(frequency, int):
         return (epoch + 1) % frequency == 0
     return epoch + 1 in frequency

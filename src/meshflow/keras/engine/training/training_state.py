@@ -1,7 +1,7 @@
-"""Where training is, in a form that can be written down, and how it goes on from there in a new process.
+"""The position of a training in a form that files can hold, and its continuation in a new process.
 
-Batches are not written down: a new process goes through the data again, with the random state that the
-pass began with, and leaves out the batches that were used.
+Batches are not stored. A new process reads the data again from the start of the pass, with the
+random state of that time, and skips the batches that were used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random as python_random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.variables import random
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.data.epoch import _nodes
+from meshflow.environment.types import PyTree
+from meshflow.keras.engine.training.orders import Orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["Resumption", "random_state", "set_random_state", "source_state"]
 
 
+class DataSource(Protocol):
+    """A source of batches, such as `data_adapter.ArraySource`; `_orders` is None if it does not shuffle."""
+
+    _orders: Orders | None
+
+
 def random_state() -> dict[str, Any]:
-    """The state of all random numbers of the process, as plain JSON values."""
-    version, numbers, gauss = python_random.getstate()
+    """Return the state of all random generators of the process as JSON values."""
+    version, words, gauss = python_random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     return {
         **random.state(),
@@ -36,29 +44,37 @@ def random_state() -> dict[str, Any]:
             "has_gauss": int(numpy_state["has_gauss"]),
             "gauss": float(numpy_state["gauss"]),
         },
-        "python": [version, list(numbers), gauss],
+        "python": [version, list(words), gauss],
     }
 
 
-def set_random_state(state: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
-    """Puts back what `random_state` gave, except the streams of some numbers."""
-    random.set_state(state, but)
+def set_random_state(state: dict[str, Any], excluded: frozenset[str] = frozenset()) -> None:
+    """Restore the state of TensorFlow's random generators from the result of `get_random_state`.
+
+    Args:
+      state: Result of `get_random_state`.
+      excluded: Names of generators that keep their state.
+    """
+    random.set_state(state, excluded)
 
 
 def _set_host_state(state: dict[str, Any]) -> None:
-    version, numbers, gauss = state["python"]
-    python_random.setstate((version, tuple(numbers), gauss))
-    kept = state["numpy"]
-    key = np.array(kept["key"], np.uint32)
-    np.random.set_state(("MT19937", key, kept["pos"], kept["has_gauss"], kept["gauss"]))
+    """Restore the state of the generators of Python and NumPy."""
+    version, words, gauss = state["python"]
+    python_random.setstate((version, tuple(words), gauss))
+    numpy_state = state["numpy"]
+    key = np.array(numpy_state["key"], np.uint32)
+    np.random.set_state(
+        ("MT19937", key, numpy_state["pos"], numpy_state["has_gauss"], numpy_state["gauss"])
+    )
 
 
 # ---- data ----------------------------------------------------------------------------------
 
 
 def _random_nodes(dataset: Any) -> dict[str, Any]:
-    """The random transformations of a dataset, by their place in it."""
-    # A strategy's dataset has the user's inside.
+    """Return the random transformations of a dataset by their index in its graph."""
+    # A strategy's dataset contains that of the user.
     while not hasattr(dataset, "_parents") and hasattr(dataset, "_source"):
         dataset = dataset._source
     if not hasattr(dataset, "_parents"):
@@ -66,37 +82,38 @@ def _random_nodes(dataset: Any) -> dict[str, Any]:
     return {str(i): n for i, n in enumerate(_nodes(dataset)) if hasattr(n, "_words")}
 
 
-def source_state(source: Any) -> dict[str, Any]:
-    """What decides the batches of a source's next pass, as plain JSON values."""
+def source_state(source: DataSource) -> dict[str, Any]:
+    """Return the state that determines the batches of a source's next pass, as JSON values."""
     state: dict[str, Any] = {"random": random_state()}
     if source._orders is not None:
         state["rng"] = source._orders.state
     nodes = _random_nodes(getattr(source, "_x", None))
-    # A seed that was not drawn yet is drawn in the pass, from the state above.
+    # A seed that is not drawn yet will be drawn during the pass, from the random state above.
     state["nodes"] = {
-        at: [None if n._words is None else [int(w) for w in n._words], n.epoch]
-        for at, n in nodes.items()
+        index: [None if n._words is None else [int(w) for w in n._words], n.epoch]
+        for index, n in nodes.items()
     }
     return state
 
 
-def _set_source_state(source: Any, state: dict[str, Any]) -> None:
+def _set_source_state(source: DataSource, state: dict[str, Any]) -> None:
     set_random_state(state["random"])
     _set_host_state(state["random"])
     if source._orders is not None and "rng" in state:
         source._orders.state = state["rng"]
-    for at, node in _random_nodes(getattr(source, "_x", None)).items():
-        if at in state["nodes"]:
-            node._words, node.epoch = state["nodes"][at]
+    for index, node in _random_nodes(getattr(source, "_x", None)).items():
+        if index in state["nodes"]:
+            node._words, node.epoch = state["nodes"][index]
 
 
 class Resumption:
-    """Training that goes on where an earlier process was.
+    """A position of an earlier process at which training continues.
 
     Args:
-      position: `epoch`, `step` (within the epoch), `data` (see `DataHandler.position`), `random` and `logs`,
-        as they were written down.
-      restore: puts the values of all variables back; called again once all variables exist.
+      position: `epoch`, `step` (within the epoch), `data` (see `DataHandler.get_position`),
+        `random` and `logs`, as they were stored.
+      restore: Function that restores the values of all variables; it is called again once all
+        variables exist.
     """
 
     def __init__(self, position: dict[str, Any], restore: Callable[[], None]) -> None:
@@ -107,27 +124,35 @@ class Resumption:
         self.skip: int = position["data"]["batches"]
         self._began: dict[str, Any] = position["data"]["source"]
 
-    def begin_pass(self, source: Any) -> None:
-        """Gives a source of batches the state that it began its pass with."""
+    def begin_pass(self, source: DataSource) -> None:
+        """Restore the state that a source of batches had at the start of its pass."""
         _set_source_state(source, self._began)
 
-    def start(self, model: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches that are left of the epoch, with everything else as it was."""
+    def start(self, model: Any, batches: Iterator[PyTree]) -> Iterator[PyTree]:
+        """Restore the model and the random state, and return the remaining batches of the epoch.
+
+        Args:
+          model: The model.
+          batches: Iterator over the remaining batches.
+        """
         first = list(itertools.islice(batches, 1))
-        # What changed while batches were left out belongs to the data, which are ahead of the training.
+        # Generators that advanced while batches were skipped belong to the data, which are ahead of
+        # the training.
         now, before = random.state()["places"], self._began["random"]["places"]
-        of_data = frozenset(n for n, words in now.items() if n in before and words != before[n])
+        data_generators = frozenset(
+            n for n, words in now.items() if n in before and words != before[n]
+        )
         for batch in first:
             prepare(model, batch)
         self._restore()
-        set_random_state(self._position["random"], of_data if self.skip else frozenset())
+        set_random_state(self._position["random"], data_generators if self.skip else frozenset())
         return itertools.chain(first, batches)
 
 
-def prepare(model: Any, batch: Any) -> None:
-    """Makes the variables that a model's first training step would make."""
+def prepare(model: Any, batch: PyTree) -> None:
+    """Create the variables that a model's first training step needs."""
     if hasattr(batch, "_of_worker"):
-        # Workers take batches, and the variables are there.
+        # Workers read the batches, and the variables exist on the servers.
         return
     step = model._step("train")
     trace = getattr(step, "prepare", None)

@@ -1,8 +1,8 @@
-"""What one step of training, testing and prediction does, and how it is compiled."""
+"""The computation of one training, test or predict step, and its compilation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
@@ -12,6 +12,7 @@ from meshflow.core.runtime.annotations import scoped
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import on_devices
@@ -33,7 +34,7 @@ class TrainingSteps:
     """The steps of a model, which users may override; a base class of `Trainer`."""
 
     optimizer: Any
-    loss: Any
+    loss: PyTree
     compiled_loss: LossesContainer | None
     compiled_metrics: MetricsContainer | None
     train_function: Any
@@ -43,7 +44,7 @@ class TrainingSteps:
     _steps_per_execution: int
 
     if TYPE_CHECKING:
-        # What `Trainer` and `Layer` give it.
+        # `Trainer` and `Layer` provide these members.
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
         @property
         def losses(self) -> list[Any]: ...
@@ -55,11 +56,11 @@ class TrainingSteps:
         def trainable_variables(self) -> list[Variable]: ...
         def _clear_losses(self) -> None: ...
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """One training step on one batch.
+    def train_step(self, data: PyTree) -> dict[str, Any]:
+        """Run one training step on a batch.
 
         Args:
-          data: a tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
+          data: A tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
 
         Returns:
           Metric values by name.
@@ -86,10 +87,10 @@ class TrainingSteps:
                 loss = self.compute_loss(x, y, y_pred, sample_weight)
             self._validate_loss(y, loss)
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-        shown: dict[str, Any] = getattr(self.optimizer, "_shown", dict)()
-        return {**self.compute_metrics(x, y, y_pred, sample_weight), **shown}
+        optimizer_logs: dict[str, Any] = getattr(self.optimizer, "_shown", dict)()
+        return {**self.compute_metrics(x, y, y_pred, sample_weight), **optimizer_logs}
 
-    def _validate_loss(self, y: Any, loss: Any) -> None:
+    def _validate_loss(self, y: PyTree, loss: Tensor | None) -> None:
         if loss is not None:
             return
         if self.compiled_loss is not None and self.loss and y is None:
@@ -102,44 +103,53 @@ class TrainingSteps:
         )
 
     def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
+        self,
+        x: PyTree = None,
+        y: PyTree = None,
+        y_pred: PyTree = None,
+        sample_weight: PyTree = None,
     ) -> Any:
-        """The loss that training minimizes: the compiled losses and all `losses` of layers.
+        """Compute the loss that training minimizes: the losses of `compile` and of the layers.
 
         Args:
-          x: inputs, unused here.
-          y: targets.
-          y_pred: the model's outputs.
-          sample_weight: weights per example.
+          x: Inputs, which the default implementation ignores.
+          y: Targets.
+          y_pred: The model's outputs.
+          sample_weight: Weights per example.
 
         Returns:
-          A scalar tensor, or None when there is no loss at all.
+          A scalar tensor, or None if the model has no loss.
         """
         del x
         container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
         if container._user_losses is not None and y is None and not self.losses:
             return None
 
-        def call(y: Any, y_pred: Any, sample_weight: Any) -> Any:
+        def call(y: PyTree, y_pred: PyTree, sample_weight: PyTree) -> Any:
             return container(y, y_pred, sample_weight, regularization_losses=self.losses)
 
         if not traced_by_jax((y, y_pred, sample_weight)):
             return call(y, y_pred, sample_weight)
         if not container.built:
             container.build(y_pred)
-        # The running means stay as they are.
+        # A pure function of JAX must not update the running means.
         means = [v for metric in container.metrics for v in metric.variables]
         return call_stateless(call, means, means, (y, y_pred, sample_weight))[0]
 
     @scoped("metrics")
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
-        """Updates the compiled metrics and returns the values of all metrics by name.
+    def compute_metrics(
+        self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
+    ) -> dict[str, Any]:
+        """Update the metrics of `compile`, and return the values of all metrics.
 
         Args:
-          x: inputs, unused here.
-          y: targets.
-          y_pred: the model's outputs.
-          sample_weight: weights per example.
+          x: Inputs, which the default implementation ignores.
+          y: Targets.
+          y_pred: The model's outputs.
+          sample_weight: Weights per example.
+
+        Returns:
+          Metric values by name.
         """
         del x
         if y is not None:
@@ -147,58 +157,72 @@ class TrainingSteps:
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict[str, Any]:
-        """Values of all metrics by name."""
+        """Return the values of all metrics by name."""
         values: dict[str, Any] = {}
         for metric in self.metrics:
             result = metric.result()
             values.update(result if isinstance(result, dict) else {metric.name: result})
         return values
 
-    def test_step(self, data: Any) -> dict[str, Any]:
-        """One evaluation step on one batch; arguments and result as in `train_step`."""
+    def test_step(self, data: PyTree) -> dict[str, Any]:
+        """Run one evaluation step on a batch.
+
+        Args:
+          data: A tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
+
+        Returns:
+          Metric values by name.
+        """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         y_pred = evaluated(self, x, y, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
-    def predict_step(self, data: Any) -> Any:
-        """One prediction step: the model's outputs for one batch."""
+    def predict_step(self, data: PyTree) -> PyTree:
+        """Return the model's outputs for a batch.
+
+        Args:
+          data: A tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
+        """
         x, _, _ = unpack_x_y_sample_weight(data)
         return predicted(self, x)
 
     def _loss_program(self) -> ModelProgram:
-        """The forward pass and loss, as strategies and planners trace them."""
+        """Return the forward pass and loss that strategies and planners trace."""
         return ModelProgram(self)
 
     def _leaves_gradients(self, batch: tuple[Any, ...]) -> bool:
-        """Whether `train_step` has Keras compute loss and gradients, as options that divide the loss need."""
-        own = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
-        given = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-        return not own or leaves_gradients(self, _data(given))
+        """Check whether `train_step` delegates loss and gradients to Keras.
+
+        Options that split the loss require this.
+        """
+        is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
+        data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
+        return not is_overridden or leaves_gradients(self, _data(data))
 
     # ---- compiled steps --------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, or what is read from a pickle, compiles its own steps.
+        # A copy, and a model from a pickle, compile their own steps.
         state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
-        # Training that runs is this one's.
+        # A running training belongs to this object, and not to its copy.
         state |= dict.fromkeys({"_handler", "_resumption"} & set(state))
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
-    def _step(self, kind: str) -> Callable[[Any], Any]:
-        """The step as a function of host arrays: compiled, or plain Python when run eagerly."""
+    def _step(self, kind: str) -> Callable[[PyTree], Any]:
+        """Return the step as a function of host arrays: compiled, or plain Python in eager mode."""
         if self.run_eagerly:
             function = self._step_function(kind)
             return lambda batch: function(_data(as_tensors(batch)))
         return self._kept_step(kind, lambda: self._new_step(kind))
 
-    def _step_function(self, kind: str) -> Callable[[Any], Any]:
+    def _step_function(self, kind: str) -> Callable[[PyTree], Any]:
         step = getattr(self, f"{kind}_step")
         if takes_state(step):
             step = with_state(self, step, kind)
         return checked(self, step) if kind == "train" else step
 
-    def _new_step(self, kind: str) -> Any:
-        """A step that compiles itself, apart from those that are kept."""
+    def _new_step(self, kind: str) -> HostedStep | CompiledStep:
+        """Create a compiled step that is not cached."""
         function, name = self._clean(self._step_function(kind)), f"{kind}_step"
         if needs_host(self):
             hosted = HostedStep(self, function, name)
@@ -207,15 +231,15 @@ class TrainingSteps:
         return on_devices(self, CompiledStep(function, name))
 
     def _kept_step(self, name: str, make: Callable[[], Any]) -> Any:
-        """Something that lasts until the model is compiled again."""
+        """Return a value that is cached until the next call of `compile`."""
         if name not in self._steps:
             self._steps[name] = make()
         return self._steps[name]
 
-    def _clean(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The step without traces left in `losses` after it."""
+    def _clean(self, function: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
+        """Wrap a step so that no tensors of its trace remain in `losses`."""
 
-        def run(batch: Any) -> Any:
+        def run(batch: PyTree) -> Any:
             try:
                 return convert_if_enabled(function)(_data(batch))
             finally:
@@ -223,8 +247,8 @@ class TrainingSteps:
 
         return run
 
-    def _runner(self, kind: str) -> Callable[[list[Any]], Any]:
-        """Runs one or several batches and returns the last result."""
+    def _runner(self, kind: str) -> Callable[[Sequence[Any]], Any]:
+        """Return a function that runs one or several batches and returns the last result."""
         override = getattr(self, f"make_{kind}_function")
         if getattr(override, "__func__", None) is not getattr(
             TrainingSteps, f"make_{kind}_function"
@@ -235,7 +259,7 @@ class TrainingSteps:
         if isinstance(step, CompiledStep) and self._steps_per_execution > 1:
             return step.run_many
 
-        def run(batches: list[Any]) -> Any:
+        def run(batches: Sequence[Any]) -> Any:
             result = None
             for batch in batches:
                 result = step(batch)
@@ -244,10 +268,10 @@ class TrainingSteps:
         return run
 
     def make_train_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
-        """A function that takes an iterator of batches and runs one training step.
+        """Return a function that takes an iterator of batches and runs one training step.
 
         Args:
-          force: whether to make it anew.
+          force: Whether to create the function again.
         """
         if self.train_function is None or force:
             step = self._step("train")
@@ -255,25 +279,33 @@ class TrainingSteps:
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
-        """Like `make_train_function`, for evaluation."""
+        """Return a function that takes an iterator of batches and runs one evaluation step.
+
+        Args:
+          force: Whether to create the function again.
+        """
         if self.test_function is None or force:
             step = self._step("test")
             self.test_function = lambda iterator: step(_host(next(iterator)))
         return self.test_function
 
     def make_predict_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
-        """Like `make_train_function`, for prediction."""
+        """Return a function that takes an iterator of batches and runs one prediction step.
+
+        Args:
+          force: Whether to create the function again.
+        """
         if self.predict_function is None or force:
             step = self._step("predict")
             self.predict_function = lambda iterator: step(_host(next(iterator)))
         return self.predict_function
 
 
-def _data(batch: Any) -> Any:
-    """A batch as steps see it: inputs that are alone, and one tensor, come without a tuple."""
-    alone = isinstance(batch, tuple) and len(batch) == 1 and not nest.is_nested(batch[0])
-    return batch[0] if alone else batch
+def _data(batch: PyTree) -> PyTree:
+    """Return a batch as steps receive it: a single input tensor without a tuple around it."""
+    is_single = isinstance(batch, tuple) and len(batch) == 1 and not nest.is_nested(batch[0])
+    return batch[0] if is_single else batch
 
 
-def _host(batch: Any) -> Any:
+def _host(batch: PyTree) -> PyTree:
     return nest.map_structure(lambda v: v._value if isinstance(v, Tensor) else v, batch)
