@@ -74,12 +74,12 @@ class Buffers:
 
 
 class Spares:
-    """Pool of arrays whose memory is donated to programs that compute the next arrays of the same
-    shape, by receiving server.
+    """Pool of arrays, by receiving server, whose memory is donated to programs.
 
-    Arrays for a server in another process of this machine are in memory that this server reads
-    directly, and can be reused as soon
-    as it has read them. One thread may call `get` while another one calls `put`.
+    A program computes the next array of the same shape in the memory of an earlier one. Arrays for
+    a server in another process of this machine are in memory that this server reads directly, and
+    can be reused as soon as it has read them. One thread may call `get` while another one calls
+    `put`.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Spares:
           shape: Shape of the array.
           dtype: Dtype of the array.
         """
-        wire = server.wire
+        connection = server.wire
         arrays = self._of(server, shape, dtype)
         for index, value in enumerate(arrays):
             if connection is None or connection.is_free(value):
@@ -113,7 +113,7 @@ class Spares:
           server: The server that has read the array, or is still reading it.
           value: The array.
         """
-        wire = server.wire
+        connection = server.wire
         is_shared = connection is not None and connection.reads(value)
         # An array in the shared memory of a connection that was lost would have to be copied from
         # now on, so it is dropped.

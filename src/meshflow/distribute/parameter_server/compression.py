@@ -1,7 +1,7 @@
-"""Compression of gradients before they are sent to parameter servers: as bfloat16, or only the largest
-elements.
+"""Compression of gradients before they are sent to parameter servers.
 
-Elements that are left out are added to the next gradient of the same variable (error feedback).
+Gradients are sent as bfloat16, or only their largest elements are sent. In the second case,
+elements that are left out are added to the next gradient of the same variable (error feedback).
 """
 
 from __future__ import annotations
@@ -92,13 +92,15 @@ class Compressor:
 
 
 def whole(gradient: SentGradient, shape: tuple[int, ...], dtype: np.dtype) -> Array | Rows:
-    """Convert a received gradient to the form that optimizers take: a dense array, or rows of the
-    variable's dtype.
+    """Convert a received gradient to the form that optimizers take.
 
     Args:
       gradient: The gradient as it was sent.
       shape: Shape of the variable.
       dtype: Dtype of the variable.
+
+    Returns:
+      A dense array, or rows, of the variable's dtype.
     """
     if type(gradient) is Largest:
         full = np.zeros(int(np.prod(shape)), dtype)

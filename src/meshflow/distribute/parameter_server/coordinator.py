@@ -290,7 +290,7 @@ class _Serving:
                 finished = True
                 self._cluster.heard(outcome.clocks)
                 note = functools.partial(self._figures.add, outcome)
-                self._queue.finish(closure, outcome.value, note=note)
+                self._queue.finish(closure, outcome.value, on_first_result=note)
             finally:
                 self._gate.leave(self.number, finished)
             # Results are not held until the next closure comes.

@@ -79,7 +79,7 @@ class Exchanges:
     def traffic(self) -> tuple[int, int]:
         """Bytes sent to servers and received from them since the last call."""
         with self._lock:
-            counts = [getattr(server, "traffic", (0, 0)) for server in self._servers]
+            counts = [server.traffic for server in self._servers]
             now = sum(c[0] for c in counts), sum(c[1] for c in counts)
             before, self._counted = self._counted, now
             return now[0] - before[0], now[1] - before[1]

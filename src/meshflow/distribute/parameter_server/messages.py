@@ -23,7 +23,6 @@ __all__ = [
     "Largest",
     "Push",
     "Rows",
-    "Rows",
     "ServerInterface",
     "Step",
     "Wish",

@@ -158,7 +158,7 @@ class RemoteServer:
 
     def create(self, key: int, value: Any, name: str, constraint: Any = None) -> None:
         """See `ParameterServer.create`."""
-        data = None if constraint is None else dumps(constraint, what="the constraint")
+        data = None if constraint is None else dumps(constraint, description="the constraint")
         self._call("create", key, value, name, data)
 
     def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Any]]:

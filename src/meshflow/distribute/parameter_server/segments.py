@@ -155,8 +155,7 @@ class Outgoing:
         return self._at.get(array.ctypes.data)
 
     def of(self, memory: memoryview) -> Segment | None:
-        """Return a segment that holds the bytes of an array, copying them if the array is not in a
-        segment already.
+        """Return a segment that holds the bytes of an array, which are copied unless they are in it.
 
         Args:
           memory: The bytes of the array.
@@ -254,9 +253,7 @@ class Incoming:
         self._messages = 0
 
     def arrived(self) -> None:
-        """Record that a message arrives, and regularly unmap the segments that the sender has
-        retired.
-        """
+        """Record that a message arrives, and regularly unmap retired segments."""
         self._messages += 1
         if self._messages % _UNUSED == 0:
             for segment_id, mapping in list(self._mappings.items()):
@@ -264,8 +261,7 @@ class Incoming:
                     del self._mappings[segment_id]
 
     def take(self, segment_id: int, nbytes: int, descriptor: int | None) -> np.ndarray:
-        """Return bytes of a segment, which is returned to the sender when no array refers to them any
-        more.
+        """Return an array of bytes in a segment, which is released with the last reference to it.
 
         Args:
           segment_id: Id of the segment.

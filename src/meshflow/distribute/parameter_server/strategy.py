@@ -263,9 +263,8 @@ class ParameterServerStrategy(Strategy):
             with init_scope():
                 return outside(self._create_variable, next_creator, **kwargs)
         if self._variable_partitioner is not None and wanted_servers() is None:
-            made = sharded_variable(self, self._variable_partitioner, kwargs)
-            if made is not None:
-                return made
+            servers = len(self.cluster.servers)
+            return sharded_variable(self.host, servers, self._variable_partitioner, kwargs)
         return self.host(**kwargs)
 
     def host(self, **kwargs: Any) -> HostedVariable:

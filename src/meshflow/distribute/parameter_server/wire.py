@@ -40,7 +40,6 @@ from meshflow.environment.types import Array
 __all__ = ["Caller", "Lost", "Wire", "answer", "connect", "dump_error"]
 
 # Header of a message: the length of the pickle, and the number of arrays.
-
 _HEAD = struct.Struct("!QI")
 # Header of an array: its size in bytes, and the id of its segment, or 0 if the bytes follow in the stream. A flag marks the
 # first use of a segment, with which its descriptor is sent. Linux sends at most 253 descriptors with a message.
@@ -87,8 +86,9 @@ class _Pickler(pickle.Pickler):
 
 
 def _device_array(array: np.ndarray) -> np.ndarray:
-    """Return the array unchanged. Arrays are transferred to a device when they are used, because many
-    are only forwarded.
+    """Return the array unchanged.
+
+    Arrays are transferred to a device when they are used, because many are only forwarded.
     """
     return array
 
@@ -123,8 +123,7 @@ class Wire:
         self._incoming = segments.Incoming() if shares_memory else None
 
     def lend(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Reserve memory for an array of the next message, which is then sent without another copy if
-        possible.
+        """Reserve memory for an array of the next message, so that it is sent without another copy.
 
         Args:
           shape: Shape of the array.
@@ -135,8 +134,9 @@ class Wire:
         return np.ndarray(shape, dtype, self._written.get(size) if memory is None else memory)
 
     def placing(self, sizes: Sequence[int]) -> contextlib.AbstractContextManager[None]:
-        """Offer shared memory for the outputs of programs that run in this context, if both processes
-        are on one machine.
+        """Offer shared memory for the outputs of programs that run in this context.
+
+        Nothing happens if the processes are on different machines.
 
         Args:
           sizes: The size in bytes of each output. Other outputs are in ordinary memory.
@@ -298,9 +298,7 @@ class Wire:
         self.socket.close()
 
     def _head(self, descriptors: list[int]) -> bytearray:
-        """Receive the header and the signature of a message, and append the descriptors that arrive
-        with it.
-        """
+        """Receive the header and the signature of a message, and append its descriptors."""
         header = bytearray(_HEAD.size + _SIGNED)
         if self._incoming is None:
             self._read(header)
@@ -332,7 +330,9 @@ class Wire:
             raise Lost(str(error)) from error
         return buffer
 
-    def _signature(self, way: int, head: bytes | bytearray, body: bytes | bytearray) -> bytes:
+    def _signature(
+        self, direction: int, header: bytes | bytearray, body: bytes | bytearray
+    ) -> bytes:
         count, self._counts[direction] = self._counts[direction], self._counts[direction] + 1
         # One call for the joined bytes, because `hmac.new` takes longer than the hash of a short
         # message.
@@ -371,8 +371,9 @@ def connect(address: str, secret: str, timeout: float = _GREETING) -> Wire:
 
 
 def _on_this_machine(address: str) -> socket.socket | None:
-    """Connect by a Unix socket, which takes half the time of TCP. Return None if the process is not on
-    this machine.
+    """Connect by a Unix socket, or return None if the process is not on this machine.
+
+    A Unix socket takes half the time of TCP.
     """
     host, port = parse(address)
     if not (is_loopback(host) and _LOCAL):
@@ -387,8 +388,9 @@ def _on_this_machine(address: str) -> socket.socket | None:
 
 
 def _beside(listener: socket.socket) -> socket.socket | None:
-    """Listen on the Unix socket to which `_connect_local` connects for this port. The handshake is the
-    same as for TCP.
+    """Listen on the Unix socket to which `_connect_local` connects for this port.
+
+    The handshake is the same as for TCP.
     """
     host, port = listener.getsockname()[:2]
     if not (is_loopback(host) and _LOCAL):
@@ -527,7 +529,7 @@ class _Reduced:
 
 
 def _bare_error(
-    kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]
+    error_class: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> BaseException:
     """Create an exception without calling the constructor of its class."""
     error = error_class.__new__(error_class, *args)

@@ -37,7 +37,7 @@ class _Worker(Worker):
         """A result that can be sent: of another one servers are not to hear."""
         value = super()._result(function, args, kwargs)
         if not all(isinstance(leaf, _SENDABLE) for leaf in nest.flatten(value)):
-            dumps(value, what="the result of the closure", to="the coordinator")
+            dumps(value, description="the result of the closure", recipient="the coordinator")
         return value
 
 
