@@ -195,8 +195,7 @@ class ClosureQueue:
             return not self._waiting and not self._running
 
     def look_again(self) -> None:
-        """Wake up workers that wait for a closure, to check whether they still want one.
-        """
+        """Wake up workers that wait for a closure, to check whether they still want one."""
         with self._more:
             self._more.notify_all()
 

@@ -33,7 +33,9 @@ from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["DescribedVariable", "HostedVariable", "Outbox", "Outboxes"]
 
-# Gradient of a variable with respect to which a closure calls `apply_gradients`.
+# A Keras optimizer. Its class is in a higher layer, and parameter servers use its private attributes.
+Optimizer: TypeAlias = Any
+# A gradient that a closure passes to `apply_gradients`.
 Gradient: TypeAlias = TensorLike | IndexedSlices
 
 # The name of a server's device.
