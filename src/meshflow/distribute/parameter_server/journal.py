@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pickle
 import shutil
 import struct
@@ -68,7 +67,7 @@ class Folder:
         """Return the folder of one server.
 
         Args:
-          number: Index of the server.
+          index: Index of the server.
         """
         return self.path / f"server-{index}"
 
@@ -124,8 +123,9 @@ class Journal:
         self._log: FileIO | None = None
 
     def recover(self) -> Iterator[Any]:
-        """Yield the snapshot, or None, and then the later records. Records can be appended after
-        that.
+        """Yield the snapshot, or None, and then the later records.
+
+        Records can be appended after that.
         """
         snapshot = next(_records(self._path("snapshot")), (None, 0))[0]
         yield snapshot

@@ -1,4 +1,4 @@
-"""Messages between workers and parameter servers.
+"""Messages between the coordinator, workers and parameter servers.
 
 For each closure, a worker sends one message to each server and receives one reply.
 `ServerInterface` is the interface that both a server and its proxy in another process implement.
@@ -21,6 +21,7 @@ __all__ = [
     "Decision",
     "Done",
     "Largest",
+    "Options",
     "Push",
     "Rows",
     "ServerInterface",
@@ -31,6 +32,17 @@ __all__ = [
 
 # Round and id of an attempt. Of two ballots, the greater one wins.
 Ballot = tuple[int, int]
+
+
+class Options(NamedTuple):
+    """Options of closures, which the coordinator sends to workers; see `ParameterServerStrategy`."""
+
+    max_staleness: int | None = None
+    queue_size: int = 4096
+    backup_closures: bool = False
+    compression: str | float | None = None
+    report_every: float | None = None
+    log_dir: str | None = None
 
 
 class Rows(NamedTuple):

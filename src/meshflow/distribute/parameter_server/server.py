@@ -134,8 +134,8 @@ class ParameterServer:
     """The state and the operations of one parameter server. All methods are thread-safe.
 
     Args:
-      number: Index of the server.
-      renews: Whether dense updates of a variable write to new memory, because other processes hold
+      server_id: Index of the server.
+      copies_on_write: Whether dense updates of a variable write to new memory, because other processes hold
         the old value. Within one process, a copy and an update in place cost less.
 
     Attributes:
@@ -149,7 +149,7 @@ class ParameterServer:
     wire = None
     traffic = (0, 0)
 
-    def __init__(self, server_id: int = 0, renews: bool = False) -> None:
+    def __init__(self, server_id: int = 0, copies_on_write: bool = False) -> None:
         # The kernels provide huge pages, and must be loaded before the first table is allocated.
         # With small pages, each access to a row needs a page table lookup.
         library.load()
@@ -280,9 +280,7 @@ class ParameterServer:
     # ---- optimizers ------------------------------------------------------------------------
 
     def resolve(self, key: int) -> Held | Elsewhere:
-        """Return the `ServerVariable` of a key, or a `RemoteVariableRef` if another server hosts
-        it.
-        """
+        """Return the `ServerVariable` of a key, or a `RemoteVariableRef` for another server's."""
         return self._variables[key] if key in self._variables else Elsewhere(key)
 
     def adopt(self, key: int, optimizer: Optimizer) -> None:
@@ -319,7 +317,7 @@ class ParameterServer:
         push: Push | Decision | None,
         wish: Wish,
         floor: int = 0,
-        memory: Allocator = transfers.fresh,
+        allocate: Allocator = transfers.fresh,
     ) -> Change:
         """Apply the push of a closure and return the values that have changed.
 
@@ -330,7 +328,7 @@ class ParameterServer:
             values.
           wish: The requested values.
           floor: Closures with smaller ids are finished, and will not be pushed again.
-          memory: Function that allocates memory for rows of values, from a shape and a dtype.
+          allocate: Function that allocates memory for rows of values, from a shape and a dtype.
         """
         while True:
             try:
@@ -344,7 +342,7 @@ class ParameterServer:
         push: Push | Decision | None,
         wish: Wish,
         floor: int,
-        memory: Allocator,
+        allocate: Allocator,
     ) -> Change:
         repeated, staleness, refused = False, 0, None
         self._attempts.raise_floor(floor)
@@ -357,7 +355,7 @@ class ParameterServer:
                 staleness = self._do(chosen)
                 others = {} if chosen is None else chosen.others
                 self._attempts.finish(push.closure, Done(push.attempt, others))
-        return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
+        return Change(self.clock, self._changed(wish, allocate), staleness, repeated, refused)
 
     def _do(self, push: Push | None) -> int:
         """Apply a push and return its staleness."""
@@ -369,14 +367,14 @@ class ParameterServer:
         self._pushed.append(self.clock)
         return staleness
 
-    def _changed(self, wish: Wish, memory: Allocator) -> dict[int, Array | Rows]:
+    def _changed(self, wish: Wish, allocate: Allocator) -> dict[int, Array | Rows]:
         values: dict[int, Array | Rows] = {key: self._held(key)._value for key in wish.unknown}
         for key in wish.known:
             history = self._histories[key]
             if history.latest <= wish.clock:
                 continue
             rows, value = history.since(wish.clock), self._held(key)._value
-            values[key] = value if rows is None else _taken(np.asarray(value), rows, memory)
+            values[key] = value if rows is None else _taken(np.asarray(value), rows, allocate)
         return values
 
     def _apply(self, push: Push) -> None:
@@ -501,7 +499,7 @@ def _different(values: np.ndarray) -> np.ndarray:
     return ordered[is_first]
 
 
-def _taken(value: np.ndarray, indices: np.ndarray, memory: Allocator) -> Rows:
+def _taken(value: np.ndarray, indices: np.ndarray, allocate: Allocator) -> Rows:
     """Return rows of a value, repeating the last row up to a power of two.
 
     The receiver compiles a program for each number of rows.

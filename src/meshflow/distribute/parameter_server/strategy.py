@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from meshflow.distribute.parameter_server.extended import ParameterServerExtende
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
+from meshflow.distribute.parameter_server.messages import Options
 from meshflow.distribute.parameter_server.ray_processes import RayProcesses
 from meshflow.distribute.parameter_server.rehearsal import Rehearsal
 from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
@@ -45,17 +46,6 @@ __all__ = ["ParameterServerStrategy"]
 
 # The jobs that a cluster may have.
 _JOBS = {"chief", "evaluator", "ps", "worker"}
-
-
-class Options(NamedTuple):
-    """How closures are run; see `ParameterServerStrategy`."""
-
-    max_staleness: int | None = None
-    queue_size: int = 4096
-    backup_closures: bool = False
-    compression: str | float | None = None
-    report_every: float | None = None
-    log_dir: str | None = None
 
 
 class ParameterServerStrategy(Strategy):

@@ -15,10 +15,11 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.distribute.parameter_server.absent import Absent
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.hosting import HostedVariable
+from meshflow.distribute.parameter_server.messages import Options
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.remote_worker import FUNCTIONS, Request
 from meshflow.distribute.parameter_server.roles import working
-from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
+from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.distribute.parameter_server.wire import dump_error
 from meshflow.distribute.parameter_server.worker import (
     Call,
@@ -74,7 +75,7 @@ class WorkerService:
             workers, len(self._servers), Options(*options)
         )
         self._worker = _Worker(
-            self._number, self._servers, self._strategy, self._crowded, apart=True
+            self._number, self._servers, self._strategy, self._crowded, has_remote_servers=True
         )
 
     def _run(self, request: Request) -> tuple[str, Any]:
