@@ -8,7 +8,7 @@ replaced by stubs, which raise an error when they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.values.dtypes import as_dtype
@@ -17,7 +17,17 @@ from meshflow.core.variables.variable import VariableAggregation, VariableSynchr
 from meshflow.distribute.parameter_server.hosting import DescribedVariable
 from meshflow.environment.types import Array
 
-__all__ = ["Absent", "AbsentError", "AbsentVariable"]
+__all__ = ["Absent", "AbsentError", "AbsentVariable", "CoordinatorOnly"]
+
+
+class CoordinatorOnly:
+    """Base class of objects that are not sent to workers, which get stubs instead.
+
+    Attributes:
+      not_sendable_reason: Message of the error that a worker raises when it uses the object.
+    """
+
+    not_sendable_reason: ClassVar[str]
 
 
 class AbsentError(InvalidArgumentError, AttributeError):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parameter_server.absent import Absent, AbsentVariable
+from meshflow.distribute.parameter_server.absent import Absent, AbsentVariable, CoordinatorOnly
 from meshflow.distribute.parameter_server.hosting import HostedVariable, not_shared
 from meshflow.distribute.parameter_server.program_modules import not_to_be_imported
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
@@ -129,8 +129,8 @@ def _name_of(obj: object, strategy: OptimizerRegistry | None) -> tuple[Any, ...]
         return "variable", obj.key, described(obj)
     if strategy is not None and (message := not_shared(obj)) is not None:
         return "absent_variable", described(obj), message
-    if (reason := getattr(type(obj), "_stays_with_coordinator", None)) is not None:
-        return "absent", reason
+    if isinstance(obj, CoordinatorOnly):
+        return "absent", obj.not_sendable_reason
     if isinstance(obj, PerWorkerIterator):
         return "iterator", obj._key
     if isinstance(obj, Strategy):

@@ -18,6 +18,7 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.runtime.identity import IdentityWeakDict
 from meshflow.core.values import nest
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
 from meshflow.distribute.parameter_server.closure_queue import Closure, ClosureQueue, Gate
 from meshflow.distribute.parameter_server.cluster import Cluster, NoCluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
@@ -38,7 +39,7 @@ _DEATHS = 20
 _AT_THE_END = 5.0
 
 
-class ClusterCoordinator:
+class ClusterCoordinator(CoordinatorOnly):
     """Sends closures to the workers of a `ParameterServerStrategy`.
 
     Args:
@@ -56,7 +57,7 @@ class ClusterCoordinator:
       42
     """
 
-    _stays_with_coordinator = (
+    not_sendable_reason = (
         "The ClusterCoordinator stays in its own process: workers cannot schedule closures."
     )
 
@@ -67,7 +68,7 @@ class ClusterCoordinator:
                 f"{strategy!r}."
             )
         if isinstance(strategy.cluster, NoCluster):
-            raise InvalidArgumentError(cls._stays_with_coordinator)
+            raise InvalidArgumentError(cls.not_sendable_reason)
         if strategy._cluster_coordinator is None:
             made = super().__new__(cls)
             made._begin(strategy)

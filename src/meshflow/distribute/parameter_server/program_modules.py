@@ -13,6 +13,8 @@ import sys
 import sysconfig
 from types import FunctionType, ModuleType
 
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
+
 __all__ = ["not_to_be_imported"]
 
 
@@ -38,7 +40,7 @@ def not_to_be_imported(strategy: object) -> list[ModuleType]:
             for name, module in program_modules.items()
             if name not in unimportable
             and any(
-                v is strategy or hasattr(type(v), "_stays_with_coordinator")
+                v is strategy or issubclass(type(v), CoordinatorOnly)
                 or id(v) in shared_ids or _module_of(v) in unimportable
                 for v in list(vars(module).values())
             )

@@ -13,6 +13,7 @@ from meshflow.core.runtime.errors import CancelledError, InvalidValueError
 from meshflow.core.tracing.trace import is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
 from meshflow.environment.types import PyTree
 
 __all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
@@ -25,10 +26,10 @@ class ResourceHolder(Protocol):
     resources: dict[int, Any]
 
 
-class RemoteValue:
+class RemoteValue(CoordinatorOnly):
     """Result of a scheduled closure, which may not be available yet."""
 
-    _stays_with_coordinator = "A RemoteValue cannot be sent to a worker: fetch() its value first, and pass that as an argument."
+    not_sendable_reason = "A RemoteValue cannot be sent to a worker: fetch() its value first, and pass that as an argument."
 
     def __init__(self) -> None:
         self._ready = threading.Event()
@@ -108,7 +109,7 @@ _keys = itertools.count(1)
 ended: list[int] = []
 
 
-class PerWorkerDataset:
+class PerWorkerDataset(CoordinatorOnly):
     """Dataset that every worker creates for itself.
 
     `ClusterCoordinator.create_per_worker_dataset` returns it.
@@ -117,7 +118,7 @@ class PerWorkerDataset:
       dataset_fn: A function without arguments that returns a dataset, or a dataset.
     """
 
-    _stays_with_coordinator = "A per-worker dataset cannot be sent to a worker: pass iter() of it as an argument of the closure."
+    not_sendable_reason = "A per-worker dataset cannot be sent to a worker: pass iter() of it as an argument of the closure."
 
     def __init__(self, dataset_fn: Any) -> None:
         # Workers call the Python function, because a traced function would create datasets of

@@ -296,8 +296,10 @@ class Worker:
     def _computed(
         self, call: Call, clocks: Sequence[int]
     ) -> tuple[Any, Running, list[Push | None]]:
-        """Return the result of a closure, the closure with its writes, and the push for each
-        server.
+        """Run the function of a closure.
+
+        Returns:
+          The result, the closure with its writes, and the push for each server.
         """
         location = Steps.OF_SERVERS
         with contextlib.suppress(TypeError):
@@ -553,8 +555,9 @@ class Running:
 
     @contextlib.contextmanager
     def taking_steps(self) -> Iterator[None]:
-        """Run a step of the worker in this context, whose writes are not sent if servers take it
-        too.
+        """Run a step of the worker in this context.
+
+        Its writes are not sent if servers take the step too.
         """
         saved, self.silent = self.silent, self.steps is Steps.FOLLOWED
         try:
