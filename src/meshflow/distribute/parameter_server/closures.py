@@ -127,8 +127,10 @@ def _name_of(obj: object, strategy: OptimizerRegistry | None) -> tuple[Any, ...]
     """Return the persistent id of an object, or None to pickle the object by value."""
     if isinstance(obj, HostedVariable):
         return "variable", obj.key, described(obj)
-    if strategy is not None and (message := not_shared(obj)) is not None:
-        return "absent_variable", described(obj), message
+    if strategy is not None and isinstance(obj, Variable):
+        message = not_shared(obj)
+        if message is not None:
+            return "absent_variable", described(obj), message
     if isinstance(obj, CoordinatorOnly):
         return "absent", obj.not_sendable_reason
     if isinstance(obj, PerWorkerIterator):

@@ -73,7 +73,7 @@ class Compressor:
         return step._replace(gradients=tuple(gradients))
 
     def _one(self, key: int, gradient: SentGradient) -> SentGradient:
-        if type(gradient) is Largest:
+        if isinstance(gradient, Largest):
             return gradient
         values = np.asarray(gradient.values if type(gradient) is Rows else gradient)
         if values.dtype != np.float32:
@@ -102,11 +102,11 @@ def whole(gradient: SentGradient, shape: tuple[int, ...], dtype: np.dtype) -> Ar
     Returns:
       A dense array, or rows, of the variable's dtype.
     """
-    if type(gradient) is Largest:
+    if isinstance(gradient, Largest):
         full = np.zeros(int(np.prod(shape)), dtype)
         full[gradient.indices] = gradient.values
         return full.reshape(shape)
-    if type(gradient) is Rows:
+    if isinstance(gradient, Rows):
         return Rows(_as(gradient.values, dtype), gradient.indices)
     array = _as(gradient, dtype)
     # The transfer makes no copy: received arrays are in memory that a CPU device can share.

@@ -24,7 +24,7 @@ from meshflow.distribute.parameter_server.messages import (
     Rows,
     Wish,
 )
-from meshflow.distribute.parameter_server.server import ParameterServer
+from meshflow.distribute.parameter_server.server import Held, ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, connect
 from meshflow.environment.types import Array, ArrayLike
 from meshflow.profiler.annotations import Trace
@@ -106,7 +106,9 @@ class ServerService:
                 reply = server.exchange(None, wish, floor, wire.lend)
                 reply.staleness, reply.refused = applied.staleness, applied.refused
             for key, value in reply.values.items():
-                if self._away.get(key) is not server.resolve(key)._value:
+                variable = server.resolve(key)
+                assert isinstance(variable, Held)
+                if self._away.get(key) is not variable._value:
                     self._away.pop(key, None)
                 if isinstance(value, Rows) or value.nbytes < _LARGE:
                     continue

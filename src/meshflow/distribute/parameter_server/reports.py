@@ -85,7 +85,7 @@ class Report:
         self._file = None if log_dir is None else EventFile(log_dir, ".parameter_servers")
         self._writing = threading.Lock()
         # The time and the number of closures of the last line.
-        self._told = time.monotonic(), 0
+        self._told: tuple[float, float] = time.monotonic(), 0
         self._over = False
         description.tables[_TITLE] = functools.partial(_so_far, self._statistics)
 
@@ -141,7 +141,7 @@ class Report:
                 {"tag": f"parameter_servers/{name}", "simple_value": float(value)}
                 for name, value in statistics.items()
             ]
-            self._file.add(statistics.get("closures", 0), summary=protos.Summary(value=values))
+            self._file.add(int(statistics.get("closures", 0)), summary=protos.Summary(value=values))
             self._file.flush()
 
 

@@ -238,7 +238,7 @@ class Outgoing:
                 is_needed = not segment.is_free or self._is_given_out(segment)
                 if is_needed or segment.descriptor is not None:
                     continue
-                segment.mark(given_up=True)
+                segment.mark(is_retired=True)
                 segments.remove(segment)
                 del self._at[segment.address]
                 self._numbers.append(segment.number)

@@ -387,7 +387,7 @@ class ParameterServer:
             ]
             for s in push.steps
         ]
-        operands = [gradients, list(push.sets.values()), list(push.adds.values())]
+        operands: list[list[Any]] = [gradients, list(push.sets.values()), list(push.adds.values())]
         flat_operands: list[Any] = []
         for gradient in itertools.chain(*gradients):
             flat_operands.extend(gradient if type(gradient) is list else [gradient])
@@ -467,8 +467,9 @@ class ParameterServer:
         changes: list[tuple[int, np.ndarray | None]] = []
         for key, gradient in zip(step.keys, step.gradients, strict=True):
             variable = self._held(key)
-            by_rows = optimizer._changed_by_rows(variable) if type(gradient) is Rows else []
-            rows = np.asarray(gradient.indices).reshape(-1) if by_rows else None
+            rows = None
+            if isinstance(gradient, Rows) and optimizer._changed_by_rows(variable):
+                rows = np.asarray(gradient.indices).reshape(-1)
             slots = optimizer._slots.get(optimizer._var_key(variable), {}).values()
             changes.extend((v.key, rows) for v in (variable, *slots) if isinstance(v, Held))
         counts = (optimizer.iterations, optimizer._accumulated_steps)

@@ -142,7 +142,7 @@ def create_in_shards(
     return ShardedVariable(shards, scoped_name(name))
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: Any) -> bool:
     try:
         return int(value) == value and value > 0
     except (TypeError, ValueError):

@@ -270,7 +270,9 @@ class ParameterServerStrategy(Strategy):
                 return outside(self._create_variable, next_creator, **kwargs)
         if self._variable_partitioner is not None and wanted_servers() is None:
             servers = len(self.cluster.servers)
-            return sharded_variable(self.host, servers, self._variable_partitioner, kwargs)
+            partitioner = self._variable_partitioner
+            created: Any = sharded_variable(self.host, servers, partitioner, kwargs)
+            return created
         return self.host(**kwargs)
 
     def host(self, **kwargs: Any) -> HostedVariable:

@@ -45,7 +45,7 @@ class ServerDef:
         protocol: str = "",
         default_session_config: ConfigProto | None = None,
     ) -> None:
-        self.cluster = ClusterSpec(dict(cluster) if cluster == () else cluster)
+        self.cluster = ClusterSpec({} if cluster == () else cluster)
         self.job_name, self.task_index, self.protocol = job_name, task_index, protocol
         self.default_session_config = default_session_config or ConfigProto()
 

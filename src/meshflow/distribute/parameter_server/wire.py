@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.annotations import WAITING, region
 from meshflow.core.runtime.errors import UnknownError
-from meshflow.core.values.dtypes import DTypeLike
 from meshflow.distribute.cluster.addresses import is_loopback, parse
 from meshflow.distribute.cluster.channel import Channel, Mistrusted
 from meshflow.distribute.parameter_server import segments
@@ -79,7 +79,7 @@ class RemoteTraceback(Exception):
 class _Pickler(pickle.Pickler):
     """Pickler that stores device arrays as host arrays, whose bytes are kept out of the pickle."""
 
-    def reducer_override(self, obj: object) -> object:
+    def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, jax.Array):
             return _device_array, (np.asarray(obj),)
         return NotImplemented
@@ -194,7 +194,9 @@ class Wire:
         start = b"".join(parts)
         try:
             if new:
-                num_sent = socket.send_fds(self.socket, [start], [s.descriptor for s in new])
+                num_sent = socket.send_fds(
+                    self.socket, [start], [s.descriptor for s in new if s.descriptor is not None]
+                )
                 start = start[num_sent:]
             self.socket.sendall(start)
             for array in streamed:
@@ -317,7 +319,7 @@ class Wire:
         return header
 
     def _read(self, buffer: _Buffer) -> _Buffer:
-        view = memoryview(buffer).cast("B")
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         try:
             while view:
                 count = self.socket.recv_into(view)

@@ -1,6 +1,7 @@
 """Worker, which runs closures on its own copies of the variables.
 
-It pushes the writes of closures to the servers, and pulls the changes of other workers."""
+It pushes the writes of closures to the servers, and pulls the changes of other workers.
+"""
 
 from __future__ import annotations
 
@@ -243,7 +244,7 @@ class Worker:
         self._exchanges = Exchanges(servers, has_remote_servers)
         # Clock of each server up to which the copies in `_values` are updated.
         self._own_clocks = [-1] * len(servers)
-        self._values: dict[int, Array] = {}
+        self._values: dict[int, jax.Array] = {}
         self.resources: dict[int, Any] = {}
         # Arrays in whose memory programs write gradients, after earlier ones were sent.
         self.spares = Spares()
@@ -410,11 +411,11 @@ class Worker:
         return list(self._own_clocks)
 
 
-def _on_device(value: Array) -> Array:
+def _on_device(value: Array) -> jax.Array:
     return transfers.to_device(value) if isinstance(value, np.ndarray) else value
 
 
-def _replace_rows(values: dict[int, Array], key: int, rows: Rows) -> None:
+def _replace_rows(values: dict[int, jax.Array], key: int, rows: Rows) -> None:
     """Replace rows of an array, in place unless there are other references to it."""
     old = values.pop(key)
     if sys.getrefcount(old) > 2:
@@ -632,7 +633,7 @@ class Running:
                 pushes[index].adds[key] = added
 
     def _put_step(self, boxes: GradientBoxes, pushes: list[Push]) -> None:
-        count = int(self._sent(boxes.count))
+        count = int(self.outboxes[id(boxes.count)][1])
         if count > 1:
             # The program called a function that was traced earlier, so the step was taken several
             # times with the same outboxes.
