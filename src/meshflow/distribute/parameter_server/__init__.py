@@ -2,7 +2,7 @@
 
 `strategy` is the public strategy. The other modules are grouped by layer, from the bottom:
 `transport` moves messages and arrays between processes; `variables` defines hosted variables;
-`closures` pickles the work; `server` and `worker` implement the two kinds of tasks; `cluster`
+`closures` pickles the work; `server` and `worker` implement the two types of tasks; `cluster`
 starts and monitors them; `processes` and `coordination` use the strategy, the former in servers and
 workers, the latter in the coordinator.
 """

@@ -41,7 +41,7 @@ class Absent:
     """Stub of any object. All operations on it raise `StubUsedError`.
 
     Args:
-      why: Message of the error, which names the object and the reason.
+      message: Message of the error, which names the object and the reason.
     """
 
     def __init__(self, message: str) -> None:
@@ -68,8 +68,8 @@ class AbsentVariable(DescribedVariable):
     """Stub of a variable that no parameter server hosts. Reading and writing it raises an error.
 
     Args:
-      about: Description of the variable; see `describe_variable`.
-      why: Message of the error.
+      description: Description of the variable; see `describe_variable`.
+      message: Message of the error.
     """
 
     def __init__(self, description: Mapping[str, Any], message: str) -> None:

@@ -5,13 +5,12 @@ differ. All servers must apply the writes of one attempt.
 
 Fast path: the worker of the first attempt sends a push to one server, together with the pushes for
 the *other* servers. That server applies its own push and remembers the others, and then the worker
-sends these. Its next message tells the first server that it can forget them.
+sends these. Its next message lets the first server forget them.
 
 Two-phase path: if the pushes for the others are large, all pushes are first *staged*, each on its
 server, and then a `Decision` applies them. Later attempts always do so, under a higher *ballot*.
 The replies to the staging show which attempt has been applied on which server. If one server has
-applied an earlier attempt, the worker has the other servers apply that attempt, whose pushes the
-first server remembers or the others have staged. If none has, none will: after staging a ballot, a
+applied an earlier attempt, the worker has the other servers apply that attempt: the first server remembers its pushes, or the others have staged them. If none has, none will: after staging a ballot, a
 server refuses all lower ballots (as an acceptor does in Paxos).
 """
 
@@ -27,7 +26,7 @@ __all__ = ["OVER", "AttemptState", "Attempts"]
 # The attempt in the records of closures that are finished, and will not be attempted again.
 OVER = -1
 
-# All fields of `Attempts`, as they are written to a snapshot.
+# All fields of `AttemptLog`, as they are written to a snapshot.
 AttemptState: TypeAlias = tuple[int, dict[int, Done], dict[int, Ballot], dict[int, dict[int, Push]]]
 
 

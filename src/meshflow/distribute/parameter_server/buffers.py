@@ -26,7 +26,7 @@ _MOST, _LARGE, _ONLY_HERE = 64, 1 << 20, 3
 
 
 class SharingConnection(Protocol):
-    """Connection that can share the memory of arrays with the process at its other end; see `wire.Wire`."""
+    """Connection that can share the memory of arrays with the process at its other end; see `Connection`."""
 
     def placing(self, sizes: Sequence[int]) -> AbstractContextManager[None]:
         """Offer shared memory for the outputs of programs that run in this context."""
@@ -74,7 +74,7 @@ class Buffers:
 
 
 class Spares:
-    """Pool of arrays, by receiving server, whose memory is donated to programs.
+    """Pool of arrays, by receiving server, for donation to programs.
 
     A program computes the next array of the same shape in the memory of an earlier one. Arrays for
     a server in another process of this machine are in memory that this server reads directly, and

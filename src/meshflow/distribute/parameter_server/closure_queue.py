@@ -228,7 +228,7 @@ class Gate:
     """Gate that keeps workers from starting closures too far ahead of other active workers.
 
     Args:
-      most: Maximum number of closures by which a worker may be ahead, or None for no limit.
+      max_lead: Maximum number of closures by which a worker may be ahead, or None for no limit.
     """
 
     def __init__(self, max_lead: int | None) -> None:
@@ -245,7 +245,7 @@ class Gate:
             return
         with self._changed:
             slowest = min(self._working.values(), default=0)
-            # A worker that was idle has not fallen behind, so its count is raised to that of the
+            # A worker that was idle is not the slowest one, so its count is raised to that of the
             # slowest one.
             count = self._working[worker] = max(self._resting.pop(worker, 0), slowest)
             max_lead = self._most

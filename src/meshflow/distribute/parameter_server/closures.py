@@ -19,7 +19,7 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.absent import Absent, AbsentVariable, CoordinatorOnly
-from meshflow.distribute.parameter_server.hosting import HostedVariable, not_shared
+from meshflow.distribute.parameter_server.hosting import HostedVariable, Optimizer, not_shared
 from meshflow.distribute.parameter_server.program_modules import not_to_be_imported
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.strategy import Strategy
@@ -32,9 +32,9 @@ Resolvers: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
 class OptimizerRegistry(Protocol):
-    """Strategy that assigns keys to optimizers; see `ParameterServerStrategy.key_of`."""
+    """Strategy that assigns keys to optimizers; see `ParameterServerStrategy.get_optimizer_key`."""
 
-    def key_of(self, optimizer: Any) -> int:
+    def key_of(self, optimizer: Optimizer) -> int:
         """Return the key of an optimizer in all processes."""
 
 

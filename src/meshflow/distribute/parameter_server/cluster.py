@@ -49,9 +49,9 @@ class Cluster(CoordinatorOnly):
       clocks: The clock of each server, as far as this process knows.
       counters: The numbers of lost workers ("preemptions"), server restarts and retries of
         closures.
-      lanes: Number of concurrent closures of a worker: one may push its writes while the next one
+      closures_per_worker: Number of concurrent closures of a worker: one may push its writes while the next one
         computes.
-      stopped: Whether the cluster was stopped.
+      is_stopped: Whether the cluster was stopped.
     """
 
     not_sendable_reason = (
@@ -81,7 +81,7 @@ class Cluster(CoordinatorOnly):
         return self.worker_count
 
     def resize(self, workers: int) -> None:
-        """Change the number of workers. Superfluous workers stay until `retire` stops them.
+        """Change the number of workers. `retire` stops superfluous workers.
 
         Args:
           workers: The new number.

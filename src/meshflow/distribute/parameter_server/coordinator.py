@@ -189,7 +189,7 @@ class ClusterCoordinator(CoordinatorOnly):
           dataset_fn: A function without arguments that returns a dataset, or a dataset.
 
         Returns:
-          A dataset whose iterator can be passed to `schedule`. A worker that replaces a lost one
+          A dataset. Its iterator can be passed to `schedule`. A worker that replaces a lost one
           creates a new iterator.
 
         Raises:
@@ -260,6 +260,13 @@ class ClusterCoordinator(CoordinatorOnly):
             self._serve_new()
             self._report.start()
 
+    def _shut_down(self) -> None:
+        self._queue.close()
+        self._report.end()
+        self._strategy.cluster.stop()
+        for dispatcher in self._serving:
+            dispatcher.thread.join(_AT_THE_END)
+
     def _serve_new(self) -> None:
         cluster = self._strategy.cluster
         lanes = 1 if self._strategy.options.max_staleness is not None else cluster.lanes
@@ -280,8 +287,8 @@ class _Serving:
       strategy: The strategy.
       queue: The closures.
       gate: Gate that limits the lead over other workers.
-      figures: Statistics of finished closures.
-      number: Index of the worker.
+      statistics: Statistics of finished closures.
+      worker_id: Index of the worker.
     """
 
     def __init__(
@@ -361,13 +368,8 @@ class _Serving:
 def _end(coordinator: weakref.ref[ClusterCoordinator]) -> None:
     """Stop the threads of a coordinator before the interpreter deletes the modules that they use."""
     running = coordinator()
-    if running is None:
-        return
-    running._queue.close()
-    running._report.end()
-    running.strategy.cluster.stop()
-    for dispatcher in running._serving:
-        dispatcher.thread.join(_AT_THE_END)
+    if running is not None:
+        running._shut_down()
 
 
 def current_worker_index() -> int:

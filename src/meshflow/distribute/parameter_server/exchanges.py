@@ -41,12 +41,12 @@ class Exchanges:
 
     Args:
       servers: The servers.
-      apart: Whether the servers are in other processes, so that concurrent calls save time.
+      are_remote: Whether the servers are in other processes, so that concurrent calls save time.
 
     Attributes:
       clocks: Clock of each server at the last pull.
-      known: Keys of the variables that are pulled, by server.
-      arrived: Replies that the worker has not processed yet, by exchange and server.
+      pulled_keys: Keys of the variables that are pulled, by server.
+      replies: Replies that the worker has not processed yet, by exchange and server.
     """
 
     def __init__(self, servers: Sequence[ServerInterface], are_remote: bool = False) -> None:
@@ -57,7 +57,7 @@ class Exchanges:
         self.clocks = [-1] * len(servers)
         self.known: list[set[int]] = [set() for _ in servers]
         self.arrived: deque[list[Change]] = deque()
-        # By server, the closures whose pushes for other servers it stores, although these have
+        # By server, the closures for which it stores the pushes of other servers, although these have
         # applied them by now.
         self._settled: list[list[int]] = [[] for _ in servers]
         self._counted = (0, 0)
@@ -201,7 +201,7 @@ class Exchanges:
 def _doubted(reply: Change) -> Change:
     """Mark a reply as refused if the push had been applied before.
 
-    It may have been applied by another attempt, whose pushes for the other servers differ.
+    It may have been applied by another attempt, which has other pushes for the other servers.
     """
     if reply.repeated:
         reply.refused = 0

@@ -52,7 +52,7 @@ def serve(role: Role, secret: str) -> None:
     methods = _methods(role, secret)
     threading.Thread(
         target=accepting,
-        args=(listener, secret, lambda wire: answer(wire, methods(wire))),
+        args=(listener, secret, lambda connection: answer(connection, methods(connection))),
         daemon=True,
     ).start()
     control.send(
@@ -98,7 +98,7 @@ def _methods(role: Role, secret: str) -> Callable[[Wire], dict[str, Callable[...
     locate = Directory(role.coordinator, secret)
     servers = [RemoteServer(n, locate, secret) for n in range(role.servers)]
     methods = WorkerService(role.number, servers, role.crowded).methods()
-    return lambda wire: methods
+    return lambda connection: methods
 
 
 class Directory:
@@ -120,13 +120,13 @@ class Directory:
           known: Number of starts when the server was lost. The coordinator waits until it is
             exceeded.
         """
-        wire: Wire = connect(self._coordinator, self._secret)
+        connection: Wire = connect(self._coordinator, self._secret)
         try:
-            wire.send(("where", index, known))
-            location: tuple[str, int] = wire.receive()
+            connection.send(("where", index, known))
+            location: tuple[str, int] = connection.receive()
             return location
         finally:
-            wire.close()
+            connection.close()
 
 
 def run(role: Role, secret: str) -> None:

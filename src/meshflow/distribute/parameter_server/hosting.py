@@ -56,10 +56,10 @@ class Home(Protocol):
 
 
 class ClosureContext(Protocol):
-    """Closure that runs in this thread, as hosted variables see it; see `worker.Running`.
+    """Closure that runs in this thread, as hosted variables see it; see `RunningClosure`.
 
     Attributes:
-      silent: Whether writes are the worker's copy of a step that servers take.
+      is_silent: Whether writes are the worker's copy of a step that servers take.
       values: The values that the closure sees, by variable key.
       outboxes: The outboxes that the closure has written, with their values, by `id`.
     """
@@ -120,7 +120,7 @@ def wanted_servers() -> tuple[int, ...] | None:
 
 
 class DescribedVariable(Variable):
-    """Variable whose shape and dtype are known without its value."""
+    """Variable with a shape and dtype that are known without its value."""
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class DescribedVariable(Variable):
 
 
 class HostedVariable(DescribedVariable):
-    """Variable whose value is on a parameter server.
+    """Variable that is stored on a parameter server.
 
     `tf.Variable` creates it in the scope of the strategy.
 

@@ -46,10 +46,13 @@ class Folder:
 
     Args:
       path: A folder, which is kept at the end. By default, a temporary folder.
+
+    Attributes:
+      is_local: Whether this is a temporary folder, which other machines cannot access.
     """
 
     def __init__(self, path: StrPath | None = None) -> None:
-        self._temporary = path is None
+        self.is_local = path is None
         self._lock: BufferedWriter | None = None
         if path is None:
             _remove_left()
@@ -57,11 +60,6 @@ class Folder:
         else:
             self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def is_local(self) -> bool:
-        """Check whether this is a temporary folder, which other machines cannot access."""
-        return self._temporary
 
     def of_server(self, index: int) -> Path:
         """Return the folder of one server.
@@ -73,7 +71,7 @@ class Folder:
 
     def close(self) -> None:
         """Delete a temporary folder."""
-        if self._temporary:
+        if self.is_local:
             shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
@@ -90,7 +88,7 @@ def _made() -> tuple[Path, BufferedWriter]:
 
 
 def _remove_left() -> None:
-    """Delete temporary folders whose processes were killed."""
+    """Delete temporary folders of processes that were killed."""
     if fcntl is None:
         return
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
@@ -106,7 +104,7 @@ class Journal:
       folder: Folder of the server, which may have a journal already.
 
     Attributes:
-      least: The size in bytes of the records from which a snapshot is worthwhile.
+      min_snapshot_bytes: The size in bytes of the records from which a snapshot is worthwhile.
     """
 
     least = 1 << 26

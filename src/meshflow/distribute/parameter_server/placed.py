@@ -1,7 +1,7 @@
 """Memory that XLA programs write their outputs to, so that another process reads them without a copy.
 
 The compiled kernels intercept XLA's allocation of buffers. Memory that a thread offers receives the
-next buffers of a fitting size that the thread allocates; all other buffers come from the ordinary
+next buffers of a fitting size that the thread allocates; all other buffers are from the ordinary
 allocator.
 """
 
@@ -23,7 +23,7 @@ _kept: dict[int, np.ndarray] = {}
 def possible() -> bool:
     """Check whether XLA programs can write their outputs to memory of this package.
 
-    This needs the compiled kernels, and a build of XLA whose buffer allocation they can intercept.
+    This needs the compiled kernels, and a build of XLA in which they can intercept allocations.
     """
     kernels = library.load()
     return kernels is not None and kernels.places

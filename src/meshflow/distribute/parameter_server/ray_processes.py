@@ -23,7 +23,7 @@ _SENT = ("JAX_", "XLA_", "MESHFLOW_", "TF_")
 
 
 class _Host:
-    """Actor whose process is a server or a worker."""
+    """Actor with a server or a worker in its process."""
 
     def work(self, role: Role, secret: str) -> None:
         """Run the server or worker until the coordinator stops, and exit the process."""

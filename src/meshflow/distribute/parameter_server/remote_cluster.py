@@ -48,7 +48,7 @@ class Launcher(Protocol):
     """Launcher of the processes of a cluster, which run `entry_point.serve`.
 
     Attributes:
-      resizes: Whether more processes can be started later.
+      can_resize: Whether more processes can be started later.
     """
 
     resizes: bool
@@ -83,14 +83,14 @@ class _Life:
     Args:
       control: The connection by which it has registered.
       address: Address at which it accepts connections.
-      begun: Number of registrations of this kind and index so far.
+      num_starts: Number of registrations of this kind and index so far.
       pid: Process id.
 
     Attributes:
-      book: Record of the objects that were sent to a worker, once it is configured.
-      gone: Whether the process is lost.
-      wires: Connections for closures.
-      idle: The connections that no thread uses now.
+      sent_objects: Record of the objects that were sent to a worker, once it is configured.
+      is_lost: Whether the process is lost.
+      connections: Connections for closures.
+      idle_connections: The connections that no thread uses now.
     """
 
     def __init__(self, control: Caller, address: str, num_starts: int, pid: int) -> None:
@@ -103,8 +103,8 @@ class _Life:
 
     def close(self) -> None:
         """Close all connections."""
-        for wire in (self.control.wire, *self.wires):
-            wire.close()
+        for connection in (self.control.wire, *self.wires):
+            connection.close()
 
 
 class RemoteCluster(Cluster):
@@ -200,16 +200,16 @@ class RemoteCluster(Cluster):
 
     # ---- registration and monitoring -------------------------------------------------------
 
-    def _called(self, wire: Wire) -> None:
+    def _called(self, connection: Wire) -> None:
         """Handle a connection, from a process that registers or from one that looks up a server."""
-        message = wire.receive()
+        message = connection.receive()
         if message[0] == "where":
             with contextlib.suppress(UnavailableError):
-                wire.send(self._where(*message[1:]))
-            wire.close()
+                connection.send(self._where(*message[1:]))
+            connection.close()
             return
         _, kind, index, address, pid = message
-        control = Caller(wire)
+        control = Caller(connection)
         with self._changed:
             replaced = self._lives.get((kind, index))
             num_starts = 1 if replaced is None else replaced.begun + 1
@@ -315,17 +315,17 @@ class RemoteCluster(Cluster):
         process = self._living(worker_index)
         try:
             assert process.book is not None and self._strategy is not None
-            wire = self._idle(process)
-            outcome = RemoteWorker(Caller(wire), self._strategy, process.book).run(call)
+            connection = self._idle(process)
+            outcome = RemoteWorker(Caller(connection), self._strategy, process.book).run(call)
         except Lost as error:
             # The monitoring thread will notice the loss too. Until then, no closure is sent to the
             # process.
             process.gone = True
             raise WorkerLostError(str(error)) from error
         except BaseException:
-            process.idle.append(wire)
+            process.idle.append(connection)
             raise
-        process.idle.append(wire)
+        process.idle.append(connection)
         return outcome
 
     def alive(self) -> int:
@@ -367,9 +367,9 @@ class RemoteCluster(Cluster):
         try:
             return process.idle.pop()
         except IndexError:
-            wire = connect(process.address, self._secret)
-            process.wires.append(wire)
-            return wire
+            connection = connect(process.address, self._secret)
+            process.wires.append(connection)
+            return connection
 
     def read(self, variable: HostedVariable) -> Array:
         """Return the current value, which is sent only if it has changed since the last read."""

@@ -72,14 +72,14 @@ class ServerService:
             self._journal = Journal(folder)
             self._recover(self._journal)
 
-    def methods(self, wire: Wire) -> dict[str, Callable[..., Any]]:
+    def methods(self, connection: Wire) -> dict[str, Callable[..., Any]]:
         """Return the methods that may be called, by name.
 
         Args:
-          wire: The connection of the caller.
+          connection: The connection of the caller.
         """
         logged = {name: functools.partial(self._noted, name) for name in self._calls}
-        exchange = functools.partial(self._exchange, wire)
+        exchange = functools.partial(self._exchange, connection)
         return {**logged, "read": self._server.read, "exchange": exchange}
 
     def _noted(self, method: str, *args: Any) -> Any:
@@ -94,16 +94,18 @@ class ServerService:
                 self._journal.snapshot((self._server.state(), self._constraints, self._optimizers))
         return result
 
-    def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
+    def _exchange(
+        self, connection: Wire, push: Push | Decision | None, wish: Wish, floor: int
+    ) -> Change:
         server = self._server
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
             if push is None or server.knows(push.closure):
-                reply = server.exchange(push, wish, floor, wire.lend)
+                reply = server.exchange(push, wish, floor, connection.lend)
             else:
                 # The record contains the push, but not the values that the worker requests.
-                with wire.placing(server.renewed(push, wish)):
+                with connection.placing(server.renewed(push, wish)):
                     applied = self._noted("exchange", push, Wish(), floor)
-                reply = server.exchange(None, wish, floor, wire.lend)
+                reply = server.exchange(None, wish, floor, connection.lend)
                 reply.staleness, reply.refused = applied.staleness, applied.refused
             for key, value in reply.values.items():
                 variable = server.resolve(key)
@@ -112,11 +114,11 @@ class ServerService:
                     self._away.pop(key, None)
                 if isinstance(value, Rows) or value.nbytes < _LARGE:
                     continue
-                if wire.fits(value):
+                if connection.fits(value):
                     self._away[key] = value
                     continue
                 # The next update can change the value in place while the copy is sent.
-                reply.values[key] = copied = wire.lend(value.shape, value.dtype)
+                reply.values[key] = copied = connection.lend(value.shape, value.dtype)
                 np.copyto(copied, np.asarray(value))
         return reply
 
@@ -243,9 +245,9 @@ class RemoteServer:
     @property
     def traffic(self) -> tuple[int, int]:
         """Return the numbers of bytes sent and received."""
-        wire = self.wire
+        connection = self.wire
         return (
             (self.sent, self.received)
-            if wire is None
-            else (self.sent + wire.sent, self.received + wire.received)
+            if connection is None
+            else (self.sent + connection.sent, self.received + connection.received)
         )

@@ -141,7 +141,7 @@ class PerWorkerIterator(PerWorkerValues):
     """Iterator that a worker creates when it first runs a closure with this argument.
 
     Args:
-      make: A function that returns a dataset, or a dataset.
+      dataset_fn: A function that returns a dataset, or a dataset.
     """
 
     def __init__(self, dataset_fn: Callable[[], Any] | Any) -> None:

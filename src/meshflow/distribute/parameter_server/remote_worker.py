@@ -38,7 +38,7 @@ class SchedulingStrategy(OptimizerRegistry, Protocol):
     """Strategy as proxies of workers see it; see `ParameterServerStrategy`.
 
     Attributes:
-      count: Number of hosted variables so far.
+      num_variables: Number of hosted variables so far.
     """
 
     count: int

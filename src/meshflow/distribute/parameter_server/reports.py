@@ -68,8 +68,8 @@ class Report:
 
     Args:
       statistics: The method `ClusterCoordinator.statistics`.
-      stopped: Function that checks whether the cluster was stopped.
-      every: Number of seconds between two lines on stderr, or None for no lines.
+      is_stopped: Function that checks whether the cluster was stopped.
+      interval: Number of seconds between two lines on stderr, or None for no lines.
       log_dir: Folder for the curves, or None for no curves.
     """
 

@@ -41,7 +41,7 @@ class _Working(threading.local):
     """Thread-local record of the worker for which the thread loads or runs a closure.
 
     Attributes:
-      worker: Index of the worker in its own process, or None.
+      worker_id: Index of the worker in its own process, or None.
     """
 
     worker: int | None = None

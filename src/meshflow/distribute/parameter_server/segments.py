@@ -1,6 +1,6 @@
 """Memory that two processes of a machine share, for the arrays that they send each other.
 
-A segment is an anonymous file (`memfd_create`) whose descriptor is sent over the connection once,
+A segment is an anonymous file (`memfd_create`). Its descriptor is sent over the connection once,
 so nothing remains of it when the processes are killed. The sender fills a segment, marks it as
 used, and names it in a message. When no array refers to the memory any more, the receiver clears
 the mark, and the sender fills the segment again. Reusing segments matters because touching fresh
@@ -230,10 +230,10 @@ class Outgoing:
         return segment
 
     def _give_up(self, first_message: int) -> None:
-        """Retire the free segments whose last message precedes `first_message`."""
+        """Retire the free segments that no message has used since `first_message`."""
         for size, segments in self._by_size.items():
             for segment in [s for s in segments if s.last < first_message]:
-                # A segment whose descriptor is still open has not been introduced to the receiver
+                # A segment with an open descriptor has not been introduced to the receiver
                 # yet.
                 is_needed = not segment.is_free or self._is_given_out(segment)
                 if is_needed or segment.descriptor is not None:

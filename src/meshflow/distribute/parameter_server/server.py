@@ -73,7 +73,7 @@ class Held(Variable):
 
     Attributes:
       key: Id of the variable in all processes.
-      renewed: Whether the program that is being compiled writes the new value to other memory.
+      is_copied_on_write: Whether the program that is being compiled writes the new value to other memory.
     """
 
     key: int
@@ -96,7 +96,7 @@ class _History:
       rows: Number of rows of the variable.
 
     Attributes:
-      whole: Clock up to which the changed rows are unknown.
+      unknown_until: Clock up to which the changed rows are unknown.
       latest: Clock of the last change.
     """
 
@@ -142,7 +142,7 @@ class ParameterServer:
       clock: Number of changes so far.
       size: Size of all variables in bytes.
       lock: Protects the variables.
-      wire: None, because the server is in this process.
+      connection: None, because the server is in this process.
       traffic: No bytes, for the same reason.
     """
 
@@ -288,7 +288,7 @@ class ParameterServer:
 
         Args:
           key: Key of the optimizer.
-          optimizer: A copy of the optimizer whose hosted variables are replaced by the results of
+          optimizer: A copy of the optimizer, with hosted variables replaced by the results of
             `resolve`.
         """
         with self.lock:

@@ -124,14 +124,14 @@ class Serving:
             _here[self.address] = self
             threading.Thread(
                 target=accepting,
-                args=(self._listener, secret, lambda wire: self._called(wire, secret)),
+                args=(self._listener, secret, lambda connection: self._called(connection, secret)),
                 daemon=True,
             ).start()
 
-    def _called(self, wire: Wire, secret: str) -> None:
+    def _called(self, connection: Wire, secret: str) -> None:
         """Work for the coordinator that has connected."""
         try:
-            fields, job = wire.receive()
+            fields, job = connection.receive()
             if self._job == "ps" and fields.pop("durable"):
                 user = os.getuid() if hasattr(os, "getuid") else "user"
                 base = Path(tempfile.gettempdir()) / f"meshflow-servers-{user}"
@@ -142,9 +142,9 @@ class Serving:
                 self._folder = folder
                 fields["folder"] = str(folder)
             fields.pop("durable", None)
-            wire.send(True)
+            connection.send(True)
         finally:
-            wire.close()
+            connection.close()
         self._serve(fields, secret)
 
     def _forget(self) -> None:
@@ -217,13 +217,13 @@ class JoinedProcesses:
         address = self._spec.task_address(fields["kind"], fields["number"])
         while not self._stopped:
             try:
-                wire = connect(address, self.secret)
+                connection = connect(address, self.secret)
                 try:
-                    wire.send((fields, self._job))
-                    wire.receive()
+                    connection.send((fields, self._job))
+                    connection.receive()
                     return
                 finally:
-                    wire.close()
+                    connection.close()
             except Lost as error:
                 self._failures[address] = str(error)
             time.sleep(_PAUSE)

@@ -131,7 +131,7 @@ class Server:
 
     @staticmethod
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
-        """Create a server whose cluster consists only of this program.
+        """Create a server for a cluster that consists only of this program.
 
         Args:
           config: A `tf.compat.v1.ConfigProto`.

@@ -77,7 +77,7 @@ class RemoteTraceback(Exception):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler that stores device arrays as host arrays, whose bytes are kept out of the pickle."""
+    """Pickler that stores device arrays as host arrays, with their bytes outside the pickle."""
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, jax.Array):
@@ -432,11 +432,11 @@ class Caller:
     """Caller of methods in another process, one at a time.
 
     Args:
-      wire: The connection.
+      connection: The connection.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    def __init__(self, connection: Wire) -> None:
+        self.wire = connection
         self._lock = threading.Lock()
 
     def call(self, method: str, *args: Any) -> Any:
@@ -459,11 +459,11 @@ class Caller:
         raise loaded_error(value)
 
 
-def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
+def answer(connection: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
     """Execute the calls that arrive on a connection until it is closed.
 
     Args:
-      wire: The connection.
+      connection: The connection.
       methods: The methods that may be called, by name.
     """
     try:
@@ -471,16 +471,16 @@ def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
             while True:
                 # No variable refers to a call after this line, so the caller can reuse the memory
                 # of its arrays.
-                wire.send(_answer_of(wire, methods))
+                connection.send(_answer_of(connection, methods))
     finally:
-        wire.close()
+        connection.close()
 
 
-def _answer_of(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, Any]:
+def _answer_of(connection: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, Any]:
     try:
         # The caller expects an answer even if its pickle cannot be loaded in this process.
         with region(WAITING):
-            method, args = wire.receive()
+            method, args = connection.receive()
     except Lost:
         raise
     except Exception as error:

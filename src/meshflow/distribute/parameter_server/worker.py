@@ -54,7 +54,7 @@ from meshflow.profiler.annotations import Trace
 
 # Count of the steps that train a variable on the servers only.
 _TRAINED = -1
-# A closure may take this many steps on the servers, whose gradients are kept for one message.
+# A closure may take this many steps on the servers. Their gradients are kept for one message.
 _MOST_STEPS = 64
 
 _log = logging.getLogger("meshflow")
@@ -138,17 +138,17 @@ class Call:
     """A closure for a worker.
 
     Attributes:
-      number: Id of the closure, unique within its coordinator.
+      closure_id: Id of the closure, unique within its coordinator.
       function: The function.
       args: Its arguments.
       kwargs: Its keyword arguments.
-      after: The clock of each server when the closure was scheduled. The closure sees at least the
+      min_clocks: The clock of each server when the closure was scheduled. The closure sees at least the
         changes up to then.
       floor: Closures with smaller ids are finished.
-      states: By optimizer, the keys of the variables for which it has slots.
-      ended: Keys of iterators that the program has deleted.
+      slot_keys: By optimizer, the keys of the variables for which it has slots.
+      deleted_iterators: Keys of iterators that the program has deleted.
       attempt: Number of earlier attempts at the closure.
-      makes_own: Whether variables that the closure creates belong to the worker.
+      has_private_variables: Whether variables that the closure creates belong to the worker.
     """
 
     number: int
@@ -222,7 +222,7 @@ class Worker:
       has_remote_servers: Whether servers are in other processes, so that concurrent calls save time.
 
     Attributes:
-      rehearses: Whether closures run only to create their variables.
+      is_dry_run: Whether closures run only to create their variables.
       resources: Iterators by their keys; see `remote_values`.
     """
 
@@ -242,11 +242,11 @@ class Worker:
         # Threads of a parallel kernel would wait for cores that other workers use.
         self._cores = sizes.one_core if crowded else contextlib.nullcontext
         self._exchanges = Exchanges(servers, has_remote_servers)
-        # Clock of each server up to which the copies in `_values` are updated.
+        # Clock of each server up to which the copies in `_copies` are updated.
         self._own_clocks = [-1] * len(servers)
         self._values: dict[int, jax.Array] = {}
         self.resources: dict[int, Any] = {}
-        # Arrays in whose memory programs write gradients, after earlier ones were sent.
+        # Arrays that were sent. Programs reuse their memory for the next gradients.
         self.spares = Spares()
         self._compress = Compressor(strategy.options.compression)
         # Functions that used no variables in their last run, and whether no pull followed such a
@@ -364,7 +364,7 @@ class Worker:
 
         The next closure pulls then.
         """
-        # After a failed attempt, servers must be asked, because its writes are unknown to this
+        # After a failed attempt, an exchange is necessary, because its writes are unknown to this
         # worker.
         self._behind = not (running.values or running.outboxes or call.attempt)
         # Functions without weak references are not recorded, so variables are pulled before each of
@@ -435,11 +435,11 @@ class Running:
       location: Location of its optimizer steps.
 
     Attributes:
-      worker: Index of the worker.
-      silent: Whether writes are the worker's copy of a step that servers take, so they are not
+      worker_id: Index of the worker.
+      is_silent: Whether writes are the worker's copy of a step that servers take, so they are not
         sent.
-      makes_own: Whether variables that are created now belong to the worker.
-      rehearses: Whether the closure runs only to create its variables.
+      has_private_variables: Whether variables that are created now belong to the worker.
+      is_dry_run: Whether the closure runs only to create its variables.
       values: The values that it has read or written, by variable key.
       outboxes: The outboxes that it has written, with their values, by `id`.
     """

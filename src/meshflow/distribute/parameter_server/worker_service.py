@@ -53,7 +53,7 @@ class WorkerService:
     """A worker, for the coordinator in another process.
 
     Args:
-      number: Index of the worker.
+      worker_id: Index of the worker.
       servers: The servers.
       crowded: See `Worker`.
     """
