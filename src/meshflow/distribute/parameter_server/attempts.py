@@ -1,4 +1,4 @@
-"""Agreement of all servers on which attempt at a closure they apply.
+"""Protocol by which all servers apply the same attempt at a closure.
 
 Several workers may run the same closure, because the first one died or is slow, and their writes
 differ. All servers must apply the writes of one attempt.
@@ -10,8 +10,9 @@ sends these. Its next message lets the first server forget them.
 Two-phase path: if the pushes for the others are large, all pushes are first *staged*, each on its
 server, and then a `Decision` applies them. Later attempts always do so, under a higher *ballot*.
 The replies to the staging show which attempt has been applied on which server. If one server has
-applied an earlier attempt, the worker has the other servers apply that attempt: the first server remembers its pushes, or the others have staged them. If none has, none will: after staging a ballot, a
-server refuses all lower ballots (as an acceptor does in Paxos).
+applied an earlier attempt, the worker has the other servers apply that attempt: the first server
+remembers its pushes, or the others have staged them. If none has, none will: after staging a
+ballot, a server refuses all lower ballots (as an acceptor does in Paxos).
 """
 
 from __future__ import annotations

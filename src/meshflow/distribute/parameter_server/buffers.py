@@ -26,7 +26,7 @@ _MOST, _LARGE, _ONLY_HERE = 64, 1 << 20, 3
 
 
 class SharingConnection(Protocol):
-    """Connection that can share the memory of arrays with the process at its other end; see `Connection`."""
+    """Connection that can share memory with the process at its other end."""
 
     def placing(self, sizes: Sequence[int]) -> AbstractContextManager[None]:
         """Offer shared memory for the outputs of programs that run in this context."""

@@ -27,7 +27,8 @@ from meshflow.environment import extras
 
 __all__ = ["OptimizerRegistry", "Resolvers", "dumps", "dumps_function", "loads"]
 
-# Functions that return the objects of persistent ids, by the first item of the id: "variable", "iterator", "strategy".
+# Functions that return the objects of persistent ids, by the first item of the id: "variable",
+# "iterator", "strategy".
 Resolvers: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
@@ -61,7 +62,8 @@ def dumps_function(
 ) -> bytes:
     """Pickle a function.
 
-    Functions and classes of the program's modules that workers cannot import are pickled by value; see `program_modules`.
+    Functions and classes of the program's modules that workers cannot import are pickled by value;
+    see `program_modules`.
 
     Args:
       function: The function.
@@ -188,7 +190,8 @@ class _Part(NamedTuple):
       path: Expression of the part, for error messages.
       value: The part.
       function: Name of the function that refers to it, or "".
-      is_optional: Whether it is an attribute of an object of which the closure may use only other attributes.
+      is_optional: Whether it is an attribute of an object of which the closure may use only other
+        attributes.
       reason: The exception raised when it was pickled.
     """
 
@@ -249,7 +252,8 @@ def _list_children(part: _Part) -> list[_Part]:
     if hasattr(value, "__self__"):
         return [part.make_child(".__self__", value.__self__)]
     attributes = getattr(value, "__dict__", None)
-    # An object of Python's standard library, such as a queue, does not work without one of its attributes.
+    # An object of Python's standard library, such as a queue, does not work without one of its
+    # attributes.
     is_standard = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
     if is_standard or not isinstance(attributes, dict):
         return []

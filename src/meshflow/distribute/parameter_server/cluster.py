@@ -49,8 +49,8 @@ class Cluster(CoordinatorOnly):
       clocks: The clock of each server, as far as this process knows.
       counters: The numbers of lost workers ("preemptions"), server restarts and retries of
         closures.
-      closures_per_worker: Number of concurrent closures of a worker: one may push its writes while the next one
-        computes.
+      closures_per_worker: Number of concurrent closures of a worker: one may push its writes while
+        the next one computes.
       is_stopped: Whether the cluster was stopped.
     """
 
@@ -177,8 +177,8 @@ class Cluster(CoordinatorOnly):
 class _Beside(ParameterServer):
     """Server in the process of the workers, which get copies of large values.
 
-    A value with other references could not be updated in place, and fresh pages for a new value cost
-    more than a copy to reused memory.
+    A value with other references could not be updated in place, and fresh pages for a new value
+    cost more than a copy to reused memory.
     """
 
     def __init__(self, server_id: int) -> None:

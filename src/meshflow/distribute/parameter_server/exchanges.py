@@ -29,7 +29,8 @@ from meshflow.environment.types import Array
 
 __all__ = ["Exchanges", "entered", "outside"]
 
-# If the pushes for the other servers have more bytes in total, staging costs less than forwarding them to the first server.
+# If the pushes for the other servers have more bytes in total, staging costs less than forwarding
+# them to the first server.
 TOLD = 1 << 18
 
 _P = ParamSpec("_P")
@@ -57,8 +58,8 @@ class Exchanges:
         self.clocks = [-1] * len(servers)
         self.known: list[set[int]] = [set() for _ in servers]
         self.arrived: deque[list[Change]] = deque()
-        # By server, the closures for which it stores the pushes of other servers, although these have
-        # applied them by now.
+        # By server, the closures for which it stores the pushes of other servers, although these
+        # have applied them by now.
         self._settled: list[list[int]] = [[] for _ in servers]
         self._counted = (0, 0)
         self._lock = threading.Lock()

@@ -141,7 +141,8 @@ def run(role: Role, secret: str) -> None:
         # Results are needed at once, and other threads run programs meanwhile, so asynchronous
         # dispatch would only add a thread.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-        # Imported objects are permanent, so garbage collections, which stop all threads, need not visit them.
+        # Imported objects are permanent, so garbage collections, which stop all threads, need not
+        # visit them.
         gc.collect()
         gc.freeze()
         serve(role, secret)

@@ -33,7 +33,8 @@ from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["DescribedVariable", "HostedVariable", "Outbox", "Outboxes"]
 
-# A Keras optimizer. Its class is in a higher layer, and parameter servers use its private attributes.
+# A Keras optimizer. Its class is in a higher layer, and parameter servers use its private
+# attributes.
 Optimizer: TypeAlias = Any
 # A gradient that a closure passes to `apply_gradients`.
 Gradient: TypeAlias = TensorLike | IndexedSlices
@@ -288,7 +289,8 @@ class Outbox(DescribedVariable):
         name: str,
     ) -> None:
         self.owner = owner
-        # Whether programs write the value to memory of the worker's pool, and the index of the server that receives it.
+        # Whether programs write the value to memory of the worker's pool, and the index of the
+        # server that receives it.
         self.spared, self.server = False, 0
         self._static_shape, self._dtype, self._name = (
             TensorShape(tuple(shape)),

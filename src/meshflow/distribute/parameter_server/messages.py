@@ -151,8 +151,8 @@ class Wish(NamedTuple):
       clock: Clock of the server in its last reply.
       known: Keys of variables of which the worker has the values at that clock.
       unknown: Keys of variables of which the worker has no value.
-      settled: Ids of closures for which all pushes were sent to this server first and have since been
-        applied by all other servers.
+      settled: Ids of closures for which all pushes were sent to this server first and have since
+        been applied by all other servers.
     """
 
     clock: int = -1

@@ -1,6 +1,7 @@
 """Cluster of servers and workers in other processes.
 
-The processes register with the coordinator, are monitored by heartbeats, and are restarted when they die.
+The processes register with the coordinator, are monitored by heartbeats, and are restarted when
+they die.
 """
 
 from __future__ import annotations

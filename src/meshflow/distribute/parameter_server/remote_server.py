@@ -39,7 +39,7 @@ class ServerLocator(Protocol):
     """Lookup of a server's current process."""
 
     def __call__(self, index: int, known: int, /) -> tuple[str, int]:
-        """Wait for more than `known` starts of a server, and return its address and number of starts."""
+        """Return the address and the number of starts of a server, once it exceeds `known`."""
 
 
 class ServerService:

@@ -37,7 +37,8 @@ _LEAST = 1 << 16
 # together.
 _MOST, _MOST_BYTES, _MOST_NEW = 1024, 1 << 32, 128
 _PAGE = mmap.PAGESIZE
-# The state of a segment, in the byte that follows its data. A segment is retired when this many messages did not use it.
+# The state of a segment, in the byte that follows its data. A segment is retired when this many
+# messages did not use it.
 _FREE, _USED, _GIVEN_UP = range(3)
 _UNUSED = 64
 POSSIBLE = fcntl is not None and sys.platform == "linux" and hasattr(os, "memfd_create")
@@ -78,7 +79,7 @@ class Segment:
         return not (self.is_used or placed.holds(self.address))
 
     def mark(self, is_retired: bool = False) -> None:
-        """Mark the segment as used by the receiver, or as retired: the sender will not use it again."""
+        """Mark the segment as used by the receiver, or as retired, which is final."""
         self._mapping[self.size] = _GIVEN_UP if is_retired else _USED
 
     def close(self) -> None:

@@ -41,14 +41,17 @@ from meshflow.kernels import library
 
 __all__ = ["LARGE", "Held", "ParameterServer"]
 
-# Larger variables are changed in place if only rows change, or if no other object holds the value, as for slots.
+# Larger variables are changed in place if only rows change, or if no other object holds the value,
+# as for slots.
 LARGE = 1 << 20
 
 # Function that allocates an array of a shape and dtype for rows of values.
 Allocator: TypeAlias = Callable[..., np.ndarray]
-# State of a server for snapshots: values and names by key, the clock, the attempts, and the order of the last write.
+# State of a server for snapshots: values and names by key, the clock, the attempts, and the order
+# of the last write.
 ServerState: TypeAlias = tuple[dict[int, tuple[np.ndarray, str]], int, AttemptState, int]
-# For each optimizer step the optimizer, the variables, and whether each changes by rows; then the keys of sets and adds.
+# For each optimizer step the optimizer, the variables, and whether each changes by rows; then the
+# keys of sets and adds.
 PushKind: TypeAlias = tuple[
     tuple[tuple[int, tuple[int, ...], tuple[bool, ...]], ...], tuple[int, ...], tuple[int, ...]
 ]
@@ -73,7 +76,8 @@ class Held(Variable):
 
     Attributes:
       key: Id of the variable in all processes.
-      is_copied_on_write: Whether the program that is being compiled writes the new value to other memory.
+      is_copied_on_write: Whether the program that is being compiled writes the new value to other
+        memory.
     """
 
     key: int
@@ -135,8 +139,8 @@ class ParameterServer:
 
     Args:
       server_id: Index of the server.
-      copies_on_write: Whether dense updates of a variable write to new memory, because other processes hold
-        the old value. Within one process, a copy and an update in place cost less.
+      copies_on_write: Whether dense updates of a variable write to new memory, because other
+        processes hold the old value. Within one process, a copy and an update in place cost less.
 
     Attributes:
       clock: Number of changes so far.

@@ -1,7 +1,7 @@
 """Servers and workers that are started externally; see `tf.distribute.Server`.
 
-Such a process listens at its address in the cluster until a coordinator connects, works for it until it stops, and
-then listens again, so it is also available to a coordinator that was restarted.
+Such a process listens at its address in the cluster until a coordinator connects, works for it
+until it stops, and then listens again, so it is also available to a coordinator that was restarted.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ __all__ = ["Caller", "Lost", "Wire", "answer", "connect", "dump_error"]
 
 # Header of a message: the length of the pickle, and the number of arrays.
 _HEAD = struct.Struct("!QI")
-# Header of an array: its size in bytes, and the id of its segment, or 0 if the bytes follow in the stream. A flag marks the
-# first use of a segment, with which its descriptor is sent. Linux sends at most 253 descriptors with a message.
+# Header of an array: its size in bytes, and the id of its segment, or 0 if the bytes follow in the
+# stream. A flag marks the first use of a segment, with which its descriptor is sent. Linux sends at
+# most 253 descriptors with a message.
 _PLACE, _NEW, _DESCRIPTORS = struct.Struct("!QI"), 1 << 31, 253
 _SIGNED = hashlib.sha256().digest_size
 # Arrays of less than this many bytes in total are sent in one piece with their message.

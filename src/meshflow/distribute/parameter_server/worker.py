@@ -52,7 +52,7 @@ from meshflow.environment.types import Array, PyTree
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
-# Count of the steps that train a variable on the servers only.
+# Marks a variable, in place of a number of steps, that steps on the servers train.
 _TRAINED = -1
 # A closure may take this many steps on the servers. Their gradients are kept for one message.
 _MOST_STEPS = 64
@@ -142,8 +142,8 @@ class Call:
       function: The function.
       args: Its arguments.
       kwargs: Its keyword arguments.
-      min_clocks: The clock of each server when the closure was scheduled. The closure sees at least the
-        changes up to then.
+      min_clocks: The clock of each server when the closure was scheduled. The closure sees at least
+        the changes up to then.
       floor: Closures with smaller ids are finished.
       slot_keys: By optimizer, the keys of the variables for which it has slots.
       deleted_iterators: Keys of iterators that the program has deleted.
@@ -219,7 +219,8 @@ class Worker:
       servers: The servers.
       strategy: The current strategy of closures.
       crowded: Whether there are at least as many workers on this machine as cores.
-      has_remote_servers: Whether servers are in other processes, so that concurrent calls save time.
+      has_remote_servers: Whether servers are in other processes, so that concurrent calls save
+        time.
 
     Attributes:
       is_dry_run: Whether closures run only to create their variables.
