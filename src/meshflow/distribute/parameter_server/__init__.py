@@ -1,4 +1,11 @@
-"""Asynchronous training: parameter servers, workers, and the coordinator that gives them work."""
+"""Asynchronous training with parameter servers and workers.
+
+`strategy` is the public strategy. The other modules are grouped by layer, from the bottom:
+`transport` moves messages and arrays between processes; `variables` defines hosted variables;
+`closures` pickles the work; `server` and `worker` implement the two types of tasks; `cluster`
+starts and monitors them; `processes` and `coordination` use the strategy, the former in servers and
+workers, the latter in the coordinator.
+"""
 
 from meshflow.distribute.parameter_server.coordinator import (
     ClusterCoordinator,

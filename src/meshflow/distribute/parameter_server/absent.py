@@ -1,41 +1,57 @@
-"""What stands in a worker for what stays with the coordinator: it says so when it is used.
+"""Stubs that replace, in a worker, the objects that cannot be sent to it.
 
-Closures refer to whole objects, such as a trainer that holds the coordinator, locks and results beside its model. What they
-use of it is sent; the rest only has to be there.
+A closure may refer to a large object of which it uses only a part, for example a trainer that holds
+a model, the coordinator, locks and results. The parts that can be pickled are sent. The others are
+replaced by stubs, which raise an error when they are used.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
 from meshflow.distribute.parameter_server.hosting import DescribedVariable
+from meshflow.environment.types import Array
 
-__all__ = ["Absent", "AbsentError", "AbsentVariable"]
+__all__ = ["Absent", "AbsentError", "AbsentVariable", "CoordinatorOnly"]
+
+
+class CoordinatorOnly:
+    """Base class of objects that are not sent to workers, which get stubs instead.
+
+    Attributes:
+      not_sendable_reason: Message of the error that a worker raises when it uses the object.
+    """
+
+    not_sendable_reason: ClassVar[str]
 
 
 class AbsentError(InvalidArgumentError, AttributeError):
-    """A closure uses what could not be sent to its worker; `hasattr` takes it for an answer."""
+    """A closure uses an object that could not be sent to its worker.
+
+    The error is an `AttributeError` too, so `hasattr` returns False for all attributes of a stub.
+    """
 
 
 class Absent:
-    """Stands for any object; whatever is done with it raises.
+    """Stub of any object. All operations on it raise `StubUsedError`.
 
     Args:
-      why: what it is, and why it is not there.
+      message: Message of the error, which names the object and the reason.
     """
 
-    def __init__(self, why: str) -> None:
-        self.__dict__["_why"] = why
+    def __init__(self, message: str) -> None:
+        self.__dict__["_why"] = message
 
     def __getattr__(self, name: str) -> Any:
-        # A copy that is just made has nothing yet.
+        # During `copy.copy`, a new stub has no attributes yet.
         raise AbsentError(self.__dict__.get("_why", name))
 
-    def _use(self, *_: Any, **__: Any) -> Any:
+    def _use(self, *_: object, **__: object) -> NoReturn:
         raise AbsentError(self._why)
 
     __call__ = __enter__ = __exit__ = __iter__ = __next__ = __len__ = _use
@@ -49,24 +65,27 @@ class Absent:
 
 
 class AbsentVariable(DescribedVariable):
-    """Stands for a variable of the coordinator's own, which no server has; reading and writing it raises.
+    """Stub of a variable that no parameter server hosts. Reading and writing it raises an error.
 
     Args:
-      about: what describes it; see `closures.described`.
-      why: the error's message.
+      description: Description of the variable; see `describe_variable`.
+      message: Message of the error.
     """
 
-    def __init__(self, about: dict[str, Any], why: str) -> None:
-        self._static_shape, self._dtype = TensorShape(about["shape"]), as_dtype(about["dtype"])
-        self._name, self._trainable = about["name"], about["trainable"]
-        self._autocast, self._constraint, self._why = False, None, why
+    def __init__(self, description: Mapping[str, Any], message: str) -> None:
+        self._static_shape, self._dtype = (
+            TensorShape(description["shape"]),
+            as_dtype(description["dtype"]),
+        )
+        self._name, self._trainable = description["name"], description["trainable"]
+        self._autocast, self._constraint, self._why = False, None, message
         self._synchronization = VariableSynchronization.AUTO
         self._aggregation = VariableAggregation.NONE
 
     @property
-    def _value(self) -> Any:
+    def _value(self) -> Array:
         raise FailedPreconditionError(self._why)
 
     @_value.setter
-    def _value(self, value: Any) -> None:
+    def _value(self, value: Array) -> None:
         raise FailedPreconditionError(self._why)

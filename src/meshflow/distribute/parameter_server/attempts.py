@@ -1,125 +1,140 @@
-"""Which attempt at a closure counts, when a worker dies with it or two run it: one and the same on all servers.
+"""Protocol by which all servers apply the same attempt at a closure.
 
-The first attempt has one server do its part, which with it gets what *others* are to do, and then those: one message each;
-with the next message that server hears that it need not know those any more. Where that is much, all parts are *staged* first,
-each on its server, and done when all have theirs. A later attempt stages its own, under a higher *ballot*, and hears from each
-server what was done there. If one has done an earlier attempt's part, the others' parts are staged, or that server has them: the
-later one has the others do them. If none has, none will: from the staging of a ballot on, servers refuse what comes under lower
-ones.
+Several workers may run the same closure, because the first one died or is slow, and their writes
+differ. All servers must apply the writes of one attempt.
+
+Fast path: the worker of the first attempt sends a push to one server, together with the pushes for
+the *other* servers. That server applies its own push and remembers the others, and then the worker
+sends these. Its next message lets the first server forget them.
+
+Two-phase path: if the pushes for the others are large, all pushes are first *staged*, each on its
+server, and then a `Decision` applies them. Later attempts always do so, under a higher *ballot*.
+The replies to the staging show which attempt has been applied on which server. If one server has
+applied an earlier attempt, the worker has the other servers apply that attempt: the first server
+remembers its pushes, or the others have staged them. If none has, none will: after staging a
+ballot, a server refuses all lower ballots (as an acceptor does in Paxos).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeAlias
 
 from meshflow.distribute.parameter_server.messages import Ballot, Decision, Done, Push
 
-__all__ = ["OVER", "Attempts"]
+__all__ = ["OVER", "AttemptState", "Attempts"]
 
-# The attempt that was done of a closure that the coordinator needs no more.
+# The attempt in the records of closures that are finished, and will not be attempted again.
 OVER = -1
+
+# All fields of `AttemptLog`, as they are written to a snapshot.
+AttemptState: TypeAlias = tuple[int, dict[int, Done], dict[int, Ballot], dict[int, dict[int, Push]]]
 
 
 class Attempts:
-    """What one server knows of attempts at closures."""
+    """Attempts at closures that one server knows.
+
+    Attributes:
+      floor: Closures with smaller ids are finished.
+    """
 
     def __init__(self) -> None:
-        # Closures with smaller numbers are over. Of the others, by number: what was done, the highest ballot, and what
-        # attempts have staged.
+        # By closure id, for closures from the floor on: the attempt that was applied, the highest
+        # ballot that was promised, and the pushes that attempts have staged.
         self.floor = 0
         self._done: dict[int, Done] = {}
         self._promised: dict[int, Ballot] = {}
         self._staged: dict[int, dict[int, Push]] = {}
 
     def raise_floor(self, floor: int) -> None:
-        """Forgets closures that are over.
+        """Forget closures that are finished.
 
         Args:
-          floor: all with smaller numbers are.
+          floor: All closures with smaller ids are finished.
         """
         if floor > self.floor:
             self.floor = floor
-            for known in (self._done, self._promised, self._staged):
-                for closure in [c for c in known if c < floor]:
-                    del known[closure]
+            for records in (self._done, self._promised, self._staged):
+                for closure_id in [c for c in records if c < floor]:
+                    del records[closure_id]
 
     def done(self, closure: int) -> Done | None:
-        """What was done of a closure; None when nothing was.
+        """Return the attempt at a closure that was applied, or None.
 
         Args:
-          closure: its number.
+          closure: Id of the closure.
         """
         return Done(OVER, {}) if closure < self.floor else self._done.get(closure)
 
     def stage(self, push: Push, ballot: Ballot) -> Done | None:
-        """Keeps an attempt's push until there is a decision, and promises to heed none of lower ballots.
+        """Store the push of an attempt until there is a decision, and promise to refuse lower ballots.
 
         Args:
-          push: the push.
-          ballot: its ballot.
+          push: The push.
+          ballot: Ballot of the attempt.
 
         Returns:
-          What was done before, if anything was.
+          The attempt that was applied before, or None.
         """
         done = self.done(push.closure)
         if done is None:
-            # Also when there is a higher ballot: that one may find that this attempt was done elsewhere.
+            # The push is stored even if a higher ballot was promised: the worker of that ballot may
+            # find that this attempt was applied by another server.
             self._staged.setdefault(push.closure, {})[push.attempt] = push
             self._promised[push.closure] = max(ballot, self._promised.get(push.closure, ballot))
         return done
 
     def refused(self, message: Push | Decision) -> int | None:
-        """The round of a higher ballot, because of which this is not done; None where there is none.
+        """Return the round of a higher ballot because of which a message is refused, or None.
 
         Args:
-          message: a push, or a decision.
+          message: A push or a decision.
         """
         ballot = message.ballot if isinstance(message, Decision) else (0, message.attempt)
         promised = self._promised.get(message.closure, ballot)
         return promised[0] if promised > ballot else None
 
     def decided(self, message: Push | Decision) -> Push | None:
-        """What is to be done; None where the attempt has nothing for this server.
+        """Return the push to apply, or None if the chosen attempt has none for this server.
 
         Args:
-          message: a push, or a decision.
+          message: A push or a decision.
         """
         if isinstance(message, Push):
             return message
         return self._staged.get(message.closure, {}).get(message.attempt)
 
     def finish(self, closure: int, done: Done) -> None:
-        """Notes what was done.
+        """Record the attempt at a closure that was applied.
 
         Args:
-          closure: the closure's number.
-          done: the attempt, and what it has others do.
+          closure: Id of the closure.
+          done: The attempt and its pushes to other servers.
         """
         self._done[closure] = done
         self._promised.pop(closure, None)
         self._staged.pop(closure, None)
 
     def settle(self, closures: Iterable[int]) -> None:
-        """Forgets what others were to do: they have done it.
+        """Forget the pushes to other servers, which these have applied.
 
         Args:
-          closures: the closures' numbers.
+          closures: Ids of the closures.
         """
-        for closure in closures:
-            done = self._done.get(closure)
+        for closure_id in closures:
+            done = self._done.get(closure_id)
             if done is not None and done.others:
-                self._done[closure] = done._replace(others={})
+                self._done[closure_id] = done._replace(others={})
 
-    def state(self) -> Any:
-        """All of it, for `restore`."""
-        staged = {closure: dict(pushes) for closure, pushes in self._staged.items()}
+    def state(self) -> AttemptState:
+        """Return a copy of all fields, for `restore`."""
+        staged = {closure_id: dict(pushes) for closure_id, pushes in self._staged.items()}
         return self.floor, dict(self._done), dict(self._promised), staged
 
-    def restore(self, state: Any) -> None:
-        """Takes over what `state` gave.
+    def restore(self, state: AttemptState) -> None:
+        """Replace all fields by those that `get_state` has returned.
 
         Args:
-          state: the state.
+          state: The state.
         """
         self.floor, self._done, self._promised, self._staged = state

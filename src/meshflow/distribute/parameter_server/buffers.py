@@ -1,90 +1,126 @@
-"""Memory for large arrays that come again and again. Fresh pages cost more than filling them, so what nobody has is reused."""
+"""Pools of memory for large arrays that are sent repeatedly.
+
+Touching fresh pages costs more than filling pages that are already mapped, so memory without
+remaining references is reused.
+"""
 
 from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.distribute.parameter_server import placed
+from meshflow.environment.types import Array
 
-__all__ = ["Buffers", "Spares"]
+__all__ = ["ArrayReceiver", "Buffers", "SharingConnection", "Spares"]
 
-# So many buffers of at least so many bytes are kept; what the list and the loop over it count as references.
+# The pool keeps at most this many buffers, of at least this many bytes. A buffer without users has
+# three references: those of the pool's list, of the loop variable and of the call to `getrefcount`.
 _MOST, _LARGE, _ONLY_HERE = 64, 1 << 20, 3
 
 
+class SharingConnection(Protocol):
+    """Connection that can share memory with the process at its other end."""
+
+    def placing(self, sizes: Sequence[int]) -> AbstractContextManager[None]:
+        """Offer shared memory for the outputs of programs that run in this context."""
+
+    def reads(self, array: Array) -> bool:
+        """Check whether the other process reads the array in shared memory."""
+
+    def is_free(self, array: Array) -> bool:
+        """Check whether the other process has released the array."""
+
+
+class ArrayReceiver(Protocol):
+    """Server that arrays are sent to."""
+
+    @property
+    def wire(self) -> SharingConnection | None:
+        """Return the connection to the server, or None if there is none."""
+
+
 class Buffers:
-    """Buffers of bytes that are filled once, and then only read until nobody has them any more; for one thread at a time."""
+    """Pool of byte buffers that are filled once and then only read. Not thread-safe.
+
+    A buffer is reused as soon as no array refers to it any more.
+    """
 
     def __init__(self) -> None:
         self._kept: list[np.ndarray] = []
 
     def get(self, size: int) -> np.ndarray:
-        """Bytes to be filled.
+        """Return uninitialized bytes for the caller to fill.
 
         Args:
-          size: how many.
+          size: Number of bytes.
         """
         if size < _LARGE:
             return transfers.fresh((size,), np.uint8)
         transfers.let_go()
-        for kept in self._kept:
-            if kept.nbytes == size and sys.getrefcount(kept) == _ONLY_HERE:
-                return kept
-        made = transfers.fresh((size,), np.uint8)
-        self._kept.append(made)
+        for buffer in self._kept:
+            if buffer.nbytes == size and sys.getrefcount(buffer) == _ONLY_HERE:
+                return buffer
+        new_buffer = transfers.fresh((size,), np.uint8)
+        self._kept.append(new_buffer)
         del self._kept[:-_MOST]
-        return made
+        return new_buffer
 
 
 class Spares:
-    """Arrays whose memory programs are given for what they make, by who reads that.
+    """Pool of arrays, by receiving server, for donation to programs.
 
-    What goes to another process of the machine lies where that reads it, and is free again when it was read. One thread
-    gets, another one may put meanwhile.
+    A program computes the next array of the same shape in the memory of an earlier one. Arrays for
+    a server in another process of this machine are in memory that this server reads directly, and
+    can be reused as soon as it has read them. One thread may call `get` while another one calls
+    `put`.
     """
 
     def __init__(self) -> None:
-        self._by_reader: weakref.WeakKeyDictionary[Any, dict[Any, list[Any]]]
-        self._by_reader = weakref.WeakKeyDictionary()
+        self._by_reader: weakref.WeakKeyDictionary[
+            SharingConnection | ArrayReceiver, dict[tuple[tuple[int, ...], np.dtype], list[Array]]
+        ] = weakref.WeakKeyDictionary()
 
-    def get(self, server: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An array of anything.
+    def get(self, server: ArrayReceiver, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Return an array with arbitrary contents, reusing one that was `put` back if possible.
 
         Args:
-          server: who reads what comes to be in its memory.
-          shape: its shape.
-          dtype: its dtype.
+          server: The server that will receive the array computed in this memory.
+          shape: Shape of the array.
+          dtype: Dtype of the array.
         """
-        wire = getattr(server, "wire", None)
-        kept = self._of(server, shape, dtype)
-        for at, value in enumerate(kept):
-            if wire is None or wire.is_free(value):
-                return kept.pop(at)
+        connection = server.wire
+        arrays = self._of(server, shape, dtype)
+        for index, value in enumerate(arrays):
+            if connection is None or connection.is_free(value):
+                return arrays.pop(index)
         zeros = np.zeros(shape, dtype)
-        if wire is None:
+        if connection is None:
             return transfers.transfer(zeros, copy=False)
-        with wire.placing([zeros.nbytes]):
+        with connection.placing([zeros.nbytes]):
             return transfers.transfer(zeros)
 
-    def put(self, server: Any, value: Any) -> None:
-        """Takes an array that nobody here needs any more.
+    def put(self, server: ArrayReceiver, value: Array) -> None:
+        """Take back an array that this process does not need any more.
 
         Args:
-          server: who has read it, or still does.
-          value: the array.
+          server: The server that has read the array, or is still reading it.
+          value: The array.
         """
-        wire = getattr(server, "wire", None)
-        is_read = wire is not None and wire.reads(value)
-        # What lies where a connection that was lost had it would be copied from now on.
-        if is_read or not placed.holds(np.asarray(value).ctypes.data):
+        connection = server.wire
+        is_shared = connection is not None and connection.reads(value)
+        # An array in the shared memory of a connection that was lost would have to be copied from
+        # now on, so it is dropped.
+        if is_shared or not placed.holds(np.asarray(value).ctypes.data):
             self._of(server, value.shape, value.dtype).append(value)
 
-    def _of(self, server: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
-        # A connection takes them with it.
-        kept = self._by_reader.setdefault(getattr(server, "wire", None) or server, {})
-        return kept.setdefault((shape, np.dtype(dtype)), [])
+    def _of(self, server: ArrayReceiver, shape: tuple[int, ...], dtype: np.dtype) -> list[Array]:
+        # The arrays are dropped together with the connection that shares their memory.
+        by_shape = self._by_reader.setdefault(server.wire or server, {})
+        return by_shape.setdefault((shape, np.dtype(dtype)), [])

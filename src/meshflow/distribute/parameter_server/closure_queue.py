@@ -1,4 +1,4 @@
-"""The closures that wait for workers: how many there may be, which is next, and what is over."""
+"""Queue of scheduled closures, with back-pressure, backup runs and cancellation after errors."""
 
 from __future__ import annotations
 
@@ -14,31 +14,39 @@ from meshflow.distribute.parameter_server.remote_values import RemoteValue
 __all__ = ["Closure", "ClosureQueue", "Gate"]
 
 _CANCELLED = "The closure was cancelled: another one has failed."
-# A closure that takes so many times as long as others is run by an idle worker too, which looks so often.
+# An idle worker also runs a closure that takes this many times the typical duration. It checks at
+# this interval, in seconds.
 _SLOW, _LOOK = 3.0, 0.05
 
 
 class Closure:
-    """A scheduled function.
+    """A scheduled call of a function.
 
     Args:
-      number: its number.
-      function: the function.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      after: the servers' clocks when it was scheduled.
+      closure_id: Id of the closure. Ids are consecutive.
+      function: The function.
+      args: Its arguments.
+      kwargs: Its keyword arguments.
+      min_clocks: The clock of each server when the closure was scheduled. The closure sees at least
+        the changes up to them.
     """
 
     def __init__(
-        self, number: int, function: Any, args: Any, kwargs: Any, after: list[int]
+        self,
+        closure_id: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        min_clocks: list[int],
     ) -> None:
-        self.number, self.function, self.args, self.kwargs = number, function, args, kwargs
-        self.after = after
+        self.number, self.function, self.args, self.kwargs = closure_id, function, args, kwargs
+        self.after = min_clocks
         self.result = RemoteValue()
-        # When it was first begun, on how many workers it runs now, and how often a worker died with it.
+        # The time of the first start, the number of workers that run the closure now, and the
+        # number of workers that died during it.
         self.begun = 0.0
         self.runs = self.deaths = 0
-        # Numbers the attempts.
+        # Source of the ids of attempts.
         self.attempts = itertools.count()
 
     def __lt__(self, other: Closure) -> bool:
@@ -46,32 +54,33 @@ class Closure:
 
 
 class ClosureQueue:
-    """Closures that wait, in the order of their numbers, and those that run.
+    """The closures that wait, in the order of their ids, and those that run.
 
     Args:
-      size: how many may wait; who schedules more is kept waiting.
-      backups: whether a closure that takes long is run by a second worker, when that has nothing else to do.
+      size: Maximum number of waiting closures. `put` blocks when there are as many.
+      backups: Whether an idle worker also runs a closure that takes long on another worker.
     """
 
     def __init__(self, size: int, backups: bool = False) -> None:
         self._size, self._backups = size, backups
         self._waiting: list[Closure] = []
         self._running: dict[int, Closure] = {}
-        # Each is told of what it waits for: waking threads costs more than handing out closures. Workers wait for closures,
-        # who schedules for room, and others for closures to end.
+        # The conditions share a lock. Workers wait for closures, callers of `put` for room, and
+        # callers of `join` for the end of closures. Three conditions avoid waking up threads
+        # without need, which costs more than the rest of the queue.
         lock = threading.RLock()
         self._more, self._room, self._over = (threading.Condition(lock) for _ in range(3))
         self._error: BaseException | None = None
         self._closed = False
         self._next = 0
-        # What a closure has taken lately, in seconds.
+        # Moving average of the duration of closures, in seconds.
         self._usual: float | None = None
 
     def put(self, make: Callable[[int], Closure]) -> Closure:
-        """Adds a closure, when there is room; raises the error of an earlier one.
+        """Add a closure, after waiting for room. Raise the error of an earlier closure.
 
         Args:
-          make: makes the closure of a number.
+          make: Creates the closure from its id.
         """
         with self._room:
             self._room.wait_for(lambda: len(self._waiting) < self._size or self._error is not None)
@@ -83,10 +92,14 @@ class ClosureQueue:
             return closure
 
     def take(self, is_wanted: Callable[[], bool] = lambda: True) -> Closure | None:
-        """The next closure, waiting for one; None at the end.
+        """Wait for the next closure, count it as running and return it.
 
         Args:
-          is_wanted: says, while nothing is there, whether the worker still wants one.
+          is_wanted: Checked while no closure is available. The method returns None once it is
+            false.
+
+        Returns:
+          The closure, or None if the queue is closed or the closure is not wanted any more.
         """
         with self._more:
             while is_wanted() and not self._closed:
@@ -96,11 +109,13 @@ class ClosureQueue:
                     self._running[closure.number] = closure
                     self._room.notify()
                     if self._backups:
-                        # Who has nothing to do looks from now on whether this one takes long.
+                        # Idle workers are woken up to check from now on whether this closure takes
+                        # long.
                         self._more.notify_all()
                     return closure
                 self._more.wait(_LOOK if self._backups and self._running else None)
-            # What this one was told is another's.
+            # This thread may have consumed the notification of a closure that another worker waits
+            # for.
             self._more.notify()
             return None
 
@@ -116,7 +131,7 @@ class ClosureQueue:
         return None
 
     def put_back(self, closure: Closure) -> None:
-        """Has a closure that did not come to its end run again, before the others."""
+        """Queue a closure again, before all others, because its worker was lost."""
         with self._more:
             closure.runs -= 1
             if closure.runs == 0 and self._running.pop(closure.number, None) is not None:
@@ -132,57 +147,60 @@ class ClosureQueue:
         closure: Closure,
         value: Any = None,
         error: BaseException | None = None,
-        note: Callable[[], None] = lambda: None,
+        on_first_result: Callable[[], None] = lambda: None,
     ) -> None:
-        """Notes what came of a closure; after an error all that wait are cancelled.
+        """Record the result of a closure. An error cancels all waiting closures.
 
         Args:
-          closure: the closure.
-          value: its result.
-          error: what it raised.
-          note: called before anybody hears of the result, unless that was known from another worker.
+          closure: The closure.
+          value: Its result.
+          error: The exception that it raised, or None.
+          on_first_result: Called before the result is published, unless another run of the closure
+            has finished before.
         """
         with self._over:
             closure.runs -= 1
-            first = self._running.pop(closure.number, None) is not None
-            if first and error is not None:
+            is_first = self._running.pop(closure.number, None) is not None
+            if is_first and error is not None:
                 closure.result._fail(error)
                 self._error = self._error or error
                 self._cancel(_CANCELLED)
                 self._room.notify_all()
-            elif first:
-                note()
+            elif is_first:
+                on_first_result()
                 closure.result._set(value)
-                taken = time.monotonic() - closure.begun
-                self._usual = taken if self._usual is None else 0.9 * self._usual + 0.1 * taken
+                duration = time.monotonic() - closure.begun
+                self._usual = (
+                    duration if self._usual is None else 0.9 * self._usual + 0.1 * duration
+                )
             if not self._running:
                 self._over.notify_all()
 
     def floor(self) -> int:
-        """The smallest number of a closure that is not over."""
+        """Return the smallest id of a closure that is not finished."""
         with self._more:
             waiting = [self._waiting[0].number] if self._waiting else []
             return min([*waiting, *self._running], default=self._next)
 
     def join(self) -> None:
-        """Waits until nothing waits or runs; raises the first error."""
+        """Wait until no closure waits or runs. Raise the first error."""
         with self._over:
             self._over.wait_for(lambda: not self._waiting and not self._running)
             self._raise()
 
     def is_done(self) -> bool:
-        """Whether nothing waits or runs; raises the first error."""
+        """Check whether no closure waits or runs. Raise the first error."""
         with self._over:
             self._raise()
             return not self._waiting and not self._running
 
     def look_again(self) -> None:
-        """Has those who wait for closures ask whether they want them still."""
+        """Wake up workers that wait for a closure, to check whether they still want one."""
         with self._more:
             self._more.notify_all()
 
     def close(self) -> None:
-        """Has those who wait for closures end."""
+        """Cancel the waiting closures and end all waits."""
         with self._more:
             self._closed = True
             self._cancel("The coordinator has ended.")
@@ -199,7 +217,7 @@ class ClosureQueue:
 
     def _raise(self) -> None:
         if self._error is not None:
-            # Nothing may run any more when the program hears of it.
+            # No closure may still be running when the program sees the error.
             self._over.wait_for(lambda: not self._running)
             error, self._error = self._error, None
             if error is not None:
@@ -207,32 +225,34 @@ class ClosureQueue:
 
 
 class Gate:
-    """Lets workers begin closures so that none is more than a number of them ahead of another that works.
+    """Gate that keeps workers from starting closures too far ahead of other active workers.
 
     Args:
-      most: the number; None for any.
+      max_lead: Maximum number of closures by which a worker may be ahead, or None for no limit.
     """
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        # How many closures each worker that has one has finished; and those of the others.
+    def __init__(self, max_lead: int | None) -> None:
+        self._most = max_lead
+        # The number of closures that each worker has finished: of workers that run one now, and of
+        # the others.
         self._working: dict[int, int] = {}
         self._resting: dict[int, int] = {}
         self._changed = threading.Condition()
 
     def enter(self, worker: int) -> None:
-        """Waits until a worker may begin its next closure."""
+        """Wait until a worker may start its next closure."""
         if self._most is None:
             return
         with self._changed:
-            others = min(self._working.values(), default=0)
-            # Who had nothing to do has not fallen behind.
-            own = self._working[worker] = max(self._resting.pop(worker, 0), others)
-            most = self._most
-            self._changed.wait_for(lambda: own - min(self._working.values()) <= most)
+            slowest = min(self._working.values(), default=0)
+            # A worker that was idle is not the slowest one, so its count is raised to that of the
+            # slowest one.
+            count = self._working[worker] = max(self._resting.pop(worker, 0), slowest)
+            max_lead = self._most
+            self._changed.wait_for(lambda: count - min(self._working.values()) <= max_lead)
 
     def leave(self, worker: int, finished: bool) -> None:
-        """Notes that a worker has finished a closure, or has lost it."""
+        """Record that a worker has finished its closure, or has lost it."""
         if self._most is None:
             return
         with self._changed:

@@ -1,6 +1,8 @@
-"""Closures for other processes: pickles in which hosted variables, the strategy and iterators are names.
+"""Pickling of closures for other processes.
 
-What an object refers to and cannot be sent is a name too, of what stands for it there and raises when it is used.
+Hosted variables, the strategy and iterators are pickled as persistent ids, which the other process
+resolves to its own objects. Objects that cannot be pickled are sent as ids of stubs; see the module
+`stubs`.
 """
 
 from __future__ import annotations
@@ -11,117 +13,140 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parameter_server.absent import Absent, AbsentVariable
-from meshflow.distribute.parameter_server.hosting import HostedVariable, not_shared
+from meshflow.distribute.parameter_server.absent import Absent, AbsentVariable, CoordinatorOnly
+from meshflow.distribute.parameter_server.hosting import HostedVariable, Optimizer, not_shared
 from meshflow.distribute.parameter_server.program_modules import not_to_be_imported
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.strategy import Strategy
 from meshflow.environment import extras
 
-__all__ = ["dumps", "dumps_function", "loads"]
+__all__ = ["OptimizerRegistry", "Resolvers", "dumps", "dumps_function", "loads"]
+
+# Functions that return the objects of persistent ids, by the first item of the id: "variable",
+# "iterator", "strategy".
+Resolvers: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
-def _cloudpickle() -> Any:
+class OptimizerRegistry(Protocol):
+    """Strategy that assigns keys to optimizers; see `ParameterServerStrategy.get_optimizer_key`."""
+
+    def key_of(self, optimizer: Optimizer) -> int:
+        """Return the key of an optimizer in all processes."""
+
+
+def _cloudpickle() -> ModuleType:
     message = "Parameter servers in other processes need the package cloudpickle"
     return extras.load("cloudpickle", "ray", message)
 
 
 @functools.cache
-def _pickler() -> Any:
-    class Pickler(_cloudpickle().Pickler):  # type: ignore[misc]
-        strategy: Any = None
-        left: Mapping[int, str] = MappingProxyType({})
+def _pickler() -> type[Any]:
+    class ClosurePickler(_cloudpickle().Pickler):  # type: ignore[misc]
+        strategy: OptimizerRegistry | None = None
+        stubs: Mapping[int, str] = MappingProxyType({})
 
-        def persistent_id(self, obj: Any) -> Any:
-            why = self.left.get(id(obj))
-            return _name_of(obj, self.strategy) if why is None else ("absent", why)
+        def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
+            message = self.stubs.get(id(obj))
+            return ("absent", message) if message is not None else _name_of(obj, self.strategy)
 
-    return Pickler
+    return ClosurePickler
 
 
-def dumps_function(function: Any, strategy: Any, what: str = "the closure") -> bytes:
-    """A pickle of a function, with all that it refers to in the program's modules that a worker is not to import.
+def dumps_function(
+    function: Callable[..., Any], strategy: OptimizerRegistry, description: str = "the closure"
+) -> bytes:
+    """Pickle a function.
+
+    Functions and classes of the program's modules that workers cannot import are pickled by value;
+    see `program_modules`.
 
     Args:
-      function: the function.
-      strategy: the strategy.
-      what: what it is, for errors.
+      function: The function.
+      strategy: The strategy.
+      description: Description of the function for error messages.
 
     Raises:
-      InvalidArgumentError: see `dumps`.
+      InvalidArgumentError: See `dumps`.
     """
     for module in not_to_be_imported(strategy):
         _cloudpickle().register_pickle_by_value(module)
-    return dumps(function, strategy, what)
+    return dumps(function, strategy, description)
 
 
 def dumps(
-    value: Any,
-    strategy: Any = None,
-    what: str = "the closure",
+    value: object,
+    strategy: OptimizerRegistry | None = None,
+    description: str = "the closure",
     arrays: list[pickle.PickleBuffer] | None = None,
-    to: str = "a worker",
+    recipient: str = "a worker",
 ) -> bytes:
-    """A pickle of a closure, of arguments, of a result, or of an optimizer.
+    """Pickle a closure, its arguments, its result, or an optimizer.
 
     Args:
-      value: what to pickle.
-      strategy: the strategy; it hears of the optimizers that are met.
-      what: what it is, for errors.
-      arrays: where the bytes of arrays are put, for `loads`; None for in the pickle.
-      to: who gets it, for errors.
+      value: The object.
+      strategy: The strategy, which assigns keys to the optimizers in the object, or None.
+      description: Description of the object for error messages.
+      arrays: List to which the bytes of arrays are appended, for `loads`. By default, they are part
+        of the pickle.
+      recipient: Description of the recipient for error messages.
 
     Raises:
-      InvalidArgumentError: naming what cannot be pickled.
+      InvalidArgumentError: If a part of the object cannot be pickled. The message names the part.
     """
-    left: dict[int, str] = {}
+    stubs: dict[int, str] = {}
 
-    def dumped(part: Any, apart: Any = None) -> bytes:
+    def dump_part(
+        part: object, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+    ) -> bytes:
         out = io.BytesIO()
-        pickler = _pickler()(out, protocol=5, buffer_callback=apart)
-        pickler.strategy, pickler.left = strategy, left
+        pickler = _pickler()(out, protocol=5, buffer_callback=buffer_callback)
+        pickler.strategy, pickler.stubs = strategy, stubs
         pickler.dump(part)
         return out.getvalue()
 
+    # Each failure replaces one more object by a stub, until the rest can be pickled.
     while True:
-        found: list[pickle.PickleBuffer] = []
+        buffers: list[pickle.PickleBuffer] = []
         try:
-            data = dumped(value, None if arrays is None else found.append)
+            data = dump_part(value, None if arrays is None else buffers.append)
         except Exception as error:
-            culprit = _culprit(_Part(what, value), dumped, error)
-            if not culprit.spared or id(culprit.value) in left:
-                raise InvalidArgumentError(culprit.told(to)) from error
-            left[id(culprit.value)] = culprit.told(to)
+            culprit = _find_unpicklable(_Part(description, value), dump_part, error)
+            if not culprit.is_optional or id(culprit.value) in stubs:
+                raise InvalidArgumentError(culprit.format_error(recipient)) from error
+            stubs[id(culprit.value)] = culprit.format_error(recipient)
         else:
             if arrays is not None:
-                arrays.extend(found)
+                arrays.extend(buffers)
             return data
 
 
-def _name_of(obj: Any, strategy: Any) -> Any:
+def _name_of(obj: object, strategy: OptimizerRegistry | None) -> tuple[Any, ...] | None:
+    """Return the persistent id of an object, or None to pickle the object by value."""
     if isinstance(obj, HostedVariable):
         return "variable", obj.key, described(obj)
-    if strategy is not None and (wrong := not_shared(obj)) is not None:
-        return "absent_variable", described(obj), wrong
-    if (stays := getattr(type(obj), "_stays_with_coordinator", None)) is not None:
-        return "absent", stays
+    if strategy is not None and isinstance(obj, Variable):
+        message = not_shared(obj)
+        if message is not None:
+            return "absent_variable", described(obj), message
+    if isinstance(obj, CoordinatorOnly):
+        return "absent", obj.not_sendable_reason
     if isinstance(obj, PerWorkerIterator):
         return "iterator", obj._key
     if isinstance(obj, Strategy):
         return ("strategy",)
     if strategy is not None and hasattr(type(obj), "apply_gradients") and hasattr(obj, "_slots"):
-        # By value, but with a key by which a worker can ask for its slots.
+        # The optimizer is pickled by value, but with a key by which a worker can request its slots.
         strategy.key_of(obj)
     return None
 
 
 def described(variable: Variable) -> dict[str, Any]:
-    """What a process needs to have its own object for a variable."""
+    """Return the attributes of a variable from which another process creates its own object."""
     return {
         "servers": getattr(variable, "servers", ()),
         "name": variable._name,
@@ -135,25 +160,23 @@ def described(variable: Variable) -> dict[str, Any]:
 
 
 class _Unpickler(pickle.Unpickler):
-    resolve: Mapping[str, Callable[..., Any]]
+    resolve: Resolvers
 
-    def persistent_load(self, name: Any) -> Any:
-        kind, *known = name
-        return (_ABSENT.get(kind) or self.resolve[kind])(*known)
+    def persistent_load(self, persistent_id: tuple[Any, ...]) -> object:
+        kind, *arguments = persistent_id
+        return (_ABSENT.get(kind) or self.resolve[kind])(*arguments)
 
 
 _ABSENT: dict[str, Callable[..., Any]] = {"absent": Absent, "absent_variable": AbsentVariable}
 
 
-def loads(
-    data: bytes, resolve: Mapping[str, Callable[..., Any]], arrays: Sequence[Any] = ()
-) -> Any:
-    """What `dumps` was given.
+def loads(data: bytes, resolve: Resolvers, arrays: Sequence[Any] = ()) -> Any:
+    """Load an object that `dumps` has pickled.
 
     Args:
-      data: the pickle.
-      resolve: what gives the objects of names: "variable", "iterator", "strategy".
-      arrays: the bytes of arrays that were put apart.
+      data: The pickle.
+      resolve: Functions that return the objects of persistent ids, by kind.
+      arrays: The bytes of arrays that are not part of the pickle.
     """
     unpickler = _Unpickler(io.BytesIO(data), buffers=arrays)
     unpickler.resolve = resolve
@@ -161,71 +184,77 @@ def loads(
 
 
 class _Part(NamedTuple):
-    """A part of what is sent.
+    """A part of an object that is pickled.
 
     Attributes:
-      path: how it is reached.
-      value: the part.
-      function: the name of the function that refers to it, if one does.
-      spared: whether it is part of an object, of which the closure may use other parts.
-      reason: why it cannot be pickled.
+      path: Expression of the part, for error messages.
+      value: The part.
+      function: Name of the function that refers to it, or "".
+      is_optional: Whether it is an attribute of an object of which the closure may use only other
+        attributes.
+      reason: The exception raised when it was pickled.
     """
 
     path: str
     value: Any
     function: str = ""
-    spared: bool = False
+    is_optional: bool = False
     reason: BaseException | None = None
 
-    def inner(self, suffix: str, value: Any, spared: bool = False) -> _Part:
-        """A part of this one."""
-        return self._replace(path=self.path + suffix, value=value, spared=self.spared or spared)
+    def make_child(self, suffix: str, value: object, is_optional: bool = False) -> _Part:
+        """Return a part of this part."""
+        return self._replace(
+            path=self.path + suffix, value=value, is_optional=self.is_optional or is_optional
+        )
 
-    def told(self, to: str) -> str:
-        """What is wrong with it."""
-        named = f"{self.path!r}, which {self.function} refers to," if self.function else self.path
+    def format_error(self, recipient: str) -> str:
+        """Return the message for a part that cannot be pickled."""
+        name = f"{self.path!r}, which {self.function} refers to," if self.function else self.path
         return (
-            f"{named} cannot be sent to {to}: {type(self.value).__name__} object, {self.reason}. Make it where it is "
-            "needed, or keep it out of what functions refer to and return."
+            f"{name} cannot be sent to {recipient}: {type(self.value).__name__} object, {self.reason}. Create it where it "
+            "is needed, or remove the reference to it from functions and results."
         )
 
 
-def _culprit(
-    part: _Part, dumped: Callable[[Any], bytes], error: BaseException, depth: int = 8
+def _find_unpicklable(
+    part: _Part, dump_part: Callable[[object], bytes], error: BaseException, depth: int = 8
 ) -> _Part:
-    """The innermost part that cannot be pickled, and why."""
-    for inner in _parts(part) if depth else ():
+    """Return the innermost part that cannot be pickled, with the reason."""
+    for child in _list_children(part) if depth else ():
         try:
-            dumped(inner.value)
+            dump_part(child.value)
         except Exception as reason:
-            return _culprit(inner, dumped, reason, depth - 1)
+            return _find_unpicklable(child, dump_part, reason, depth - 1)
     return part._replace(reason=error)
 
 
-def _parts(part: _Part) -> list[_Part]:
+def _list_children(part: _Part) -> list[_Part]:
     value = part.value
     if isinstance(value, Function):
         value = value.python_function
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        inner = {name: cell.cell_contents for name, cell in cells}
-        names = {n: value.__globals__[n] for n in value.__code__.co_names if n in value.__globals__}
-        found = {**names, **inner}
-        return [_Part(name, v, value.__name__, part.spared) for name, v in found.items()
+        captured = {name: cell.cell_contents for name, cell in cells}
+        names = value.__code__.co_names
+        referenced = {n: value.__globals__[n] for n in names if n in value.__globals__}
+        return [_Part(name, v, value.__name__, part.is_optional)
+                for name, v in {**referenced, **captured}.items()
                 if not isinstance(v, (ModuleType, type))]  # fmt: skip
     if isinstance(value, dict):
-        return [part.inner(f"[{key!r}]", v) for key, v in value.items()]
+        return [part.make_child(f"[{key!r}]", v) for key, v in value.items()]
     if isinstance(value, (list, tuple)):
-        return [part.inner(f"[{i}]", v) for i, v in enumerate(value)]
+        return [part.make_child(f"[{i}]", v) for i, v in enumerate(value)]
     if isinstance(value, functools.partial):
-        return [part.inner(f".{n}", getattr(value, n)) for n in ("func", "args", "keywords")]
+        fields = ("func", "args", "keywords")
+        return [part.make_child(f".{name}", getattr(value, name)) for name in fields]
     if isinstance(value, MethodType):
-        return [_Part("self", value.__self__, value.__name__, part.spared)]
+        return [_Part("self", value.__self__, value.__name__, part.is_optional)]
     if hasattr(value, "__self__"):
-        return [part.inner(".__self__", value.__self__)]
-    own = getattr(value, "__dict__", None)
-    # Without one of its parts, an object of Python's own library, such as a queue, is nothing.
-    whole = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
-    if whole or not isinstance(own, dict):
+        return [part.make_child(".__self__", value.__self__)]
+    attributes = getattr(value, "__dict__", None)
+    # An object of Python's standard library, such as a queue, does not work without one of its
+    # attributes.
+    is_standard = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    if is_standard or not isinstance(attributes, dict):
         return []
-    return [part.inner(f".{name}", v, spared=True) for name, v in own.items()]
+    return [part.make_child(f".{name}", v, is_optional=True) for name, v in attributes.items()]

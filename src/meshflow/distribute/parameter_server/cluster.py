@@ -1,4 +1,4 @@
-"""Clusters of parameter servers and workers: where hosted variables are read and written from outside closures."""
+"""Clusters of parameter servers and workers, as the coordinator accesses them."""
 
 from __future__ import annotations
 
@@ -6,83 +6,101 @@ import copy
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
 from meshflow.distribute.parameter_server.buffers import Buffers
-from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
-from meshflow.distribute.parameter_server.messages import Change, Decision, Push, Rows, Wish
+from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable, Optimizer
+from meshflow.distribute.parameter_server.messages import (
+    Change,
+    Decision,
+    Push,
+    Rows,
+    ServerInterface,
+    Wish,
+)
 from meshflow.distribute.parameter_server.remote_values import ended
+from meshflow.distribute.parameter_server.remote_worker import SchedulingStrategy
 from meshflow.distribute.parameter_server.roles import is_crowded
 from meshflow.distribute.parameter_server.server import LARGE, ParameterServer
-from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
+from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker, WorkerStrategy
+from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError"]
 
 
+class ClusterStrategy(WorkerStrategy, SchedulingStrategy, Protocol):
+    """Strategy as clusters see it; see `ParameterServerStrategy`."""
+
+
 class WorkerLostError(Exception):
-    """A worker ended before it said what came of a closure."""
+    """A worker was lost before it returned the outcome of a closure."""
 
 
-class Cluster:
-    """Servers and workers, as the coordinator sees them.
+class Cluster(CoordinatorOnly):
+    """The servers and workers of a job, as the coordinator sees them. Base class of clusters.
 
     Attributes:
-      servers: what has the methods of `ParameterServer`, by number.
-      workers: what has `run(call)`, by number.
-      worker_count: how many workers there are, or are to be.
-      clocks: each server's clock, as far as this process has heard.
+      servers: The servers, by index.
+      workers: The workers, by index.
+      worker_count: The requested number of workers.
+      clocks: The clock of each server, as far as this process knows.
+      counters: The numbers of lost workers ("preemptions"), server restarts and retries of
+        closures.
+      closures_per_worker: Number of concurrent closures of a worker: one may push its writes while
+        the next one computes.
+      is_stopped: Whether the cluster was stopped.
     """
 
-    _stays_with_coordinator = (
-        "The cluster of parameter servers and workers stays with the coordinator."
+    not_sendable_reason = (
+        "The cluster of parameter servers and workers can only be used by the coordinator."
     )
 
-    servers: Sequence[Any]
-    workers: Sequence[Any]
+    servers: Sequence[ServerInterface]
+    workers: Sequence[Worker]
     worker_count: int
-    # How many closures a worker has at a time: one may push what it wrote while the next computes.
     lanes = 1
     stopped = False
 
-    def start(self, strategy: Any) -> None:
-        """Starts the workers, when the first closure is scheduled.
+    def start(self, strategy: ClusterStrategy) -> None:
+        """Start the workers. The coordinator calls this method when the first closure is scheduled.
 
         Args:
-          strategy: the strategy that closures find.
+          strategy: The strategy.
         """
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Ends workers and servers."""
+        """Stop workers and servers."""
         self.stopped = True
 
     def alive(self) -> int:
-        """How many workers there are now."""
+        """Return the current number of workers."""
         return self.worker_count
 
     def resize(self, workers: int) -> None:
-        """Changes the number of workers; those that are too many are ended by `retire`.
+        """Change the number of workers. `retire` stops superfluous workers.
 
         Args:
-          workers: how many there are to be.
+          workers: The new number.
         """
         raise NotImplementedError
 
-    def retire(self, number: int) -> None:
-        """Ends a worker that gets no closures any more.
+    def retire(self, worker_index: int) -> None:
+        """Stop a worker that gets no more closures.
 
         Args:
-          number: its number.
+          worker_index: Index of the worker.
         """
 
-    def adopt(self, key: int, optimizer: Any) -> None:
-        """Gives all servers an optimizer's rule.
+    def adopt(self, key: int, optimizer: Optimizer) -> None:
+        """Add an optimizer to all servers.
 
         Args:
-          key: its key.
-          optimizer: the optimizer, with hosted variables.
+          key: Key of the optimizer.
+          optimizer: The optimizer, with hosted variables.
         """
         raise NotImplementedError
 
@@ -93,77 +111,78 @@ class Cluster:
         self.counters = {"preemptions": 0, "server_restarts": 0, "retries": 0}
         self._counting = threading.Lock()
 
-    def count(self, what: str) -> None:
-        """Counts something that happened."""
+    def count(self, counter: str) -> None:
+        """Increment one of `counters`."""
         with self._counting:
-            self.counters[what] += 1
+            self.counters[counter] += 1
 
     def heard(self, clocks: Sequence[int]) -> None:
-        """Notes the servers' clocks."""
+        """Update the clocks of the servers."""
         with self._counting:
             self.clocks = [max(own, new) for own, new in zip(self.clocks, clocks, strict=True)]
 
     def host(self, variable: HostedVariable, key: int, servers: Sequence[int]) -> None:
-        """Puts a variable on servers.
+        """Create a variable on servers.
 
         Args:
-          variable: the variable.
-          key: its key.
-          servers: their numbers.
+          variable: The variable.
+          key: Its key.
+          servers: Indices of the servers.
         """
-        first = variable.settle(key, servers, self)
-        for number in servers:
-            self.servers[number].create(key, first, variable._name, variable.constraint)
+        initial_value = variable.settle(key, servers, self)
+        for index in servers:
+            self.servers[index].create(key, initial_value, variable._name, variable.constraint)
 
     def spread(self, variable: HostedVariable) -> None:
-        """Puts a variable that one server has on all of them.
+        """Copy a variable to the servers that do not host it yet.
 
         Args:
-          variable: the variable.
+          variable: The variable.
         """
         value = self.read(variable)
         others = [n for n in range(len(self.servers)) if n not in variable.servers]
-        for number in others:
-            self.servers[number].create(variable.key, value, variable._name, variable.constraint)
+        for index in others:
+            self.servers[index].create(variable.key, value, variable._name, variable.constraint)
         variable.servers = (*variable.servers, *others)
 
-    def read(self, variable: HostedVariable) -> Any:
-        """The present value, an array."""
+    def read(self, variable: HostedVariable) -> Array:
+        """Return the current value of a variable."""
         _, values = self.servers[variable.servers[0]].read((variable.key,))
         return values[variable.key]
 
-    def write(self, variable: HostedVariable, value: Any, adds: bool = False) -> None:
-        """Replaces the value on all servers that have it, or adds to it."""
-        for number in variable.servers:
-            clock = self.servers[number].write(variable.key, value, adds)
+    def write(self, variable: HostedVariable, value: ArrayLike, adds: bool = False) -> None:
+        """Assign a value on all servers that host the variable, or add it."""
+        for index in variable.servers:
+            clock = self.servers[index].write(variable.key, value, adds)
             with self._counting:
-                self.clocks[number] = max(self.clocks[number], clock)
+                self.clocks[index] = max(self.clocks[index], clock)
 
-    def run(self, number: int, call: Call) -> Outcome:
-        """Runs a closure on a worker.
+    def run(self, worker_index: int, call: Call) -> Outcome:
+        """Run a closure on a worker.
 
         Args:
-          number: the worker's number.
-          call: the closure.
+          worker_index: Index of the worker.
+          call: The closure.
 
         Raises:
-          WorkerLostError: when the worker has died; what became of the closure is not known.
+          WorkerLostError: If the worker was lost. Its writes may or may not have been applied.
         """
         raise NotImplementedError
 
-    def add(self, variable: HostedVariable, delta: Any) -> None:
-        """Adds to the value."""
+    def add(self, variable: HostedVariable, delta: ArrayLike) -> None:
+        """Add to the value of a variable."""
         self.write(variable, delta, adds=True)
 
 
 class _Beside(ParameterServer):
-    """A server in one process with the workers. They get copies of large values, whose memory is used again.
+    """Server in the process of the workers, which get copies of large values.
 
-    A value that somebody else has cannot be updated in place, and the pages of new memory cost more than the copy.
+    A value with other references could not be updated in place, and fresh pages for a new value
+    cost more than a copy to reused memory.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
+    def __init__(self, server_id: int) -> None:
+        super().__init__(server_id)
         self._copies = defaultdict[int, Buffers](Buffers)
 
     def _exchanged(
@@ -171,71 +190,75 @@ class _Beside(ParameterServer):
         push: Push | Decision | None,
         wish: Wish,
         floor: int,
-        memory: Callable[..., np.ndarray],
+        allocate: Callable[..., np.ndarray],
     ) -> Change:
-        change = super()._exchanged(push, wish, floor, memory)
-        for key, value in change.values.items():
+        reply = super()._exchanged(push, wish, floor, allocate)
+        for key, value in reply.values.items():
             if not isinstance(value, Rows) and value.nbytes >= LARGE:
-                place = self._copies[key].get(value.nbytes)
-                change.values[key] = copied = np.ndarray(value.shape, value.dtype, place)
+                buffer = self._copies[key].get(value.nbytes)
+                reply.values[key] = copied = np.ndarray(value.shape, value.dtype, buffer)
                 np.copyto(copied, np.asarray(value))
-        return change
+        return reply
 
 
 class InProcessCluster(Cluster):
-    """Servers and workers in this process: workers run in the coordinator's threads. For tests and small models.
+    """Servers and workers in this process, for tests and small models.
+
+    Workers run in threads of the coordinator.
 
     Args:
-      workers: how many workers.
-      servers: how many servers.
+      workers: Number of workers.
+      servers: Number of servers.
     """
+
+    servers: Sequence[ParameterServer]
 
     def __init__(self, workers: int, servers: int) -> None:
         super().__init__(servers)
-        self.servers = [_Beside(number) for number in range(servers)]
+        self.servers = [_Beside(index) for index in range(servers)]
         self.worker_count = workers
         self.workers = []
-        # How many of the iterators that have ended each worker has heard of.
+        # The number of deleted iterators that each worker was notified of.
         self._ended: dict[int, int] = {}
 
-    def start(self, strategy: Any) -> None:
-        """Makes the workers."""
+    def start(self, strategy: ClusterStrategy) -> None:
+        """Create the workers."""
         self._strategy = strategy
         self.workers = [self._worker(n) for n in range(self.worker_count)]
 
     def resize(self, workers: int) -> None:
-        """Changes the number of workers."""
-        more = range(len(self.workers), workers)
+        """Change the number of workers."""
+        new_indices = range(len(self.workers), workers)
         self.worker_count = workers
-        self.workers = [*self.workers, *(self._worker(n) for n in more)]
+        self.workers = [*self.workers, *(self._worker(n) for n in new_indices)]
 
-    def _worker(self, number: int) -> Worker:
-        return Worker(number, self.servers, self._strategy, is_crowded(self.worker_count))
+    def _worker(self, index: int) -> Worker:
+        return Worker(index, self.servers, self._strategy, is_crowded(self.worker_count))
 
-    def run(self, number: int, call: Call) -> Outcome:
-        """Runs a closure on a worker, in the thread that calls."""
-        known = self._ended.get(number, 0)
-        call.ended = ended[known:]
-        self._ended[number] = known + len(call.ended)
-        outcome: Outcome = self.workers[number].run(call)
-        return outcome
+    def run(self, worker_index: int, call: Call) -> Outcome:
+        """Run a closure on a worker, in the calling thread."""
+        num_known = self._ended.get(worker_index, 0)
+        call.ended = ended[num_known:]
+        self._ended[worker_index] = num_known + len(call.ended)
+        return self.workers[worker_index].run(call)
 
-    def adopt(self, key: int, optimizer: Any) -> None:
-        """Gives all servers a copy of the optimizer."""
+    def adopt(self, key: int, optimizer: Optimizer) -> None:
+        """Add a copy of the optimizer to all servers."""
         for server in self.servers:
             memo: dict[Any, Any] = {RESOLVE: server.resolve}
             server.adopt(key, copy.deepcopy(optimizer, memo))
 
 
 class NoCluster(Cluster):
-    """What a worker's own process knows of the cluster.
+    """The cluster as the strategy in a worker's process knows it: only its size.
 
     Args:
-      workers: how many workers there are.
-      servers: how many servers.
+      workers: Number of workers.
+      servers: Number of servers.
     """
 
     def __init__(self, workers: int, servers: int) -> None:
         super().__init__(servers)
         self.worker_count = workers
-        self.servers, self.workers = [None] * servers, []
+        # Only the number of servers is used.
+        self.servers, self.workers = [None] * servers, []  # type: ignore[list-item]

@@ -1,53 +1,66 @@
-"""Gradients made smaller before they are sent."""
+"""Compression of gradients before they are sent to parameter servers.
+
+Gradients are sent as bfloat16, or only their largest elements are sent. In the second case,
+elements that are left out are added to the next gradient of the same variable (error feedback).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.parameter_server.messages import Largest, Push, Rows, Step
+from meshflow.distribute.parameter_server.messages import Largest, Push, Rows, SentGradient, Step
+from meshflow.environment.types import Array
 
 __all__ = ["Compressor", "checked", "whole"]
 
+Compression: TypeAlias = str | float | None
 
-def checked(compression: Any) -> Any:
-    """A setting for `Compressor`.
+
+def checked(compression: Compression) -> Compression:
+    """Validate the argument `compression` of `ParameterServerStrategy` and return it.
 
     Args:
-      compression: None, "bfloat16", or the share of the elements that are sent.
+      compression: None, "bfloat16", or the fraction of the elements to send.
 
     Raises:
-      ValueError: for anything else.
+      ValueError: For any other value.
     """
-    share = isinstance(compression, (int, float)) and not isinstance(compression, bool)
-    if compression in (None, "bfloat16") or (share and 0 < compression <= 1):
+    is_fraction = (
+        isinstance(compression, (int, float))
+        and not isinstance(compression, bool)
+        and 0 < compression <= 1
+    )
+    if compression in (None, "bfloat16") or is_fraction:
         return compression
     raise InvalidValueError(
-        f"ParameterServerStrategy: compression must be None, 'bfloat16' or a share between 0 and 1, got {compression!r}."
+        "ParameterServerStrategy: compression must be None, 'bfloat16' or a fraction between 0 and 1, got "
+        f"{compression!r}."
     )
 
 
 class Compressor:
-    """Makes the gradients of one worker smaller, and keeps what it leaves out for its next ones.
+    """Compressor of the gradients of one worker, with the residuals that it has not sent yet.
 
     Args:
-      compression: see `checked`.
+      compression: None, "bfloat16", or the fraction of the elements to send; see
+        `check_compression`.
     """
 
-    def __init__(self, compression: str | float | None) -> None:
+    def __init__(self, compression: Compression) -> None:
         self._compression = compression
-        # By variable, what was not sent yet.
+        # The part of earlier gradients that was not sent, flattened, by variable key.
         self._rest: dict[int, np.ndarray] = {}
 
     def __call__(self, pushes: list[Push | None]) -> None:
-        """Compresses the gradients in place.
+        """Compress the gradients of one closure in place.
 
         Args:
-          pushes: the messages of one closure.
+          pushes: The closure's push for each server, or None where a server has nothing to do.
         """
         if self._compression is None:
             return
@@ -56,44 +69,49 @@ class Compressor:
                 push.steps = [self._smaller(step) for step in push.steps]
 
     def _smaller(self, step: Step) -> Step:
-        made = [self._one(k, g) for k, g in zip(step.keys, step.gradients, strict=True)]
-        return step._replace(gradients=tuple(made))
+        gradients = [self._one(k, g) for k, g in zip(step.keys, step.gradients, strict=True)]
+        return step._replace(gradients=tuple(gradients))
 
-    def _one(self, key: int, gradient: Any) -> Any:
+    def _one(self, key: int, gradient: SentGradient) -> SentGradient:
+        if isinstance(gradient, Largest):
+            return gradient
         values = np.asarray(gradient.values if type(gradient) is Rows else gradient)
         if values.dtype != np.float32:
             return gradient
         if self._compression == "bfloat16":
-            short = values.astype(ml_dtypes.bfloat16)
-            return Rows(short, gradient.indices) if type(gradient) is Rows else short
+            halves = values.astype(ml_dtypes.bfloat16)
+            return Rows(halves, gradient.indices) if type(gradient) is Rows else halves
         count = int(np.ceil(values.size * float(self._compression or 1)))
         if type(gradient) is Rows or count >= values.size:
             return gradient
         total = values.reshape(-1) + self._rest.get(key, np.float32(0))
-        kept = np.sort(np.argpartition(np.abs(total), -count)[-count:])
-        left = self._rest[key] = total.copy()
-        left[kept] = 0
-        return Largest(total[kept], kept.astype(np.int64))
+        largest = np.sort(np.argpartition(np.abs(total), -count)[-count:])
+        residual = self._rest[key] = total.copy()
+        residual[largest] = 0
+        return Largest(total[largest], largest.astype(np.int64))
 
 
-def whole(gradient: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A gradient as optimizers take it.
+def whole(gradient: SentGradient, shape: tuple[int, ...], dtype: np.dtype) -> Array | Rows:
+    """Convert a received gradient to the form that optimizers take.
 
     Args:
-      gradient: as it was sent.
-      shape: the variable's shape.
-      dtype: the variable's dtype.
+      gradient: The gradient as it was sent.
+      shape: Shape of the variable.
+      dtype: Dtype of the variable.
+
+    Returns:
+      A dense array, or rows, of the variable's dtype.
     """
-    if type(gradient) is Largest:
+    if isinstance(gradient, Largest):
         full = np.zeros(int(np.prod(shape)), dtype)
         full[gradient.indices] = gradient.values
         return full.reshape(shape)
-    if type(gradient) is Rows:
+    if isinstance(gradient, Rows):
         return Rows(_as(gradient.values, dtype), gradient.indices)
-    gradient = _as(gradient, dtype)
-    # What has arrived lies where the device can use it: no copy.
-    return transfers.to_device(gradient) if type(gradient) is np.ndarray else gradient
+    array = _as(gradient, dtype)
+    # The transfer makes no copy: received arrays are in memory that a CPU device can share.
+    return transfers.to_device(array) if type(array) is np.ndarray else array
 
 
-def _as(array: Any, dtype: Any) -> Any:
+def _as(array: Array, dtype: np.dtype) -> Array:
     return array.astype(dtype) if array.dtype == ml_dtypes.bfloat16 != dtype else array

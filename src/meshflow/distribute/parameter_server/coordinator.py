@@ -1,4 +1,7 @@
-"""`ClusterCoordinator`: closures for workers, each done exactly once."""
+"""`ClusterCoordinator`, which schedules closures on workers.
+
+The writes of each closure are applied exactly once.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import atexit
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
@@ -18,6 +21,7 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.runtime.identity import IdentityWeakDict
 from meshflow.core.values import nest
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
 from meshflow.distribute.parameter_server.closure_queue import Closure, ClosureQueue, Gate
 from meshflow.distribute.parameter_server.cluster import Cluster, NoCluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
@@ -29,23 +33,25 @@ from meshflow.distribute.parameter_server.worker import (
     StateNeededError,
     VariablesNeededError,
 )
+from meshflow.environment.types import PyTree
 
 __all__ = ["ClusterCoordinator", "current_worker_index"]
 
-# A closure with which so many workers have died has killed them.
+# A closure fails if this many workers have died while they ran it.
 _DEATHS = 20
-# For how many seconds a closure that runs at the end of the program is waited for.
+# Seconds to wait for a running closure at the end of the program.
 _AT_THE_END = 5.0
 
 
-class ClusterCoordinator:
-    """Sends closures to the workers of a `ParameterServerStrategy`.
+class ClusterCoordinator(CoordinatorOnly):
+    """Coordinator that runs closures on the workers of a `ParameterServerStrategy`.
 
     Args:
-      strategy: the strategy. There is one coordinator for each: constructed again, it is the same.
+      strategy: The strategy. Each strategy has one coordinator, which repeated constructor calls
+        return.
 
     Raises:
-      ValueError: for another strategy.
+      ValueError: For another strategy.
 
     Example:
       >>> import meshflow as tf
@@ -56,25 +62,26 @@ class ClusterCoordinator:
       42
     """
 
-    _stays_with_coordinator = (
-        "The ClusterCoordinator stays in its own process: workers cannot schedule closures."
+    not_sendable_reason = (
+        "The ClusterCoordinator cannot be used in a closure: workers cannot schedule closures."
     )
 
-    def __new__(cls, strategy: Any) -> ClusterCoordinator:
+    def __new__(cls, strategy: ParameterServerStrategy) -> ClusterCoordinator:
+        """Return the coordinator of a strategy, creating it on first use."""
         if not isinstance(strategy, ParameterServerStrategy):
             raise InvalidValueError(
                 "Only `tf.distribute.ParameterServerStrategy` is supported to work with `ClusterCoordinator`, got "
                 f"{strategy!r}."
             )
         if isinstance(strategy.cluster, NoCluster):
-            raise InvalidArgumentError(cls._stays_with_coordinator)
+            raise InvalidArgumentError(cls.not_sendable_reason)
         if strategy._cluster_coordinator is None:
-            made = super().__new__(cls)
-            made._begin(strategy)
-            strategy._cluster_coordinator = made
+            coordinator = super().__new__(cls)
+            coordinator._begin(strategy)
+            strategy._cluster_coordinator = coordinator
         return strategy._cluster_coordinator
 
-    def _begin(self, strategy: Any) -> None:
+    def _begin(self, strategy: ParameterServerStrategy) -> None:
         self._strategy = strategy
         options = strategy.options
         self._queue = ClosureQueue(options.queue_size, options.backup_closures)
@@ -84,35 +91,41 @@ class ClusterCoordinator:
         self._report = Report(
             self.statistics, lambda: cluster.stopped, options.report_every, options.log_dir
         )
-        # What stands for concrete functions: in closures variables are others.
+        # Functions that replace concrete functions. They are traced again, because a closure sees
+        # other variables.
         self._retraced = IdentityWeakDict()
         self._serving: list[_Serving] = []
         self._starting = threading.Lock()
         atexit.register(_end, weakref.ref(self))
 
     @property
-    def strategy(self) -> Any:
-        """The strategy."""
+    def strategy(self) -> ParameterServerStrategy:
+        """Return the strategy."""
         return self._strategy
 
     # ---- closures --------------------------------------------------------------------------
 
-    def schedule(self, fn: Callable[..., Any], args: Any = None, kwargs: Any = None) -> RemoteValue:
-        """Has some worker call a function, and returns at once.
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RemoteValue:
+        """Schedule a call of a function on some worker, and return at once.
 
         Args:
-          fn: a `tf.function`, or any function.
-          args: its arguments; of `PerWorkerValues` and iterators of `create_per_worker_dataset` it gets the
-            worker's own.
-          kwargs: its keyword arguments.
+          fn: A `tf.function`, or any function.
+          args: Its arguments. `PerWorkerValues` and iterators of `create_per_worker_dataset` are
+            replaced by the worker's own.
+          kwargs: Its keyword arguments.
 
         Returns:
           A `RemoteValue`.
 
         Raises:
-          TypeError: when `fn` cannot be called, or `args` are no tuple.
-          ValueError: when an argument is a `RemoteValue`.
-          Exception: what an earlier closure raised; all that waited were cancelled.
+          TypeError: If `fn` is not callable, or `args` is no tuple or list.
+          ValueError: If an argument is a `RemoteValue`.
+          Exception: The exception of an earlier closure. All waiting closures were cancelled.
         """
         if not callable(fn):
             raise TypeError(
@@ -133,53 +146,54 @@ class ClusterCoordinator:
                 "supported: fetch() it, or have one function do both."
             )
         if isinstance(fn, ConcreteFunction) and fn.retraced is not None:
-            again = self._retraced.get(fn)
-            if again is None:
-                again = self._retraced[fn] = fn.retraced()
-            fn = again
+            retraced = self._retraced.get(fn)
+            if retraced is None:
+                retraced = self._retraced[fn] = fn.retraced()
+            fn = retraced
         self._start()
-        after = list(self._strategy.cluster.clocks)
-        return self._queue.put(lambda number: Closure(number, fn, args, kwargs, after)).result
+        clocks = list(self._strategy.cluster.clocks)
+        return self._queue.put(lambda id_: Closure(id_, fn, args, kwargs, clocks)).result
 
     def join(self) -> None:
-        """Waits until all closures have come to their end.
+        """Wait until all closures have finished.
 
         Raises:
-          Exception: what the first one raised that failed. Those that waited are cancelled, and nothing runs any
-            more.
+          Exception: The exception of the first closure that failed. Waiting closures were
+            cancelled, and none runs any more.
         """
         self._queue.join()
         self._report.write()
 
     def done(self) -> bool:
-        """Whether all closures have come to their end; raises what `join` raises."""
+        """Check whether all closures have finished. Raise the same exceptions as `join`."""
         return self._queue.is_done()
 
-    def fetch(self, val: Any) -> Any:
-        """The results in the place of `RemoteValue`s; waits for them.
+    def fetch(self, val: PyTree) -> PyTree:
+        """Wait for results, and return them in place of `RemoteValue`s.
 
         Args:
-          val: a structure of `RemoteValue`s.
+          val: A structure of `RemoteValue`s.
 
         Raises:
-          CancelledError: when a closure was cancelled.
-          Exception: a closure's own.
+          CancelledError: If a closure was cancelled.
+          Exception: The exception that a closure has raised.
         """
         return nest.map_structure(
             lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, val
         )
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """A dataset that every worker makes for itself.
+        """Return a dataset that every worker creates for itself.
 
         Args:
-          dataset_fn: a function without arguments that returns a dataset, or a dataset.
+          dataset_fn: A function without arguments that returns a dataset, or a dataset.
 
         Returns:
-          Whose `iter()` is an argument for closures. A worker that replaces a dead one begins a new iterator.
+          A dataset. Its iterator can be passed to `schedule`. A worker that replaces a lost one
+          creates a new iterator.
 
         Raises:
-          ValueError: for what is neither.
+          ValueError: If the argument is neither.
         """
         if not callable(dataset_fn) and not hasattr(dataset_fn, "__iter__"):
             raise InvalidValueError(
@@ -191,14 +205,17 @@ class ClusterCoordinator:
     # ---- workers ---------------------------------------------------------------------------
 
     def resize(self, workers: int) -> None:
-        """Changes the number of workers while closures run: new ones join, the last ones leave when they are done.
+        """Change the number of workers while closures run.
+
+        New workers join; superfluous workers, the last ones, leave when their closures have
+        finished.
 
         Args:
-          workers: how many there are to be.
+          workers: The new number.
 
         Raises:
-          ValueError: for less than one.
-          NotImplementedError: for a cluster whose processes others begin.
+          ValueError: If the number is less than one.
+          NotImplementedError: If the processes of the cluster are started externally.
         """
         if workers < 1:
             raise InvalidValueError(
@@ -209,21 +226,23 @@ class ClusterCoordinator:
             self._strategy.cluster.resize(workers)
             leaving = [s for s in self._serving if s.number >= workers]
             self._queue.look_again()
-            for serving in leaving:
-                serving.thread.join()
-            for number in {s.number for s in leaving}:
-                self._strategy.cluster.retire(number)
+            for dispatcher in leaving:
+                dispatcher.thread.join()
+            for worker_id in {s.number for s in leaving}:
+                self._strategy.cluster.retire(worker_id)
             self._serving = [s for s in self._serving if s.number < workers]
             self._serve_new()
 
-    def statistics(self) -> dict[str, Any]:
-        """What has happened so far.
+    def statistics(self) -> dict[str, float]:
+        """Return statistics of the job.
 
         Returns:
-          A dictionary: "closures" done; "queued" now; "workers" alive now; "retries" of closures whose worker died;
-          "preemptions" of workers; "server_restarts"; "repeated" pushes that servers knew already; "staleness", mean and
-          "max_staleness" of pushes, in changes that others made between the pull and the push; "bytes_sent" and
-          "bytes_received" by workers; "steps_per_second" since the first closure.
+          A dictionary with the numbers of "closures" that have finished and that are "queued", of
+          "workers", of "retries" of closures after the loss of a worker, of "preemptions" (lost
+          workers), of "server_restarts", and of "repeated" closures, of which servers had applied
+          writes before; the mean "staleness" and the "max_staleness" of pushes, as the number of
+          changes by others between pull and push; "bytes_sent" and "bytes_received" by workers; and
+          "steps_per_second" since the first closure.
         """
         cluster = self._strategy.cluster
         return {
@@ -241,40 +260,54 @@ class ClusterCoordinator:
             self._serve_new()
             self._report.start()
 
+    def _shut_down(self) -> None:
+        self._queue.close()
+        self._report.end()
+        self._strategy.cluster.stop()
+        for dispatcher in self._serving:
+            dispatcher.thread.join(_AT_THE_END)
+
     def _serve_new(self) -> None:
         cluster = self._strategy.cluster
         lanes = 1 if self._strategy.options.max_staleness is not None else cluster.lanes
-        known = {s.number for s in self._serving}
-        for number in range(cluster.worker_count):
-            for _ in range(0 if number in known else lanes):
-                made = _Serving(self._strategy, self._queue, self._gate, self._figures, number)
-                self._serving.append(made)
-                made.thread.start()
+        served_ids = {s.number for s in self._serving}
+        for worker_id in range(cluster.worker_count):
+            for _ in range(0 if worker_id in served_ids else lanes):
+                dispatcher = _Serving(
+                    self._strategy, self._queue, self._gate, self._figures, worker_id
+                )
+                self._serving.append(dispatcher)
+                dispatcher.thread.start()
 
 
 class _Serving:
-    """What the coordinator does for one worker: gives it closures, and hears what came of them.
+    """Thread that dispatches closures to one worker and records their outcomes.
 
     Args:
-      strategy: the strategy.
-      queue: the closures.
-      gate: lets it begin them.
-      figures: counts them.
-      number: the worker's number.
+      strategy: The strategy.
+      queue: The closures.
+      gate: Gate that limits the lead over other workers.
+      statistics: Statistics of finished closures.
+      worker_id: Index of the worker.
     """
 
     def __init__(
-        self, strategy: Any, queue: ClosureQueue, gate: Gate, figures: Figures, number: int
+        self,
+        strategy: ParameterServerStrategy,
+        queue: ClosureQueue,
+        gate: Gate,
+        statistics: Figures,
+        worker_id: int,
     ) -> None:
-        self._strategy, self._queue, self._gate, self._figures = strategy, queue, gate, figures
-        self.number = number
+        self._strategy, self._queue, self._gate = strategy, queue, gate
+        self._figures, self.number = statistics, worker_id
         self._cluster: Cluster = strategy.cluster
         self.thread = threading.Thread(
-            target=self._run, name=f"meshflow-worker-{number}", daemon=True
+            target=self._run, name=f"meshflow-worker-{worker_id}", daemon=True
         )
 
     def _run(self) -> None:
-        """Until the end, or until there are fewer workers."""
+        """Dispatch closures until the queue is closed, or until there are fewer workers."""
         while (
             closure := self._queue.take(lambda: self.number < self._cluster.worker_count)
         ) is not None:
@@ -290,10 +323,10 @@ class _Serving:
                 finished = True
                 self._cluster.heard(outcome.clocks)
                 note = functools.partial(self._figures.add, outcome)
-                self._queue.finish(closure, outcome.value, note=note)
+                self._queue.finish(closure, outcome.value, on_first_result=note)
             finally:
                 self._gate.leave(self.number, finished)
-            # Results are not held until the next closure comes.
+            # These references would keep the results until the next closure arrives.
             closure = outcome = note = None  # type: ignore[assignment]
 
     def _lost(self, closure: Closure, error: Exception) -> None:
@@ -309,46 +342,45 @@ class _Serving:
         self._queue.finish(closure, error=failure)
 
     def _outcome(self, closure: Closure) -> Outcome:
-        after = closure.after
+        min_clocks = closure.after
         if self._strategy.options.max_staleness is not None:
-            # Not what was pulled for this worker when it finished its last one.
-            after = list(self._cluster.clocks)
-        attempt, own = next(closure.attempts), self._strategy.makes_own(closure.function)
+            # With a limit on staleness, the values of the pull after the worker's last closure are
+            # too old.
+            min_clocks = list(self._cluster.clocks)
+        attempt, has_private_variables = (
+            next(closure.attempts),
+            self._strategy.makes_own(closure.function),
+        )
         while True:
             call = Call(
-                closure.number, closure.function, closure.args, closure.kwargs, after,
+                closure.number, closure.function, closure.args, closure.kwargs, min_clocks,
                 self._queue.floor(), self._strategy.states, attempt=attempt,
-                makes_own=own,
+                makes_own=has_private_variables,
             )  # fmt: skip
             try:
                 return self._cluster.run(self.number, call)
-            except StateNeededError as need:
-                self._strategy.make_state(need.optimizer, need.variables)
-            except VariablesNeededError as need:
-                own = not self._strategy.make_variables(call, need.known)
+            except StateNeededError as error:
+                self._strategy.make_state(error.optimizer, error.variables)
+            except VariablesNeededError as error:
+                has_private_variables = not self._strategy.make_variables(call, error.known)
 
 
 def _end(coordinator: weakref.ref[ClusterCoordinator]) -> None:
-    """Ends the threads of a coordinator before the interpreter takes away what they use."""
-    found = coordinator()
-    if found is None:
-        return
-    found._queue.close()
-    found._report.end()
-    found.strategy.cluster.stop()
-    for serving in found._serving:
-        serving.thread.join(_AT_THE_END)
+    """Stop the threads of a coordinator before the interpreter deletes the modules that they use."""
+    running = coordinator()
+    if running is not None:
+        running._shut_down()
 
 
 def current_worker_index() -> int:
-    """The number of the worker that runs this closure.
+    """Return the index of the worker that runs this closure.
 
     Raises:
-      RuntimeError: outside of closures.
+      RuntimeError: If it is called outside closures.
     """
     if context.closure is None:
         raise RuntimeError(
             "Cannot retrieve the worker index: this is no function run by ClusterCoordinator."
         )
-    number: int = context.closure.worker
-    return number
+    worker_id: int = context.closure.worker
+    return worker_id

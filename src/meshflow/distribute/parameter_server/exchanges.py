@@ -1,4 +1,4 @@
-"""What a worker says to its servers, and what it hears: pulls, pushes, and which attempt at a closure they do."""
+"""Client of a worker for all servers: pulls, pushes, and the choice between attempts."""
 
 from __future__ import annotations
 
@@ -10,189 +10,210 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
+from meshflow.distribute.parameter_server.hosting import ClosureContext
 from meshflow.distribute.parameter_server.messages import (
     Ballot,
     Change,
     Decision,
     Done,
     Push,
+    Rows,
+    ServerInterface,
     Wish,
 )
+from meshflow.environment.types import Array
 
 __all__ = ["Exchanges", "entered", "outside"]
 
-# A server hears of so many bytes that others are to do: two messages to each cost as much as copying them.
+# If the pushes for the other servers have more bytes in total, staging costs less than forwarding
+# them to the first server.
 TOLD = 1 << 18
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Exchanges:
-    """The exchanges of one worker with its servers, one at a time.
+    """Client of one worker for all servers. It performs one exchange at a time.
 
     Args:
-      servers: the servers, each with `exchange` and `stage`.
-      apart: whether they are in other processes, and are asked at the same time.
+      servers: The servers.
+      are_remote: Whether the servers are in other processes, so that concurrent calls save time.
 
     Attributes:
-      clocks: each server's clock of what was pulled.
-      known: by server, the variables that are pulled.
-      arrived: answers that nobody has taken yet.
+      clocks: Clock of each server at the last pull.
+      pulled_keys: Keys of the variables that are pulled, by server.
+      replies: Replies that the worker has not processed yet, by exchange and server.
     """
 
-    def __init__(self, servers: Sequence[Any], apart: bool = False) -> None:
+    def __init__(self, servers: Sequence[ServerInterface], are_remote: bool = False) -> None:
         self._servers = servers
         self._all: Callable[..., Any] = map
-        if apart and len(servers) > 1:
+        if are_remote and len(servers) > 1:
             self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
         self.clocks = [-1] * len(servers)
         self.known: list[set[int]] = [set() for _ in servers]
         self.arrived: deque[list[Change]] = deque()
-        # By server, closures that it was told first of, and does not know yet that the others' parts are done.
+        # By server, the closures for which it stores the pushes of other servers, although these
+        # have applied them by now.
         self._settled: list[list[int]] = [[] for _ in servers]
         self._counted = (0, 0)
         self._lock = threading.Lock()
 
     def pull(self, floor: int) -> None:
-        """Asks all servers for what has changed.
+        """Pull the values that have changed from all servers.
 
         Args:
-          floor: closures with smaller numbers are over.
+          floor: Closures with smaller ids are finished.
         """
         with self._lock:
             self._ask_all([None] * len(self._servers), floor)
 
-    def first(self, number: int, key: int) -> Any:
-        """The value of a variable that was never pulled before.
+    def first(self, server_index: int, key: int) -> Array:
+        """Pull a variable that was never pulled before.
 
         Args:
-          number: the server that has it.
-          key: the variable.
+          server_index: Index of its server.
+          key: Key of the variable.
         """
-        change = outside(self._servers[number].exchange, None, Wish(unknown=(key,)))
-        # The clock stays: what else has changed since is pulled with everything.
-        self.known[number].add(key)
-        return change.values[key]
+        reply = outside(self._servers[server_index].exchange, None, Wish(unknown=(key,)))
+        # The client's clock is not advanced, because the other changes have not been pulled.
+        self.known[server_index].add(key)
+        value = reply.values[key]
+        assert not isinstance(value, Rows)
+        return value
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent to servers and received from them since the last call."""
+        """Return the numbers of bytes sent to and received from servers since the last call."""
         with self._lock:
-            counts = [getattr(server, "traffic", (0, 0)) for server in self._servers]
-            now = sum(c[0] for c in counts), sum(c[1] for c in counts)
-            before, self._counted = self._counted, now
-            return now[0] - before[0], now[1] - before[1]
+            counts = [server.traffic for server in self._servers]
+            total = sum(c[0] for c in counts), sum(c[1] for c in counts)
+            last, self._counted = self._counted, total
+            return total[0] - last[0], total[1] - last[1]
 
     def push(
         self, closure: int, attempt: int, floor: int, pushes: Sequence[Push | None]
     ) -> tuple[list[Change], bool]:
-        """Has servers do what a closure wrote, all of one attempt; their answers, and whether it was done before.
+        """Have the servers apply the writes of a closure, all of the same attempt.
 
-        One message goes to each server, and two where several have much to do, or there were other attempts.
+        Each server gets one message, or two if several pushes are large or if there were other
+        attempts.
 
         Args:
-          closure: the closure's number.
-          attempt: the attempt's.
-          floor: closures with smaller numbers are over.
-          pushes: what each server is to do.
+          closure: Id of the closure.
+          attempt: Id of the attempt.
+          floor: Closures with smaller ids are finished.
+          pushes: The push for each server, or None.
+
+        Returns:
+          The replies, and whether some push had been applied before.
         """
         with self._lock, region(COMMUNICATION, "exchange"):
-            ballot, chosen = (0, attempt), attempt
+            ballot, chosen_attempt = (0, attempt), attempt
             order = None if attempt else _in_turn(pushes)
             while True:
                 if order is None:
-                    chosen, messages = self._staged(closure, pushes, ballot, floor)
-                    changes = self._ask_all(messages, floor)
+                    chosen_attempt, messages = self._staged(closure, pushes, ballot, floor)
+                    replies = self._ask_all(messages, floor)
                 else:
-                    changes = self._ask_in_turn(pushes, order, floor)
-                refused = [c.refused for c in changes if c.refused is not None]
-                if not refused:
-                    return changes, chosen != attempt or any(c.repeated for c in changes)
-                order, ballot = None, (max(refused) + 1, attempt)
+                    replies = self._ask_in_turn(pushes, order, floor)
+                refusals = [c.refused for c in replies if c.refused is not None]
+                if not refusals:
+                    return replies, chosen_attempt != attempt or any(c.repeated for c in replies)
+                order, ballot = None, (max(refusals) + 1, attempt)
 
     def _staged(
         self, closure: int, pushes: Sequence[Push | None], ballot: Ballot, floor: int
     ) -> tuple[int, list[Decision | None]]:
-        """The attempt that is to be done, and what tells servers so."""
+        """Stage all pushes, and return the attempt to apply and the decision for each server."""
         attempt = ballot[1]
         if ballot > (0, 0):
-            # Other attempts may have something for other servers.
+            # Earlier attempts may have staged pushes on the other servers.
             pushes = [p or Push(closure, attempt=attempt) for p in pushes]
-        rest = ballot, floor
-        done = list(self._all(self._stage, self._servers, pushes, repeat(rest)))
-        chosen = next((d.attempt for d in done if d is not None), attempt)
-        for number, part in itertools.chain(*(d.others.items() for d in done if d is not None)):
-            if done[number] is None:
-                self._stage(self._servers[number], part, rest)
-        decision = Decision(closure, chosen, ballot)
-        return chosen, [None if p is None else decision for p in pushes]
+        options = ballot, floor
+        applied = list(self._all(self._stage, self._servers, pushes, repeat(options)))
+        chosen_attempt = next((d.attempt for d in applied if d is not None), attempt)
+        for index, push in itertools.chain(*(d.others.items() for d in applied if d is not None)):
+            if applied[index] is None:
+                self._stage(self._servers[index], push, options)
+        decision = Decision(closure, chosen_attempt, ballot)
+        return chosen_attempt, [None if p is None else decision for p in pushes]
 
     @staticmethod
-    def _stage(server: Any, push: Push | None, rest: tuple[Ballot, int]) -> Done | None:
+    def _stage(
+        server: ServerInterface, push: Push | None, options: tuple[Ballot, int]
+    ) -> Done | None:
         if push is None:
             return None
-        done: Done | None = outside(server.stage, push, *rest)
-        return done
+        return outside(server.stage, push, *options)
 
     def _ask_in_turn(
         self, pushes: Sequence[Push | None], order: Sequence[int], floor: int
     ) -> list[Change]:
-        """Has one server do its part, which then knows what others are to do, and then those; see `attempts`.
+        """Send all pushes to one server, and then the others' pushes to them; see `attempts`.
 
         Args:
-          pushes: what each server is to do.
-          order: the one that is asked first, if others have something to do; all of them otherwise.
-          floor: closures with smaller numbers are over.
+          pushes: The push for each server.
+          order: Indices of the servers in order, or nothing if only one server has a push.
+          floor: Closures with smaller ids are finished.
         """
         if not order:
-            return [_doubted(change) for change in self._ask_all(pushes, floor)]
+            return [_doubted(reply) for reply in self._ask_all(pushes, floor)]
         first, *others = order
         push = pushes[first]
         assert push is not None
-        known = {n: p for n in others if (p := pushes[n]) is not None}
-        message = dataclasses.replace(push, others=known)
-        change = _doubted(self._ask(self._servers[first], message, self._wish(first), floor))
-        if change.refused is not None:
-            return [change]
-        asked = [(self._servers[n], pushes[n], self._wish(n)) for n in others]
-        answers = self._all(self._ask, *zip(*asked, strict=True), repeat(floor))
-        changes = dict(zip(others, answers, strict=True))
-        if all(c.refused is None for c in changes.values()):
+        other_pushes = {n: p for n in others if (p := pushes[n]) is not None}
+        message = dataclasses.replace(push, others=other_pushes)
+        reply = _doubted(self._ask(self._servers[first], message, self._wish(first), floor))
+        if reply.refused is not None:
+            return [reply]
+        requests = [(self._servers[n], pushes[n], self._wish(n)) for n in others]
+        other_replies = self._all(self._ask, *zip(*requests, strict=True), repeat(floor))
+        replies = dict(zip(others, other_replies, strict=True))
+        if all(c.refused is None for c in replies.values()):
             self._settled[first].append(push.closure)
-        return self._heard([changes.get(n, change) for n in range(len(pushes))])
+        return self._heard([replies.get(n, reply) for n in range(len(pushes))])
 
     def _ask_all(self, pushes: Sequence[Push | Decision | None], floor: int) -> list[Change]:
-        wishes = [self._wish(number) for number in range(len(self._servers))]
-        answers = self._all(self._ask, self._servers, pushes, wishes, repeat(floor))
-        return self._heard(list(answers))
+        requests = [self._wish(index) for index in range(len(self._servers))]
+        replies = self._all(self._ask, self._servers, pushes, requests, repeat(floor))
+        return self._heard(list(replies))
 
-    def _wish(self, number: int) -> Wish:
-        settled, self._settled[number] = self._settled[number], []
-        return Wish(self.clocks[number], tuple(self.known[number]), settled=tuple(settled))
+    def _wish(self, index: int) -> Wish:
+        settled, self._settled[index] = self._settled[index], []
+        return Wish(self.clocks[index], tuple(self.known[index]), settled=tuple(settled))
 
-    def _heard(self, changes: list[Change]) -> list[Change]:
-        self.clocks = [change.clock for change in changes]
-        self.arrived.append(changes)
-        return changes
+    def _heard(self, replies: list[Change]) -> list[Change]:
+        self.clocks = [change.clock for change in replies]
+        self.arrived.append(replies)
+        return replies
 
     @staticmethod
-    def _ask(server: Any, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
-        change: Change = outside(server.exchange, push, wish, floor)
-        return change
+    def _ask(
+        server: ServerInterface, push: Push | Decision | None, wish: Wish, floor: int
+    ) -> Change:
+        return outside(server.exchange, push, wish, floor)
 
 
-def _doubted(change: Change) -> Change:
-    """An answer, refused where the push had been done: perhaps by another attempt, which has something else for others."""
-    if change.repeated:
-        change.refused = 0
-    return change
+def _doubted(reply: Change) -> Change:
+    """Mark a reply as refused if the push had been applied before.
+
+    It may have been applied by another attempt, which has other pushes for the other servers.
+    """
+    if reply.repeated:
+        reply.refused = 0
+    return reply
 
 
 def _in_turn(pushes: Sequence[Push | None]) -> list[int] | None:
-    """In which order servers are asked: first the one with the largest part, and no order where only one has any.
+    """Return the order of the servers, of which the one with the largest push is the first.
 
-    None where the first one would get too much besides its own part.
+    The order is empty if at most one server has a push, and None if the first server would get too
+    large pushes for the others.
     """
     sizes = {n: push.nbytes for n, push in enumerate(pushes) if push is not None}
     if len(sizes) < 2:
@@ -204,11 +225,11 @@ def _in_turn(pushes: Sequence[Push | None]) -> list[int] | None:
 
 
 @contextlib.contextmanager
-def entered(running: Any) -> Iterator[None]:
-    """What runs inside is a part of a closure, or of none.
+def entered(running: ClosureContext | None) -> Iterator[None]:
+    """Set the closure that this thread runs.
 
     Args:
-      running: the closure, as a worker runs it; None for none.
+      running: The closure, or None to run code outside closures.
     """
     saved, context.closure = context.closure, running
     try:
@@ -217,13 +238,15 @@ def entered(running: Any) -> Iterator[None]:
         context.closure = saved
 
 
-def outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls what must not find the closure: a server, or a variable's constructor, in one process with the worker.
+def outside(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call a function outside the current closure.
+
+    A server in this process, or the constructor of a hosted variable, must not see the closure.
 
     Args:
-      function: the function.
-      *args: its arguments.
-      **kwargs: its keyword arguments.
+      function: The function.
+      *args: Its arguments.
+      **kwargs: Its keyword arguments.
     """
     with entered(None):
         return function(*args, **kwargs)

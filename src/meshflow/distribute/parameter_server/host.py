@@ -1,7 +1,7 @@
-"""A process of a cluster: a parameter server or a worker, which begins by telling the coordinator where it is.
+"""Entry point of processes that are a parameter server or a worker.
 
-`main` runs one in a process of its own, in whose environment is what it needs to know. It ends when its connection to the
-coordinator ends.
+A process registers with the coordinator, and ends when its connection to the coordinator is closed.
+`main` reads the role of the process from the environment.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from meshflow.distribute.cluster.addresses import is_loopback, listening, parse, route_to, with_port
 from meshflow.distribute.cluster.channel import own_secret
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.remote_server import RemoteServer, ServerService
 from meshflow.distribute.parameter_server.roles import ROLE, Role
 from meshflow.distribute.parameter_server.serving import Serving
@@ -27,31 +28,31 @@ from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, ans
 from meshflow.distribute.parameter_server.worker_service import WorkerService
 from meshflow.profiler import description, server
 
-# The first port of the profiler's servers in processes of a cluster that are begun here.
+# Environment variable with the first port for the profilers of the processes.
 PORTS = "MESHFLOW_PROFILER_PORTS"
 
 __all__ = ["main", "run", "serve", "served"]
 
 
 def serve(role: Role, secret: str) -> None:
-    """Is a server or a worker until the coordinator ends.
+    """Run a server or a worker until the coordinator stops.
 
     Args:
-      role: which one.
-      secret: the job's.
+      role: Role of the process.
+      secret: Secret of the job.
 
     Raises:
-      ConnectionError: when the coordinator cannot be reached.
+      ConnectionError: If the coordinator cannot be reached.
     """
     control = connect(role.coordinator, secret)
-    # Others come from where the coordinator is, or from this machine.
-    theirs = parse(role.coordinator)[0]
-    host = "127.0.0.1" if is_loopback(theirs) else route_to(theirs) or ""
+    # Other processes are on the coordinator's network, or on this machine.
+    coordinator_host = parse(role.coordinator)[0]
+    host = "127.0.0.1" if is_loopback(coordinator_host) else route_to(coordinator_host) or ""
     listener = listening(host, 0, f"{role.kind} {role.number}")
     methods = _methods(role, secret)
     threading.Thread(
         target=accepting,
-        args=(listener, secret, lambda wire: answer(wire, methods(wire))),
+        args=(listener, secret, lambda connection: answer(connection, methods(connection))),
         daemon=True,
     ).start()
     control.send(
@@ -69,87 +70,95 @@ def serve(role: Role, secret: str) -> None:
         end(listener)
 
 
-def served(cluster_spec: Any, job_name: str, task_index: int) -> Serving:
-    """This program as a server or worker at its address in a cluster.
+def served(
+    cluster_spec: ClusterSpec | Mapping[str, Any], job_name: str, task_index: int
+) -> Serving:
+    """Return a listener that makes this program a server or worker at its address in a cluster.
 
     Args:
-      cluster_spec: addresses by job.
+      cluster_spec: The addresses by job.
       job_name: "worker" or "ps".
-      task_index: the number in the job.
+      task_index: Index of the task in its job.
 
     Returns:
-      What listens after `start()`, and waits in `join()`.
+      A listener: `start()` starts it, and `join()` waits.
     """
 
-    def work(fields: dict[str, Any], secret: str) -> None:
+    def serve_coordinator(fields: dict[str, Any], secret: str) -> None:
         with contextlib.suppress(Lost):
             serve(Role(**fields), secret)
 
-    return Serving(cluster_spec, job_name, task_index, work)
+    return Serving(cluster_spec, job_name, task_index, serve_coordinator)
 
 
 def _methods(role: Role, secret: str) -> Callable[[Wire], dict[str, Callable[..., Any]]]:
-    """What may be called on a connection."""
+    """Return a function from a connection to the methods that may be called on it."""
     if role.kind == "ps":
         return ServerService(role.number, role.folder).methods
-    where = Directory(role.coordinator, secret)
-    servers = [RemoteServer(n, where, secret) for n in range(role.servers)]
+    locate = Directory(role.coordinator, secret)
+    servers = [RemoteServer(n, locate, secret) for n in range(role.servers)]
     methods = WorkerService(role.number, servers, role.crowded).methods()
-    return lambda wire: methods
+    return lambda connection: methods
 
 
 class Directory:
-    """Asks the coordinator where parameter servers are.
+    """Lookup of the addresses of parameter servers at the coordinator.
 
     Args:
-      coordinator: its address.
-      secret: the job's.
+      coordinator: Address of the coordinator.
+      secret: Secret of the job.
     """
 
     def __init__(self, coordinator: str, secret: str) -> None:
         self._coordinator, self._secret = coordinator, secret
 
-    def __call__(self, number: int, known: int) -> tuple[str, int]:
-        """Where a server is, and how often it has begun.
+    def __call__(self, index: int, known: int) -> tuple[str, int]:
+        """Return the address of a server and its number of starts.
 
         Args:
-          number: the server's number.
-          known: how often it had begun when it was found dead: one that began later is waited for.
+          index: Index of the server.
+          known: Number of starts when the server was lost. The coordinator waits until it is
+            exceeded.
         """
-        wire: Wire = connect(self._coordinator, self._secret)
+        connection: Wire = connect(self._coordinator, self._secret)
         try:
-            wire.send(("where", number, known))
-            found: tuple[str, int] = wire.receive()
-            return found
+            connection.send(("where", index, known))
+            location: tuple[str, int] = connection.receive()
+            return location
         finally:
-            wire.close()
+            connection.close()
 
 
 def run(role: Role, secret: str) -> None:
-    """Makes this process a server or a worker, and ends it with the coordinator.
+    """Make this process a server or a worker, and end it with the coordinator.
 
     Args:
-      role: which one.
-      secret: the job's.
+      role: Role of the process.
+      secret: Secret of the job.
     """
     try:
         _let_profile(role)
-        # What a program gives is needed at once, and other threads' programs run meanwhile: nobody else is to run this one.
+        # Results are needed at once, and other threads run programs meanwhile, so asynchronous
+        # dispatch would only add a thread.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-        # What was imported stays: collections, which hold all threads up, need not look at it each time.
+        # Imported objects are permanent, so garbage collections, which stop all threads, need not
+        # visit them.
         gc.collect()
         gc.freeze()
         serve(role, secret)
     except Lost as error:
-        print(f"{role.kind} {role.number}: the coordinator is gone: {error}", file=sys.stderr)
+        print(f"{role.kind} {role.number}: lost the coordinator: {error}", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
-    # Threads may still compute for a coordinator that is gone.
+    # Other threads may still compute for the lost coordinator.
     os._exit(0)
 
 
 def _let_profile(role: Role) -> None:
-    """Begins a profiler's server where the environment asks for one: servers' ports come first."""
+    """Start a profiler server if the environment requests one.
+
+    The ports of parameter servers precede those of workers.
+    """
     description.given_name = f"{role.kind} {role.number}"
     first = os.environ.get(PORTS)
     if first:
@@ -158,5 +167,5 @@ def _let_profile(role: Role) -> None:
 
 
 def main() -> None:
-    """Runs the process that the environment describes."""
+    """Run the process that the environment describes."""
     run(Role(**json.loads(os.environ[ROLE])), own_secret())

@@ -1,10 +1,11 @@
-"""Variables that parameter servers host, and what a worker's closure writes for them.
+"""Variables on parameter servers, and the outboxes to which closures write their changes.
 
-A `HostedVariable` is one object for the coordinator's program and for closures. Outside of closures, reading and
-writing it go to its server. Inside (`context.closure` is set) it is the worker's own copy: reading gives the value of
-the last pull, and what is written is seen by the rest of the closure only. What the servers are to do is written to
-*outboxes*, ordinary variables for a trace, so that nested functions, branches and loops need nothing of their own; when
-the function has returned the worker sends them.
+A `HostedVariable` is one object for the coordinator's program and for closures. Outside closures,
+reads and writes access its server. Inside a closure (`context.closure` is set) the variable is the
+worker's own copy: a read returns the value of the last pull, and only the rest of the closure sees
+a write. The changes for the servers are written to *outboxes*. These are ordinary variables for a
+trace, so nested functions, branches and loops need no special support. The worker sends them when
+the function has returned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -23,35 +24,74 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["DescribedVariable", "HostedVariable", "Outbox", "Outboxes"]
 
-# A server's name among devices.
+# A Keras optimizer. Its class is in a higher layer, and parameter servers use its private
+# attributes.
+Optimizer: TypeAlias = Any
+# A gradient that a closure passes to `apply_gradients`.
+Gradient: TypeAlias = TensorLike | IndexedSlices
+
+# The name of a server's device.
 _TASK = re.compile(r"/job:ps(?:/replica:\d+)?/task:(\d+)")
 
 
 class Home(Protocol):
-    """Where hosted variables are, for who is no closure: the strategy's cluster."""
+    """Cluster that hosts variables, for reads and writes outside closures."""
 
-    def read(self, variable: HostedVariable) -> Any:
-        """The present value, an array."""
+    def read(self, variable: HostedVariable) -> Array:
+        """Return the current value."""
 
-    def write(self, variable: HostedVariable, value: Any) -> None:
-        """Replaces the value."""
+    def write(self, variable: HostedVariable, value: ArrayLike) -> None:
+        """Replace the value."""
 
-    def add(self, variable: HostedVariable, delta: Any) -> None:
-        """Adds to the value, where it is."""
+    def add(self, variable: HostedVariable, delta: ArrayLike) -> None:
+        """Add to the value on the server."""
 
 
-# From so many bytes on the memory of gradients is used again.
+class ClosureContext(Protocol):
+    """Closure that runs in this thread, as hosted variables see it; see `RunningClosure`.
+
+    Attributes:
+      is_silent: Whether writes are the worker's copy of a step that servers take.
+      values: The values that the closure sees, by variable key.
+      outboxes: The outboxes that the closure has written, with their values, by `id`.
+    """
+
+    silent: bool
+    values: dict[int, Array]
+    outboxes: dict[int, tuple[Outbox, Array]]
+
+    def value(self, variable: HostedVariable) -> Array:
+        """Return the value of a variable that the closure sees."""
+
+    def outgoing(self, box: Outbox) -> Array:
+        """Return the value of an outbox."""
+
+    def note_set(self, variable: HostedVariable) -> None:
+        """Check that a variable can be assigned."""
+
+    def steps_before(self, variable: HostedVariable) -> int:
+        """Return the number of optimizer steps to add to the value of a step counter."""
+
+
+def _current_closure() -> ClosureContext | None:
+    closure: ClosureContext | None = context.closure
+    return closure
+
+
+# Programs reuse the memory of earlier gradients if they have at least this many bytes.
 _LARGE = 1 << 20
 
-# The key in the memo of `copy.deepcopy` of what makes other variables of hosted ones, by their keys.
+# Key in the memo of `copy.deepcopy`, for the function that returns a copy's variable for the key of
+# a hosted variable.
 RESOLVE = "meshflow.hosted"
 
 
@@ -64,7 +104,7 @@ _placing = _Placing()
 
 @contextlib.contextmanager
 def placed_on(servers: Sequence[int]) -> Iterator[None]:
-    """Variables made inside are hosted by these servers."""
+    """Host the variables that are created in this context on the given servers."""
     saved, _placing.servers = _placing.servers, tuple(servers)
     try:
         yield
@@ -73,7 +113,7 @@ def placed_on(servers: Sequence[int]) -> Iterator[None]:
 
 
 def wanted_servers() -> tuple[int, ...] | None:
-    """Where a variable made now is to be hosted, as `placed_on` or `tf.device` says; None for anywhere."""
+    """Return the servers that `place_on_servers` or `tf.device` selects, or None for any server."""
     if _placing.servers is not None:
         return _placing.servers
     task = _TASK.match(str(context.device))
@@ -81,7 +121,7 @@ def wanted_servers() -> tuple[int, ...] | None:
 
 
 class DescribedVariable(Variable):
-    """A variable that is known by its description, without asking for its value."""
+    """Variable with a shape and dtype that are known without its value."""
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -89,87 +129,93 @@ class DescribedVariable(Variable):
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self._shape)
 
 
 class HostedVariable(DescribedVariable):
-    """A variable whose value is on a parameter server; made by `tf.Variable` in the strategy's scope.
+    """Variable that is stored on a parameter server.
+
+    `tf.Variable` creates it in the scope of the strategy.
 
     Attributes:
-      key: its number, the same in all processes.
-      servers: the numbers of the servers that have it: one, or all for the state that optimizers share.
+      key: Id of the variable in all processes.
+      servers: Indices of the servers that host the variable: one, or all for the state that
+        optimizers share.
     """
 
     key: int
     servers: tuple[int, ...]
     _home: Home | None = None
-    # Set while the constructor computes the initial value.
+    # The initial value, until the variable is on a server.
     _first: Any = None
 
     @property
-    def _value(self) -> Any:
-        closure = context.closure
+    def _value(self) -> Array:
+        closure = _current_closure()
         if closure is not None:
             return closure.value(self)
         return self._first if self._home is None else self._home.read(self)
 
     @_value.setter
-    def _value(self, value: Any) -> None:
-        closure = context.closure
+    def _value(self, value: Array) -> None:
+        closure = _current_closure()
         if closure is not None:
             closure.values[self.key] = value
         elif self._home is None:
-            self.__dict__["_value"] = True  # tells `Variable.__init__` that it has run
+            self.__dict__["_value"] = True  # tells `Variable.__init__` that the value is set
             self._first = value
         else:
             self._home.write(self, value)
 
-    def settle(self, key: int, servers: Sequence[int], home: Home) -> Any:
-        """Gives the variable its place; its initial value, for the servers.
+    def settle(self, key: int, servers: Sequence[int], host: Home) -> Array:
+        """Attach the variable to its servers and return its initial value, which they need.
 
         Args:
-          key: its number.
-          servers: the servers that have it.
-          home: where it is read and written.
+          key: Id of the variable.
+          servers: Indices of the servers that host it.
+          host: Cluster for reads and writes.
         """
-        first, self._first = self._first, None
-        self.key, self.servers, self._home = key, tuple(servers), home
-        return first
+        initial_value, self._first = self._first, None
+        self.key, self.servers, self._home = key, tuple(servers), host
+        return initial_value
 
     @property
     def device(self) -> str:
-        """The first server that has it, by TensorFlow's name."""
+        """Return the device name of the first server that hosts the variable, as in TensorFlow."""
         return f"/job:ps/replica:0/task:{self.servers[0]}/device:CPU:0"
 
     def _as_tensor(self) -> Tensor:
         tensor = super()._as_tensor()
-        closure = context.closure
-        later = 0 if closure is None else closure.steps_before(self)
-        return tensor + later if later else tensor
+        closure = _current_closure()
+        num_steps = 0 if closure is None else closure.steps_before(self)
+        return tensor + num_steps if num_steps else tensor
 
     def _train(self, value: Tensor) -> None:
-        closure = context.closure
+        closure = _current_closure()
         if closure is not None and self._trainable and not closure.silent:
-            # What others do meanwhile counts too. Slots are not added up: second moments would become negative.
+            # The server adds the difference, so updates by other workers count too. Slots are set
+            # instead, because sums of differences could make second moments negative.
             with as_stored():
                 outboxes(self).added.assign_add(value - self._as_tensor())
             self._write(value)
         else:
             self._set(value)
 
-    def _current(self) -> Any:
-        return self._value  # a server is waited for without the lock of this process's variables
+    def _current(self) -> Array:
+        return (
+            self._value
+        )  # The lock of this process's variables is not needed while a server answers.
 
     def _set(self, value: Tensor) -> None:
-        closure = context.closure
+        closure = _current_closure()
         if closure is not None and not closure.silent:
             closure.note_set(self)
             outboxes(self).set(value)
         super()._set(value)
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Self:
-        closure = context.closure
+        closure = _current_closure()
         if closure is None and context.trace is None and self._home is not None:
             tensor = self._checked(delta, method)
             if not self._fits(tensor):
@@ -190,8 +236,8 @@ class HostedVariable(DescribedVariable):
         except ValueError:
             return False
 
-    def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Self:
-        closure = context.closure
+    def _scatter_rows(self, op: Op, indices: TensorLike, updates: TensorLike) -> Self:
+        closure = _current_closure()
         if closure is None or closure.silent or op.name not in ("scatter_add", "scatter_sub"):
             return super()._scatter_rows(op, indices, updates)
         values = self._checked(updates, "scatter")
@@ -209,11 +255,11 @@ class HostedVariable(DescribedVariable):
         if RESOLVE in memo:
             return memo[RESOLVE](self.key)
         raise TypeError(
-            f"{self.name} is hosted by parameter servers and cannot be copied: make another variable in the "
-            "strategy's scope, as with tf.keras.models.clone_model."
+            f"{self.name} is hosted by parameter servers and cannot be copied: create another variable in the strategy's "
+            "scope, for example with tf.keras.models.clone_model."
         )
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self.name} is hosted by parameter servers and cannot be pickled.")
 
     def __repr__(self) -> str:
@@ -223,28 +269,35 @@ class HostedVariable(DescribedVariable):
 
 
 class Outbox(DescribedVariable):
-    """What a closure wrote for a server: of the closure that runs in the thread.
+    """Variable to which the closure of this thread writes changes for a server.
 
     Args:
-      owner: the boxes that it is one of.
-      shape: the shape.
-      dtype: the dtype.
-      name: a name, for profiles.
+      owner: The group of outboxes to which this one belongs.
+      shape: Shape of the variable.
+      dtype: Dtype of the variable.
+      name: Name of the variable, for profiles.
     """
 
-    # What is there before is not looked at.
+    # Programs need not read the value before they write it.
     _write_only = True
 
-    def __init__(self, owner: Any, shape: Sequence[int], dtype: Any, name: str) -> None:
+    def __init__(
+        self,
+        owner: Outboxes | GradientBoxes,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        name: str,
+    ) -> None:
         self.owner = owner
-        # Whether programs are given memory for it, and the server that reads it there.
+        # Whether programs write the value to memory of the worker's pool, and the index of the
+        # server that receives it.
         self.spared, self.server = False, 0
         self._static_shape, self._dtype, self._name = (
             TensorShape(tuple(shape)),
             as_dtype(dtype),
             name,
         )
-        # Where there must be something before, small ones begin with the same zeros.
+        # Programs that need an earlier value get zeros, which small outboxes of one shape share.
         self._is_lent = self.nbytes < _LARGE
         self._trainable = self._autocast = False
         self._constraint = None
@@ -253,23 +306,24 @@ class Outbox(DescribedVariable):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """Return the size of the value in bytes."""
         return math.prod(self._shape) * self._dtype.size
 
     @property
-    def _value(self) -> Any:
-        return context.closure.outgoing(self)
+    def _value(self) -> Array:
+        closure: ClosureContext = context.closure
+        return closure.outgoing(self)
 
     @_value.setter
-    def _value(self, value: Any) -> None:
+    def _value(self, value: Array) -> None:
         context.closure.outboxes[id(self)] = self, value
 
 
 class Outboxes:
-    """What closures write for one variable: a new value, whether there is one, and what is added afterwards.
+    """The outboxes of one variable: a new value, whether there is one, and a value to add to it.
 
     Args:
-      variable: the variable.
+      variable: The variable.
     """
 
     def __init__(self, variable: HostedVariable) -> None:
@@ -280,101 +334,104 @@ class Outboxes:
         self.added = Outbox(self, shape, dtype, f"{name}/added")
 
     def set(self, value: Tensor) -> None:
-        """Notes that the variable gets a value; what was added before counts no more."""
+        """Write a new value, which replaces earlier additions."""
         self.value._write(value)
         self.is_set._write(Tensor(np.int32(1)))
         self.added._write(Tensor(np.zeros(self.variable._shape, self.variable.dtype.dtype)))
 
     def add(self, op: Op, delta: TensorLike, method: str) -> None:
-        """Notes that something is added or subtracted."""
+        """Add a value, or subtract it."""
         self.added._update(op, delta, method)
 
 
 class GradientBoxes:
-    """What one call of `apply_gradients` gives: gradients, and how often the call was made.
+    """The outboxes of a call of `apply_gradients`: gradients, and a counter of executions.
 
     Args:
-      optimizer: the optimizer's key.
-      pairs: pairs (gradient, variable).
+      optimizer: Key of the optimizer.
+      pairs: Pairs of a gradient and its variable.
 
     Attributes:
-      has_slots: whether the optimizer has some.
+      has_slots: Whether the optimizer has slots.
     """
 
     has_slots = False
 
-    def __init__(self, optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> None:
+    def __init__(self, optimizer: int, pairs: Sequence[tuple[Gradient, HostedVariable]]) -> None:
         self.optimizer = optimizer
         self.variables = [v for _, v in pairs]
         self.boxes = [self._like(g, v) for g, v in pairs]
         self.count = Outbox(self, (), "int32", "gradients/count")
 
-    def _like(self, gradient: Any, variable: HostedVariable) -> list[Outbox]:
+    def _like(self, gradient: Gradient, variable: HostedVariable) -> list[Outbox]:
         name = f"{variable._name}/gradient"
-        made = [Outbox(self, p._value.shape, p.dtype, name) for p in _parts(gradient)]
-        for box in made:
-            # The memory of an earlier gradient is given to the program: fresh pages cost more than filling them.
+        outboxes = [Outbox(self, p._value.shape, p.dtype, name) for p in _parts(gradient)]
+        for box in outboxes:
+            # The program gets the memory of an earlier gradient, because fresh pages cost more than
+            # filling mapped ones.
             box._write_only = box._is_lent
             box.spared, box.server = not box._is_lent, variable.servers[0]
-        return made
+        return outboxes
 
-    def put(self, gradients: Sequence[Any]) -> None:
-        """Writes the gradients of a call."""
+    def put(self, gradients: Sequence[Gradient]) -> None:
+        """Write the gradients of one execution of the call."""
         for gradient, boxes in zip(gradients, self.boxes, strict=True):
             for box, part in zip(boxes, _parts(gradient), strict=True):
                 box._write(part)
         self.count.assign_add(1)
 
 
-def not_shared(value: Any) -> str | None:
-    """What is wrong with a closure that refers to a variable which no server has; None for anything else.
+def not_shared(value: object) -> str | None:
+    """Return an error message if a value is a variable that no server hosts, else None.
+
+    A closure cannot refer to such a variable.
 
     Args:
-      value: anything.
+      value: Any object.
     """
     shared = (HostedVariable, Outbox)
     if isinstance(value, Variable) and not isinstance(value, shared) and value._name != STATE_NAME:
         return (
             f"A closure refers to the variable {value.name}, which was not made in the scope of the "
-            "ParameterServerStrategy: workers would each have their own. Make it in `strategy.scope()`."
+            "ParameterServerStrategy, so each worker would have its own. Create it in `strategy.scope()`."
         )
     return None
 
 
-def _parts(gradient: Any) -> list[Tensor]:
+def _parts(gradient: Gradient) -> list[Tensor]:
     if isinstance(gradient, IndexedSlices):
         return [gradient.values, gradient.indices]
     return [convert_to_tensor(gradient)]
 
 
 def kind_of(
-    optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]], turn: int
+    optimizer: int, pairs: Sequence[tuple[Gradient, HostedVariable]], call_index: int
 ) -> tuple[Any, ...]:
-    """What the boxes of two calls of `apply_gradients` may differ in."""
+    """Return a key that is equal for calls of `apply_gradients` that can share their outboxes."""
     shapes = (tuple((p._value.shape, p.dtype.name) for p in _parts(g)) for g, _ in pairs)
-    return optimizer, turn, *((v.key, s) for (_, v), s in zip(pairs, shapes, strict=True))
+    return optimizer, call_index, *((v.key, s) for (_, v), s in zip(pairs, shapes, strict=True))
 
 
 def outboxes(variable: HostedVariable) -> Outboxes:
-    """The outboxes of a variable, for all closures of this process."""
-    found = variable.__dict__.get("_outboxes")
-    if found is None:
-        found = variable.__dict__.setdefault("_outboxes", Outboxes(variable))
-    return found
+    """Return the outboxes of a variable, which all closures of this process share."""
+    group = variable.__dict__.get("_outboxes")
+    if group is None:
+        group = variable.__dict__.setdefault("_outboxes", Outboxes(variable))
+    return group
 
 
 def gradient_boxes(
-    optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]], turn: int = 0
+    optimizer: int, pairs: Sequence[tuple[Gradient, HostedVariable]], call_index: int = 0
 ) -> GradientBoxes:
-    """The outboxes of a call of `apply_gradients`, for all closures of this process.
+    """Return the outboxes of a call of `apply_gradients`, shared by all closures of this process.
 
     Args:
-      optimizer: the optimizer's key.
-      pairs: pairs (gradient, variable).
-      turn: how many calls the function had made before.
+      optimizer: Key of the optimizer.
+      pairs: Pairs of a gradient and its variable.
+      call_index: Number of earlier calls in the function.
     """
-    known = pairs[0][1].__dict__.setdefault("_gradient_boxes", {})
-    kind = kind_of(optimizer, pairs, turn)
-    if kind not in known:
-        known.setdefault(kind, GradientBoxes(optimizer, pairs))
-    return known[kind]
+    groups = pairs[0][1].__dict__.setdefault("_gradient_boxes", {})
+    key = kind_of(optimizer, pairs, call_index)
+    if key not in groups:
+        groups.setdefault(key, GradientBoxes(optimizer, pairs))
+    return groups[key]

@@ -1,28 +1,33 @@
-"""What a parameter server has done, on a disk: a snapshot, and every call since that changed something.
+"""Write-ahead log of a parameter server.
 
-A record is complete or ends with the file: a process that was killed while it wrote has not answered yet, and will be
-called again. What is written is in the system's hands when the call is answered: it outlives the process, though not the
-machine.
+It consists of a snapshot, and of a record of every later call that changes the state.
+
+A restarted server loads the snapshot and replays the records. An incomplete record can only be the
+last one of the file. The process was then killed before it answered the call, which the caller will
+repeat. A record is handed to the operating system before the call is answered, so it survives the
+death of the process, but not of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pickle
 import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
+from io import BufferedWriter, FileIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from meshflow.distribute.parameter_server.wire import dumped
+from meshflow.environment.types import StrPath
 
-fcntl: Any
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:
@@ -32,20 +37,23 @@ __all__ = ["Folder", "Journal"]
 
 _logger = logging.getLogger("meshflow")
 _HEAD = struct.Struct("!QQ")
-# Temporary folders, and the file in them that their process has locked.
+# Prefix of temporary folders, and the name of the file in them that their process has locked.
 _PREFIX, _LOCK = "meshflow-servers-", "lock"
 
 
 class Folder:
-    """Where the servers of a job keep their journals.
+    """Folder with the journals of the servers of a job.
 
     Args:
-      path: a folder, kept at the end; None for a temporary one.
+      path: A folder, which is kept at the end. By default, a temporary folder.
+
+    Attributes:
+      is_local: Whether this is a temporary folder, which other machines cannot access.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._temporary = path is None
-        self._lock: Any = None
+    def __init__(self, path: StrPath | None = None) -> None:
+        self.is_local = path is None
+        self._lock: BufferedWriter | None = None
         if path is None:
             _remove_left()
             self.path, self._lock = _made()
@@ -53,39 +61,34 @@ class Folder:
             self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
 
-    @property
-    def is_local(self) -> bool:
-        """Whether it is a temporary folder of this machine."""
-        return self._temporary
-
-    def of_server(self, number: int) -> Path:
-        """The folder of one server.
+    def of_server(self, index: int) -> Path:
+        """Return the folder of one server.
 
         Args:
-          number: its number.
+          index: Index of the server.
         """
-        return self.path / f"server-{number}"
+        return self.path / f"server-{index}"
 
     def close(self) -> None:
-        """Removes a temporary folder."""
-        if self._temporary:
+        """Delete a temporary folder."""
+        if self.is_local:
             shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
 
 
-def _made() -> tuple[Path, Any]:
-    """A temporary folder, and a file in it that is locked as long as this process lives."""
+def _made() -> tuple[Path, BufferedWriter]:
+    """Create a temporary folder, and a file in it that is locked for the lifetime of this process."""
     new = Path(tempfile.mkdtemp(prefix="meshflow-new-"))
     lock = open(new / _LOCK, "wb")  # noqa: SIM115
     if fcntl is not None:
         fcntl.flock(lock, fcntl.LOCK_EX)
-    # Only now others may look whether it is in use.
+    # The final name makes the folder visible to `_remove_abandoned`, so it must be locked before.
     return new.rename(new.with_name(_PREFIX + new.name.rpartition("-")[2])), lock
 
 
 def _remove_left() -> None:
-    """Removes temporary folders whose processes were killed."""
+    """Delete temporary folders of processes that were killed."""
     if fcntl is None:
         return
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
@@ -98,13 +101,15 @@ class Journal:
     """The journal of one server.
 
     Args:
-      folder: its folder.
+      folder: Folder of the server, which may have a journal already.
+
+    Attributes:
+      min_snapshot_bytes: The size in bytes of the records from which a snapshot is worthwhile.
     """
 
-    # Nothing is gained by a snapshot of less than so many bytes of records.
     least = 1 << 26
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: StrPath) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         snapshots = [
@@ -113,76 +118,84 @@ class Journal:
         self._number = max(snapshots, default=0)
         self._remove_old()
         self._size = 0
-        self._log: Any = None
+        self._log: FileIO | None = None
 
     def recover(self) -> Iterator[Any]:
-        """The snapshot, or None, and then what was recorded since; afterwards records may be added."""
-        kept = next(_records(self._path("snapshot")), (None, 0))[0]
-        yield kept
+        """Yield the snapshot, or None, and then the later records.
+
+        Records can be appended after that.
+        """
+        snapshot = next(_records(self._path("snapshot")), (None, 0))[0]
+        yield snapshot
         end = 0
-        for record, at in _records(self._path("log")):
-            end = at
+        for record, record_end in _records(self._path("log")):
+            end = record_end
             yield record
         self._log = open(self._path("log"), "ab", buffering=0)  # noqa: SIM115
         self._log.truncate(end)
         self._size = end
 
     def append(self, record: Any) -> None:
-        """Adds a record.
+        """Append a record.
 
         Args:
-          record: what can be pickled.
+          record: Any object that can be pickled.
 
         Raises:
-          OSError: when there is no room; nothing was added.
+          OSError: If the disk is full. Nothing was appended then.
         """
+        assert self._log is not None
         try:
             self._size += _write(self._log, record)
         except BaseException:
-            # What follows a part of a record could not be read.
+            # A record after an incomplete one could not be read.
             self._log.truncate(self._size)
             self._log.seek(self._size)
             raise
 
     @property
     def size(self) -> int:
-        """How many bytes of records there are since the snapshot."""
+        """Return the size in bytes of the records since the snapshot."""
         return self._size
 
     def snapshot(self, state: Any) -> None:
-        """Has a state take the place of all records. Where there is no room for it they stay, until they are twice as long.
+        """Replace the log by a snapshot.
+
+        If the snapshot cannot be written, the log is kept, and the next attempt waits until the log
+        is twice as large.
 
         Args:
-          state: what `recover` is to begin with.
+          state: The first value that `recover` will yield.
         """
-        number = self._number + 1
-        partial = self._path("partial", number)
+        generation = self._number + 1
+        partial = self._path("partial", generation)
         try:
             with open(partial, "wb", buffering=0) as file:
                 _write(file, state)
-            log = open(self._path("log", number), "wb", buffering=0)  # noqa: SIM115
+            log = open(self._path("log", generation), "wb", buffering=0)  # noqa: SIM115
         except OSError as error:
             partial.unlink(missing_ok=True)
             self.least = 2 * self._size
-            _logger.warning("A parameter server's journal grows on: %s", error)
+            _logger.warning("Could not write a snapshot; keeping the log: %s", error)
             return
-        partial.rename(self._path("snapshot", number))
-        self._log.close()
-        self._log, self._size, self._number = log, 0, number
+        partial.rename(self._path("snapshot", generation))
+        if self._log is not None:
+            self._log.close()
+        self._log, self._size, self._number = log, 0, generation
         self._remove_old()
 
     def _remove_old(self) -> None:
-        """Removes what a snapshot has taken the place of, also one that the process was killed after."""
+        """Delete files that a snapshot has replaced, including those of a process that was killed."""
         for kind in ("snapshot", "log", "partial"):
             for path in self._folder.glob(f"{kind}.*"):
                 if path != self._path(kind):
                     path.unlink(missing_ok=True)
 
-    def _path(self, kind: str, number: int | None = None) -> Path:
-        return self._folder / f"{kind}.{self._number if number is None else number}"
+    def _path(self, kind: str, generation: int | None = None) -> Path:
+        return self._folder / f"{kind}.{self._number if generation is None else generation}"
 
 
-def _write(file: Any, record: Any) -> int:
+def _write(file: FileIO, record: object) -> int:
     body, arrays = dumped(record)
     lengths = struct.pack(f"!{len(arrays)}Q", *(a.nbytes for a in arrays))
     total = 0
@@ -195,7 +208,7 @@ def _write(file: Any, record: Any) -> int:
 
 
 def _records(path: Path) -> Iterator[tuple[Any, int]]:
-    """The whole records of a file, each with where it ends."""
+    """Yield the complete records of a file, each with the offset of its end."""
     if not path.exists():
         return
     size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Servers and workers as processes of this machine."""
+"""Launcher of servers and workers as processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["LocalProcesses"]
 
 
 class LocalProcesses:
-    """Begins and ends the processes of a cluster on this machine.
+    """Launcher of the processes of a cluster on this machine.
 
     Args:
-      folder: where servers keep their journals; None for none.
-      workers: how many workers there are to be.
+      folder: Folder of the journals of servers, or None.
+      workers: Number of workers.
     """
 
     resizes = True
@@ -30,11 +30,11 @@ class LocalProcesses:
         self._folder, self._crowded = folder, is_crowded(workers)
         self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
-    def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
-        """See `Launcher.launch`."""
-        role = role_of(kind, number, coordinator, servers, self._folder, self._crowded)
+    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+        """See `ProcessLauncher.launch`."""
+        role = role_of(kind, index, coordinator, servers, self._folder, self._crowded)
         paths = [str(Path(p).resolve()) for p in sys.path if p] + [os.getcwd()]
-        self.processes[kind, number] = subprocess.Popen(
+        self.processes[kind, index] = subprocess.Popen(
             [sys.executable, "-c", f"import {HOST} as host; host.main()"],
             stdin=subprocess.DEVNULL,
             env={
@@ -45,24 +45,24 @@ class LocalProcesses:
             },
         )
 
-    def is_dead(self, kind: str, number: int) -> bool:
-        """See `Launcher.is_dead`."""
-        return self.processes[kind, number].poll() is not None
+    def is_dead(self, kind: str, index: int) -> bool:
+        """See `ProcessLauncher.is_dead`."""
+        return self.processes[kind, index].poll() is not None
 
-    def kill(self, kind: str, number: int) -> None:
-        """See `Launcher.kill`."""
-        process = self.processes.get((kind, number))
+    def kill(self, kind: str, index: int) -> None:
+        """See `ProcessLauncher.kill`."""
+        process = self.processes.get((kind, index))
         if process is not None:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
 
-    def about(self, kind: str, number: int) -> str:
-        """See `Launcher.about`."""
+    def about(self, kind: str, index: int) -> str:
+        """See `ProcessLauncher.describe_process`."""
         return ""
 
     def stop(self) -> None:
-        """See `Launcher.stop`."""
+        """See `ProcessLauncher.stop`."""
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():

@@ -1,9 +1,19 @@
-"""What workers and parameter servers say to each other: one message and one answer for each closure and server."""
+"""Messages between the coordinator, workers and parameter servers.
+
+For each closure, a worker sends one message to each server and receives one reply.
+`ServerInterface` is the interface that both a server and its proxy in another process implement.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from meshflow.distribute.parameter_server.buffers import ArrayReceiver
+from meshflow.environment.types import Array, ArrayLike
 
 __all__ = [
     "Ballot",
@@ -11,92 +21,110 @@ __all__ = [
     "Decision",
     "Done",
     "Largest",
+    "Options",
     "Push",
     "Rows",
+    "ServerInterface",
     "Step",
     "Wish",
     "rounded_up",
 ]
 
-# A round, and the number of the attempt: of two, the higher one counts.
+# Round and id of an attempt. Of two ballots, the greater one wins.
 Ballot = tuple[int, int]
 
 
+class Options(NamedTuple):
+    """Options of closures, which the coordinator sends to workers; see `ParameterServerStrategy`."""
+
+    max_staleness: int | None = None
+    queue_size: int = 4096
+    backup_closures: bool = False
+    compression: str | float | None = None
+    report_every: float | None = None
+    log_dir: str | None = None
+
+
 class Rows(NamedTuple):
-    """Some rows of a variable, or of its gradient.
+    """Some rows of a variable or of its gradient.
 
     Attributes:
-      values: the rows.
-      indices: their numbers.
+      values: The rows, of shape `[n, ...]`.
+      indices: Their row indices, of shape `[n]`.
     """
 
-    values: Any
-    indices: Any
+    values: Array
+    indices: Array
 
 
 class Largest(NamedTuple):
-    """The largest elements of a gradient.
+    """The elements of a gradient with the largest absolute values.
 
     Attributes:
-      values: the elements.
-      indices: their places in the flat gradient.
+      values: The elements, of shape `[n]`.
+      indices: Their offsets in the flattened gradient, of shape `[n]`.
     """
 
-    values: Any
-    indices: Any
+    values: np.ndarray
+    indices: np.ndarray
+
+
+# A gradient as it is sent.
+SentGradient: TypeAlias = Array | Rows | Largest
 
 
 class Step(NamedTuple):
     """One call of `apply_gradients`.
 
     Attributes:
-      optimizer: the optimizer's key.
-      keys: the variables of this server; perhaps none, as the optimizer counts its steps everywhere.
-      gradients: an array, `Rows` or `Largest` for each.
+      optimizer: Key of the optimizer.
+      keys: Keys of the trained variables on this server. There may be none, because the optimizer
+        counts its steps on all servers.
+      gradients: The gradient of each variable: an array, `VariableRows` or `TopElements`.
     """
 
     optimizer: int
     keys: tuple[int, ...]
-    gradients: tuple[Any, ...]
+    gradients: tuple[SentGradient, ...]
 
 
 @dataclass
 class Push:
-    """What one closure has a server do, at once or not at all.
+    """The writes of one closure to one server, which are applied atomically.
 
     Attributes:
-      closure: the closure's number, by which a server knows what it has done already.
-      clock: the server's clock when the worker took the values that the closure worked with.
-      sets: new values by key.
-      adds: what is added afterwards, by key.
-      steps: what optimizers do after that.
-      attempt: which attempt at the closure it is.
-      others: by server, what the attempt has others do after this one; see `attempts`.
+      closure: Id of the closure, by which a server recognizes a push that it has already applied.
+      clock: Clock of the server when the worker pulled the values that the closure has used.
+      sets: New values, by variable key.
+      adds: Values to add after that, by variable key.
+      steps: Optimizer steps to take after that.
+      attempt: Id of the attempt at the closure.
+      others: The pushes of this attempt to other servers, by server; see the module `attempts`.
     """
 
     closure: int
     clock: int = 0
-    sets: dict[int, Any] = field(default_factory=dict)
-    adds: dict[int, Any] = field(default_factory=dict)
+    sets: dict[int, Array] = field(default_factory=dict)
+    adds: dict[int, Array] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     attempt: int = 0
     others: dict[int, Push] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its arrays have."""
+        """Return the total size of all arrays in bytes."""
         gradients = [g for step in self.steps for g in step.gradients]
         arrays = [*self.sets.values(), *self.adds.values(), *gradients]
         return sum(_nbytes(array) for array in arrays)
 
 
 class Decision(NamedTuple):
-    """Has a server do what an attempt has staged; see `attempts`.
+    """Request to apply the push that an attempt has staged; see the module `attempts`.
 
     Attributes:
-      closure: the closure's number.
-      attempt: the attempt.
-      ballot: under which ballot it was decided.
+      closure: Id of the closure.
+      attempt: Id of the attempt.
+      ballot: The ballot under which the attempt was chosen.
     """
 
     closure: int
@@ -105,11 +133,11 @@ class Decision(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Which attempt at a closure a server has done.
+    """Record of the attempt at a closure that a server has applied.
 
     Attributes:
-      attempt: the attempt.
-      others: what it has others do; see `Push`.
+      attempt: Id of the attempt.
+      others: The attempt's pushes to other servers; see `Push`.
     """
 
     attempt: int
@@ -117,13 +145,14 @@ class Done(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """Which values a worker wants.
+    """Request for the values of variables.
 
     Attributes:
-      clock: the server's clock of the last answer.
-      known: variables of which it has the values of that time.
-      unknown: variables of which it has nothing.
-      settled: closures that this server was told first of, and of which the others have done their parts, too.
+      clock: Clock of the server in its last reply.
+      known: Keys of variables of which the worker has the values at that clock.
+      unknown: Keys of variables of which the worker has no value.
+      settled: Ids of closures for which all pushes were sent to this server first and have since
+        been applied by all other servers.
     """
 
     clock: int = -1
@@ -134,29 +163,61 @@ class Wish(NamedTuple):
 
 @dataclass
 class Change:
-    """A server's answer: what has changed.
+    """Reply of a server to an exchange.
 
     Attributes:
-      clock: the server's clock now: how many changes it has made.
-      values: new values by key, an array or the `Rows` that changed.
-      staleness: how many changes of others came between the closure's values and its push.
-      repeated: whether the push had been done before.
-      refused: the round of a higher ballot, when the push was not done because of it.
+      clock: Clock of the server, which counts its changes.
+      values: New values by variable key: an array, or the `VariableRows` that have changed.
+      staleness: Number of changes by other closures between the pull of the closure's values and
+        its push.
+      repeated: Whether the push had been applied before.
+      refused: Round of the higher ballot because of which the push was not applied, or None.
     """
 
     clock: int
-    values: dict[int, Any]
+    values: dict[int, Array | Rows]
     staleness: int = 0
     repeated: bool = False
     refused: int | None = None
 
 
-def _nbytes(array: Any) -> int:
+class ServerInterface(ArrayReceiver, Protocol):
+    """Interface of `ParameterServer` and of `RemoteServer`, its proxy in other processes.
+
+    The methods are described at `ParameterServer`.
+    """
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Return the numbers of bytes sent to the server and received from it."""
+
+    def create(
+        self, key: int, value: Array, name: str, constraint: Callable[..., Any] | None = None
+    ) -> None:
+        """Create a variable on the server."""
+
+    def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Array]]:
+        """Return the clock and the values of variables."""
+
+    def write(self, key: int, value: ArrayLike, adds: bool = False) -> int:
+        """Assign or add a value to a variable, and return the clock."""
+
+    def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
+        """Store a push until a `Decision` arrives."""
+
+    def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
+        """Apply a push and return the values that have changed."""
+
+
+def _nbytes(array: SentGradient) -> int:
     if isinstance(array, (Rows, Largest)):
         return int(array.values.nbytes + array.indices.nbytes)
     return int(array.nbytes)
 
 
-def rounded_up(rows: int) -> int:
-    """The power of two that holds some rows: a program is compiled for each number of them."""
-    return 1 << max(rows - 1, 0).bit_length()
+def rounded_up(count: int) -> int:
+    """Return the smallest power of two that is at least `count`.
+
+    Rows are padded to such a count, because XLA compiles a program for each shape.
+    """
+    return 1 << max(count - 1, 0).bit_length()

@@ -1,13 +1,15 @@
-"""Rules by which parameter servers share a variable: into how many parts each of its axes is cut."""
+"""Partitioners: rules for the number of shards into which a variable is split along each axis."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
-from meshflow.core.values.shapes import as_shape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, as_shape
 
 __all__ = [
     "FixedShardsPartitioner",
@@ -16,13 +18,18 @@ __all__ = [
     "Partitioner",
 ]
 
+# A `Partitioner`, or a function with its arguments.
+PartitionFunction: TypeAlias = Callable[..., Sequence[int]]
+
 
 def __dir__() -> list[str]:
     return __all__
 
 
 class Partitioner:
-    """The base of partitioners; a subclass, or any function with these arguments, says how a variable is cut.
+    """Base class of partitioners, which decide how a variable is split.
+
+    A strategy also takes any function with the arguments of `__call__`.
 
     Example:
       >>> import meshflow as tf
@@ -33,44 +40,44 @@ class Partitioner:
       [2, 1]
     """
 
-    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """How many parts each axis is cut into.
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike, axis: int = 0) -> list[int]:
+        """Return the number of shards along each axis.
 
         Args:
-          shape: the variable's shape, fully known.
-          dtype: its dtype.
-          axis: the axis that may be cut; strategies ask for the first.
+          shape: Shape of the variable, fully known.
+          dtype: Dtype of the variable.
+          axis: The axis that may be split. Strategies request the first one.
 
         Returns:
-          A number for each axis, of which at most one is larger than 1.
+          The number of shards along each axis, of which at most one is larger than 1.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__.")
 
 
 class _OneAxis(Partitioner):
-    """Cuts the axis that is asked for."""
+    """Partitioner that splits only the requested axis."""
 
-    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """How many parts each axis is cut into; see `Partitioner`.
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike, axis: int = 0) -> list[int]:
+        """Return the number of shards along each axis; see `Partitioner`.
 
         Args:
-          shape: the variable's shape.
-          dtype: its dtype.
-          axis: the axis that may be cut.
+          shape: Shape of the variable.
+          dtype: Dtype of the variable.
+          axis: The axis that may be split.
         """
         sizes = _sizes(shape, axis)
-        parts = self._parts(sizes, dtype, sizes[axis])
-        return [parts if i == axis else 1 for i in range(len(sizes))]
+        count = self._parts(sizes, dtype, sizes[axis])
+        return [count if i == axis else 1 for i in range(len(sizes))]
 
-    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+    def _parts(self, sizes: list[int], dtype: DTypeLike, rows: int) -> int:
         raise NotImplementedError
 
 
 class FixedShardsPartitioner(_OneAxis):
-    """The same number of parts for every variable, or as many as it has rows.
+    """Partitioner with a fixed number of shards, or one shard per row if there are fewer rows.
 
     Args:
-      num_shards: the number of parts.
+      num_shards: The number of shards.
 
     Example:
       >>> import meshflow as tf
@@ -82,20 +89,20 @@ class FixedShardsPartitioner(_OneAxis):
     def __init__(self, num_shards: int) -> None:
         self._num_shards = num_shards
 
-    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+    def _parts(self, sizes: list[int], dtype: DTypeLike, rows: int) -> int:
         return min(self._num_shards, rows)
 
 
 class MinSizePartitioner(_OneAxis):
-    """As many parts as possible, up to a number, of at least some size each.
+    """Partitioner into as many shards as possible, with a minimum size of each.
 
     Args:
-      min_shard_bytes: the smallest size of a part.
-      max_shards: the largest number of parts.
-      bytes_per_string: what an element of strings counts for.
+      min_shard_bytes: Minimum size of a shard in bytes.
+      max_shards: Maximum number of shards.
+      bytes_per_string: Assumed size of a string element in bytes.
 
     Raises:
-      ValueError: for arguments that are not positive.
+      ValueError: If an argument is not positive.
 
     Example:
       >>> import meshflow as tf
@@ -119,21 +126,21 @@ class MinSizePartitioner(_OneAxis):
         self._min_shard_bytes, self._max_shards = min_shard_bytes, max_shards
         self._bytes_per_string = bytes_per_string
 
-    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+    def _parts(self, sizes: list[int], dtype: DTypeLike, rows: int) -> int:
         size = math.prod(sizes) * _bytes(dtype, self._bytes_per_string)
         return max(1, min(int(-(-size // self._min_shard_bytes)), self._max_shards, rows))
 
 
 class MaxSizePartitioner(_OneAxis):
-    """As few parts as possible of at most some size each.
+    """Partitioner into as few shards as possible, with a maximum size of each.
 
     Args:
-      max_shard_bytes: the largest size of a part; a row that is larger makes a part of its own.
-      max_shards: the largest number of parts, which comes first; None for any number.
-      bytes_per_string: what an element of strings counts for.
+      max_shard_bytes: Maximum size of a shard in bytes. A larger row forms a shard of its own.
+      max_shards: Maximum number of shards, which takes precedence over the size; None for no limit.
+      bytes_per_string: Assumed size of a string element in bytes.
 
     Raises:
-      ValueError: for arguments that are not positive.
+      ValueError: If an argument is not positive.
 
     Example:
       >>> import meshflow as tf
@@ -153,20 +160,20 @@ class MaxSizePartitioner(_OneAxis):
         self._max_shard_bytes, self._max_shards = max_shard_bytes, max_shards
         self._bytes_per_string = bytes_per_string
 
-    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
-        row = math.prod(sizes) // rows * _bytes(dtype, self._bytes_per_string) if rows else 0
-        rows_each = max(1, self._max_shard_bytes // row) if row else max(1, rows)
-        parts = -(-rows // rows_each)
-        return max(1, parts if self._max_shards is None else min(parts, self._max_shards))
+    def _parts(self, sizes: list[int], dtype: DTypeLike, rows: int) -> int:
+        row_bytes = math.prod(sizes) // rows * _bytes(dtype, self._bytes_per_string) if rows else 0
+        rows_per_shard = max(1, self._max_shard_bytes // row_bytes) if row_bytes else max(1, rows)
+        count = -(-rows // rows_per_shard)
+        return max(1, count if self._max_shards is None else min(count, self._max_shards))
 
 
-def _check_positive(**given: int) -> None:
-    for name, value in given.items():
+def _check_positive(**arguments: int) -> None:
+    for name, value in arguments.items():
         if value < 1:
             raise InvalidValueError(f"Argument `{name}` must be positive. Received: {value}")
 
 
-def _sizes(shape: Any, axis: int) -> list[int]:
+def _sizes(shape: ShapeLike, axis: int) -> list[int]:
     sizes = as_shape(shape).as_list()
     if None in sizes:
         raise InvalidValueError(f"Cannot partition a variable of the unknown shape {shape}.")
@@ -177,6 +184,6 @@ def _sizes(shape: Any, axis: int) -> list[int]:
     return sizes
 
 
-def _bytes(dtype: Any, bytes_per_string: int) -> int:
-    kind = dtypes.as_dtype(dtype)
-    return bytes_per_string if kind is dtypes.string else kind.size
+def _bytes(dtype: DTypeLike, bytes_per_string: int) -> int:
+    element_type = dtypes.as_dtype(dtype)
+    return bytes_per_string if element_type is dtypes.string else element_type.size

@@ -1,4 +1,9 @@
-"""Arrays of XLA in memory of ours: what a program makes can lie where another process reads it, without a copy."""
+"""Memory that XLA programs write their outputs to, so that another process reads them without a copy.
+
+The compiled kernels intercept XLA's allocation of buffers. Memory that a thread offers receives the
+next buffers of a fitting size that the thread allocates; all other buffers are from the ordinary
+allocator.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +16,27 @@ from meshflow.kernels import library
 
 __all__ = ["holds", "keep", "offered", "possible"]
 
-# Memory of nobody else in which there still is an array, by address.
+# Memory that its owner has released while an XLA array was still in it, by address.
 _kept: dict[int, np.ndarray] = {}
 
 
 def possible() -> bool:
-    """Whether arrays of XLA may lie in memory of ours: with the compiled kernels, unless they leave its buffers alone."""
+    """Check whether XLA programs can write their outputs to memory of this package.
+
+    This needs the compiled kernels, and a build of XLA in which they can intercept allocations.
+    """
     kernels = library.load()
     return kernels is not None and kernels.places
 
 
 @contextlib.contextmanager
 def offered(memories: Sequence[tuple[np.ndarray, int]]) -> Iterator[None]:
-    """What programs that run inside in this thread make lies in these memories: one array in each, if it is as large.
+    """Offer memory for the outputs of programs that run in this context, in the current thread.
 
-    Nothing happens where that is not `possible`.
+    Each memory receives at most one array. Nothing happens where `is_supported` is false.
 
     Args:
-      memories: each with how many bytes the array has.
+      memories: Pairs of memory and the minimum size in bytes of the array that it may receive.
     """
     kernels = library.load() if memories else None
     if kernels is None:
@@ -43,20 +51,20 @@ def offered(memories: Sequence[tuple[np.ndarray, int]]) -> Iterator[None]:
 
 
 def holds(address: int) -> bool:
-    """Whether an array of XLA lies in a memory.
+    """Check whether an XLA array is stored in offered memory.
 
     Args:
-      address: where it begins.
+      address: Start address of the memory.
     """
     kernels = library.load()
     return kernels is not None and kernels.holds_memory(address)
 
 
 def keep(memory: np.ndarray) -> None:
-    """Has memory that is given up stay mapped as long as an array of XLA lies in it.
+    """Keep released memory mapped for as long as an XLA array is stored in it.
 
     Args:
-      memory: one that was offered, or another.
+      memory: The released memory, whether or not it was offered.
     """
     for address in [a for a in list(_kept) if not holds(a)]:
         _kept.pop(address, None)

@@ -1,7 +1,8 @@
-"""Modules of a program that hold what there is once: the strategy, the coordinator, models in its scope.
+"""Modules of the program that workers must not import.
 
-A worker that imported such a module would begin a cluster of its own. So their functions and classes are sent as they are,
-as those of the main program always are.
+Such a module holds an object that must exist only once: the strategy, the coordinator, or a model
+created in its scope. A worker that imported it would start a cluster of its own. Functions and
+classes of these modules are pickled by value, as those of `__main__` always are.
 """
 
 from __future__ import annotations
@@ -10,52 +11,59 @@ import functools
 import pathlib
 import sys
 import sysconfig
-from collections.abc import Mapping
 from types import FunctionType, ModuleType
-from typing import Any
+
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
 
 __all__ = ["not_to_be_imported"]
 
 
-def not_to_be_imported(strategy: Any) -> list[ModuleType]:
-    """The imported modules that a worker is not to import, and those that import them.
+def not_to_be_imported(strategy: object) -> list[ModuleType]:
+    """Return the modules that hold the strategy or its objects, and the modules that import them.
 
     Args:
-      strategy: the strategy.
+      strategy: The strategy.
     """
-    own = {name: module for name, module in list(sys.modules.items()) if _is_own(name, module)}
-    found: dict[str, ModuleType] = {}
+    program_modules = {
+        name: module for name, module in list(sys.modules.items()) if _is_own(name, module)
+    }
+    unimportable: dict[str, ModuleType] = {}
     while True:
-        held = {id(v) for module in found.values() for v in vars(module).values() if _is_object(v)}
-        more = {
+        shared_ids = {
+            id(v)
+            for module in unimportable.values()
+            for v in vars(module).values()
+            if _is_object(v)
+        }
+        new_modules = {
             name: module
-            for name, module in own.items()
-            if name not in found
+            for name, module in program_modules.items()
+            if name not in unimportable
             and any(
-                v is strategy or hasattr(type(v), "_stays_with_coordinator")
-                or id(v) in held or _module_of(v) in found
+                v is strategy or issubclass(type(v), CoordinatorOnly)
+                or id(v) in shared_ids or _module_of(v) in unimportable
                 for v in list(vars(module).values())
             )
         }  # fmt: skip
-        if not more:
-            return list(found.values())
-        found.update(more)
+        if not new_modules:
+            return list(unimportable.values())
+        unimportable.update(new_modules)
 
 
-def _is_object(value: Any) -> bool:
-    """Whether something is an object with a state, of which there may be one."""
+def _is_object(value: object) -> bool:
+    """Check whether a value is an object with attributes, and no module, function or class."""
     return hasattr(value, "__dict__") and not isinstance(value, ModuleType | FunctionType | type)
 
 
-def _module_of(value: Any) -> str:
-    """The module that is to be there for a value."""
+def _module_of(value: object) -> str:
+    """Return the name of the module that defines a function or class, or of a module itself."""
     if isinstance(value, ModuleType):
         return value.__name__
     return str(value.__module__) if isinstance(value, FunctionType | type) else ""
 
 
-def _is_own(name: str, module: Any) -> bool:
-    """Whether a module is of the program, and no library. The main program's is sent in any case."""
+def _is_own(name: str, module: ModuleType) -> bool:
+    """Check whether a module belongs to the program, and is neither `__main__` nor a library's."""
     file = getattr(module, "__file__", None)
     return name != "__main__" and isinstance(file, str) and not _is_library(file)
 
@@ -63,13 +71,13 @@ def _is_own(name: str, module: Any) -> bool:
 @functools.cache
 def _is_library(file: str) -> bool:
     path = pathlib.Path(file)
-    return "dist-packages" in path.parts or any(place in path.parents for place in _libraries())
+    return "dist-packages" in path.parts or any(p in path.parents for p in _libraries())
 
 
 @functools.cache
 def _libraries() -> tuple[pathlib.Path, ...]:
-    """Where Python's own library is, and what was installed."""
-    kinds: Mapping[str, str] = sysconfig.get_paths()
-    places = [kinds[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    # And this package, which need not be installed.
-    return (*map(pathlib.Path, places), pathlib.Path(__file__).parents[2])
+    """Return the paths of Python's standard library, of installed packages and of this package."""
+    paths = sysconfig.get_paths()
+    libraries = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    # This package need not be installed.
+    return (*map(pathlib.Path, libraries), pathlib.Path(__file__).parents[2])

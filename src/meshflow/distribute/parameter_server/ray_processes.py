@@ -1,4 +1,7 @@
-"""Servers and workers as actors of a Ray cluster, which places them on its machines and ends them with the job."""
+"""Launcher of servers and workers as actors of a Ray cluster.
+
+Ray places the actors on its machines and stops them with the job.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,28 @@ from meshflow.environment import extras
 
 __all__ = ["RayProcesses"]
 
-# Settings of this process that the others need too.
+# Prefixes of environment variables that are passed to the actors.
 _SENT = ("JAX_", "XLA_", "MESHFLOW_", "TF_")
 
 
 class _Host:
-    """The actor: a process for a server or a worker."""
+    """Actor with a server or a worker in its process."""
 
     def work(self, role: Role, secret: str) -> None:
-        """Works until the coordinator ends, and the process with it."""
+        """Run the server or worker until the coordinator stops, and exit the process."""
         importlib.import_module(HOST).run(role, secret)
 
 
 class RayProcesses:
-    """Begins and ends the processes of a cluster as actors of Ray.
+    """Launcher of the processes of a cluster as actors of Ray.
 
     Args:
-      folder: where servers keep their journals; None for none.
-      workers: how many workers there are to be.
-      address: a Ray cluster; default the one that is connected to, or a new one of this machine.
-      resources: what Ray reserves for each worker, as in `{"GPU": 1}`; default nothing.
+      folder: Folder of the journals of servers, or None.
+      workers: Number of workers.
+      address: Address of a Ray cluster. By default, the connected cluster, or a new one on this
+        machine.
+      resources: Resources that Ray reserves for each worker, for example `{"GPU": 1}`. By default
+        none.
     """
 
     resizes = True
@@ -50,26 +55,29 @@ class RayProcesses:
         self._folder, self._workers = folder, workers
         self._resources = dict(resources or {})
         self.actors: dict[tuple[str, int], Any] = {}
-        # What each of them does until it ends.
+        # References to the results of `work`, which are available when the actors have stopped.
         self._working: dict[tuple[str, int], Any] = {}
 
     @property
     def host(self) -> str:
-        """The address at which the others reach this process: its own, when all are on one machine."""
+        """Return the address of this process for the actors.
+
+        It is a loopback address if all are on one machine.
+        """
         return "127.0.0.1" if self._on_one_machine() else str(self._ray.util.get_node_ip_address())
 
     def _on_one_machine(self) -> bool:
         return len([n for n in self._ray.nodes() if n["Alive"]]) == 1
 
-    def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
-        """See `Launcher.launch`."""
+    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+        """See `ProcessLauncher.launch`."""
         crowded = self._on_one_machine() and is_crowded(self._workers)
-        role = role_of(kind, number, coordinator, servers, self._folder, crowded)
-        needed = self._resources if kind == "worker" else {}
+        role = role_of(kind, index, coordinator, servers, self._folder, crowded)
+        resources = self._resources if kind == "worker" else {}
         options: dict[str, Any] = {
-            "num_cpus": needed.get("CPU", 0),
-            "num_gpus": needed.get("GPU", 0),
-            "resources": {k: v for k, v in needed.items() if k not in ("CPU", "GPU")},
+            "num_cpus": resources.get("CPU", 0),
+            "num_gpus": resources.get("GPU", 0),
+            "resources": {k: v for k, v in resources.items() if k not in ("CPU", "GPU")},
             "max_restarts": 0,
             "runtime_env": {
                 "env_vars": {
@@ -78,36 +86,37 @@ class RayProcesses:
             },
         }
         if kind == "ps" and self._folder is not None and self._folder.is_local:
-            # Another machine would not find the journal.
+            # The actor must run on the machine that has the journal.
             options["scheduling_strategy"] = self._here()
         actor = self._ray.remote(_Host).options(**options).remote()
-        self.actors[kind, number] = actor
-        self._working[kind, number] = actor.work.remote(role, secret)
+        self.actors[kind, index] = actor
+        self._working[kind, index] = actor.work.remote(role, secret)
 
-    def _here(self) -> Any:
+    def _here(self) -> object:
+        """Return the scheduling strategy that places an actor on this machine."""
         scheduling = extras.load(
             "ray.util.scheduling_strategies", "ray", "Parameter servers on Ray need the package ray"
         )
         node = self._ray.get_runtime_context().get_node_id()
         return scheduling.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
-    def is_dead(self, kind: str, number: int) -> bool:
-        """See `Launcher.is_dead`."""
-        done, _ = self._ray.wait([self._working[kind, number]], timeout=0)
+    def is_dead(self, kind: str, index: int) -> bool:
+        """See `ProcessLauncher.is_dead`."""
+        done, _ = self._ray.wait([self._working[kind, index]], timeout=0)
         return bool(done)
 
-    def kill(self, kind: str, number: int) -> None:
-        """See `Launcher.kill`."""
-        actor = self.actors.get((kind, number))
+    def kill(self, kind: str, index: int) -> None:
+        """See `ProcessLauncher.kill`."""
+        actor = self.actors.get((kind, index))
         if actor is not None:
             self._ray.kill(actor)
 
-    def about(self, kind: str, number: int) -> str:
-        """See `Launcher.about`."""
+    def about(self, kind: str, index: int) -> str:
+        """See `ProcessLauncher.describe_process`."""
         return ""
 
     def stop(self) -> None:
-        """See `Launcher.stop`."""
+        """See `ProcessLauncher.stop`."""
         if self._ray.is_initialized():
             for actor in self.actors.values():
                 self._ray.kill(actor)

@@ -1,4 +1,7 @@
-"""A closure tried out by the coordinator, so that the variables which it makes are where all workers find them."""
+"""Dry run of a closure by the coordinator.
+
+It creates the closure's variables on the servers, where all workers find them.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,41 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.functions.function import Function
-from meshflow.distribute.parameter_server.worker import Call, Worker
+from meshflow.distribute.parameter_server.worker import Call, Worker, WorkerStrategy
+from meshflow.environment.types import PyTree
 
 __all__ = ["Rehearsal"]
 
 
 class Rehearsal(Worker):
-    """A worker in the coordinator's process that tells servers nothing.
+    """Worker in the coordinator's process that sends nothing to servers.
 
     Args:
-      strategy: the strategy.
+      strategy: The strategy.
     """
 
     rehearses = True
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: WorkerStrategy) -> None:
         super().__init__(0, strategy.cluster.servers, strategy)
 
     def try_out(self, call: Call) -> None:
-        """Traces a closure's function, or runs one that is not traced, on the data of the first worker.
+        """Trace the function of a closure, or call it if it is no `tf.function`.
+
+        It gets the data of the first worker.
 
         Args:
-          call: the closure.
+          call: The closure.
 
         Raises:
-          StateNeededError: when an optimizer has no slots.
-          Exception: the closure's own.
+          StateNeededError: If an optimizer has no slots.
+          Exception: The exception that the closure raises.
         """
         self._computed(call, [0] * len(self.servers))
 
-    def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _result(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PyTree:
         if not isinstance(function, Function):
             return super()._result(function, args, kwargs)
         function.concrete_for(args, kwargs)

@@ -1,4 +1,8 @@
-"""A cluster of other processes: they report here, are watched, and are begun again when they die."""
+"""Cluster of servers and workers in other processes.
+
+The processes register with the coordinator, are monitored by heartbeats, and are restarted when
+they die.
+"""
 
 from __future__ import annotations
 
@@ -12,93 +16,114 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
 from meshflow.distribute.cluster.addresses import listening, with_port
 from meshflow.distribute.cluster.channel import new_secret
 from meshflow.distribute.parameter_server.closures import dumps
-from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
-from meshflow.distribute.parameter_server.hosting import HostedVariable
+from meshflow.distribute.parameter_server.cluster import (
+    Cluster,
+    ClusterStrategy,
+    WorkerLostError,
+)
+from meshflow.distribute.parameter_server.hosting import HostedVariable, Optimizer
 from meshflow.distribute.parameter_server.messages import Rows, Wish
 from meshflow.distribute.parameter_server.remote_server import RemoteServer
 from meshflow.distribute.parameter_server.remote_worker import Book, Functions, RemoteWorker
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, accepting, connect, end
 from meshflow.distribute.parameter_server.worker import Call, Outcome
+from meshflow.environment.types import Array
 
 __all__ = ["Launcher", "RemoteCluster"]
 
-# Values of up to so many bytes are kept by the coordinator.
+# The coordinator caches values of up to this many bytes.
 _KEPT = 1 << 26
-# How often in a row a process may end before it has reported.
+# A process may die this often in a row before it registers.
 _TRIES = 5
 
 _log = logging.getLogger("meshflow")
 
 
 class Launcher(Protocol):
-    """Begins processes that run `host.serve`, and ends them.
+    """Launcher of the processes of a cluster, which run `entry_point.serve`.
 
     Attributes:
-      resizes: whether it can begin more of them.
+      can_resize: Whether more processes can be started later.
     """
 
     resizes: bool
 
-    def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
-        """Begins a process, in the place of one of the same kind and number if there was one."""
+    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+        """Start a process, which may replace an earlier one.
 
-    def is_dead(self, kind: str, number: int) -> bool:
-        """Whether a process has ended, as far as that is known here."""
+        Args:
+          kind: "worker" or "ps".
+          index: Index among the processes of this kind.
+          coordinator: Address of the coordinator.
+          secret: Secret of the job.
+          servers: Number of parameter servers.
+        """
 
-    def kill(self, kind: str, number: int) -> None:
-        """Ends a process that does not answer."""
+    def is_dead(self, kind: str, index: int) -> bool:
+        """Check whether a process has ended. False if this is unknown."""
 
-    def about(self, kind: str, number: int) -> str:
-        """What to say of a process that has not reported, after its name; empty for nothing."""
+    def kill(self, kind: str, index: int) -> None:
+        """Kill a process that does not respond."""
+
+    def about(self, kind: str, index: int) -> str:
+        """Return details on a process that has not registered, to append to its name, or ""."""
 
     def stop(self) -> None:
-        """Ends all processes."""
+        """Stop all processes."""
 
 
 class _Life:
-    """One process, from when it reported until it is gone.
+    """A process that has registered.
 
     Args:
-      control: the connection it reported by.
-      address: where it can be called.
-      begun: how often a process of this kind and number had begun with it.
-      pid: its process.
+      control: The connection by which it has registered.
+      address: Address at which it accepts connections.
+      num_starts: Number of registrations of this kind and index so far.
+      pid: Process id.
+
+    Attributes:
+      sent_objects: Record of the objects that were sent to a worker, once it is configured.
+      is_lost: Whether the process is lost.
+      connections: Connections for closures.
+      idle_connections: The connections that no thread uses now.
     """
 
-    def __init__(self, control: Caller, address: str, begun: int, pid: int) -> None:
-        self.control, self.address, self.begun = control, address, begun
-        # What it has been sent, when it is ready for closures.
+    def __init__(self, control: Caller, address: str, num_starts: int, pid: int) -> None:
+        self.control, self.address, self.begun = control, address, num_starts
         self.book: Book | None = None
         self.gone = False
         self.pid = pid
-        # Connections for closures: all, and those that nobody uses now.
         self.wires: list[Wire] = []
         self.idle: list[Wire] = []
 
     def close(self) -> None:
-        """Ends all connections."""
-        for wire in (self.control.wire, *self.wires):
-            wire.close()
+        """Close all connections."""
+        for connection in (self.control.wire, *self.wires):
+            connection.close()
 
 
 class RemoteCluster(Cluster):
-    """Servers and workers in processes that a launcher begins.
+    """Servers and workers in processes that a launcher starts.
 
     Args:
-      launcher: begins them.
-      workers: how many workers.
-      servers: how many parameter servers.
-      host: the address at which they find this process.
-      patience: for how many seconds they may take to report.
-      silence: for how many seconds one may give no sign of life.
-      secret: what all of them know; default a new one, which the launcher gives to them.
+      launcher: The launcher.
+      workers: Number of workers.
+      servers: Number of parameter servers.
+      host: Address of this process for the others.
+      patience: Seconds that the processes may take to register.
+      silence: Seconds without a response after which a process is lost.
+      secret: Secret of the job. By default a new one, which the launcher passes to the processes.
     """
 
     lanes = 2
+
+    servers: Sequence[RemoteServer]
 
     def __init__(
         self,
@@ -117,11 +142,11 @@ class RemoteCluster(Cluster):
         self._lives: dict[tuple[str, int], _Life] = {}
         self._changed = threading.Condition()
         self._retired: set[int] = set()
-        # By variable, the clock and the value when it was last read here.
+        # The clock and the value of each variable when it was last read by this process.
         self._read: dict[int, tuple[int, Any]] = {}
         self._reading = threading.Lock()
         self._failed = ""
-        self._strategy: Any = None
+        self._strategy: ClusterStrategy | None = None
         self._functions: Functions | None = None
         self._wanted = [("ps", n) for n in range(servers)] + [("worker", n) for n in range(workers)]
         self._listener = listening(host, 0, "the coordinator of parameter servers")
@@ -130,8 +155,8 @@ class RemoteCluster(Cluster):
         self.servers = [RemoteServer(n, self._where, self._secret) for n in range(servers)]
         atexit.register(_stop, weakref.ref(self))
         try:
-            for kind, number in self._wanted:
-                self._launch(kind, number)
+            for kind, index in self._wanted:
+                self._launch(kind, index)
             self._await([w for w in self._wanted if w[0] == "ps"])
         except BaseException:
             self.stop()
@@ -140,30 +165,32 @@ class RemoteCluster(Cluster):
     def _in_thread(self, target: Callable[..., Any], *args: Any) -> None:
         threading.Thread(target=target, args=args, daemon=True, name="meshflow-cluster").start()
 
-    def _launch(self, kind: str, number: int) -> None:
-        self._launcher.launch(kind, number, self.address, self._secret, len(self.clocks))
-        self._in_thread(self._until_reported, kind, number, self._begun(kind, number))
+    def _launch(self, kind: str, index: int) -> None:
+        self._launcher.launch(kind, index, self.address, self._secret, len(self.clocks))
+        self._in_thread(self._until_reported, kind, index, self._begun(kind, index))
 
-    def _begun(self, kind: str, number: int) -> int:
+    def _begun(self, kind: str, index: int) -> int:
         with self._changed:
-            life = self._lives.get((kind, number))
-            return 0 if life is None else life.begun
+            process = self._lives.get((kind, index))
+            return 0 if process is None else process.begun
 
-    def _until_reported(self, kind: str, number: int, before: int) -> None:
-        """Begins a process again that dies before it has reported."""
+    def _until_reported(self, kind: str, index: int, num_starts: int) -> None:
+        """Restart a process that dies before it has registered."""
         for _ in range(_TRIES):
-            while not self._launcher.is_dead(kind, number):
+            while not self._launcher.is_dead(kind, index):
                 with self._changed:
-                    over = self._changed.wait_for(
-                        lambda: self.stopped or self._begun(kind, number) > before, 0.5
+                    is_over = self._changed.wait_for(
+                        lambda: self.stopped or self._begun(kind, index) > num_starts, 0.5
                     )
-                if over or (kind == "worker" and number in self._retired):
+                if is_over or (kind == "worker" and index in self._retired):
                     return
             if self.stopped:
                 return
-            self._launcher.launch(kind, number, self.address, self._secret, len(self.clocks))
+            self._launcher.launch(kind, index, self.address, self._secret, len(self.clocks))
         with self._changed:
-            self._failed = f"{kind} {number} has ended {_TRIES} times before it had reported."
+            self._failed = (
+                f"{kind} {index} has died {_TRIES} times before it reported to the coordinator."
+            )
             self._changed.notify_all()
 
     def _check(self) -> None:
@@ -172,63 +199,64 @@ class RemoteCluster(Cluster):
         if self._failed:
             raise UnavailableError(self._failed)
 
-    # ---- who reports -----------------------------------------------------------------------
+    # ---- registration and monitoring -------------------------------------------------------
 
-    def _called(self, wire: Wire) -> None:
-        """Serves a connection: a process that reports, or one that asks where a server is."""
-        message = wire.receive()
+    def _called(self, connection: Wire) -> None:
+        """Handle a connection, from a process that registers or from one that looks up a server."""
+        message = connection.receive()
         if message[0] == "where":
             with contextlib.suppress(UnavailableError):
-                wire.send(self._where(*message[1:]))
-            wire.close()
+                connection.send(self._where(*message[1:]))
+            connection.close()
             return
-        _, kind, number, address, pid = message
-        control = Caller(wire)
+        _, kind, index, address, pid = message
+        control = Caller(connection)
         with self._changed:
-            before = self._lives.get((kind, number))
-            begun = 1 if before is None else before.begun + 1
-            life = self._lives[kind, number] = _Life(control, address, begun, pid)
-            started = self._strategy is not None
+            replaced = self._lives.get((kind, index))
+            num_starts = 1 if replaced is None else replaced.begun + 1
+            process = self._lives[kind, index] = _Life(control, address, num_starts, pid)
+            is_started = self._strategy is not None
             self._changed.notify_all()
         with contextlib.suppress(Lost):
-            if started:
-                self._prepare(kind, life)
-        self._watch(kind, number, life)
+            if is_started:
+                self._prepare(kind, process)
+        self._watch(kind, index, process)
 
-    def _prepare(self, kind: str, life: _Life) -> None:
-        """Tells a worker what it has to know before its first closure."""
+    def _prepare(self, kind: str, process: _Life) -> None:
+        """Configure a worker before its first closure."""
         if kind == "worker":
-            life.control.call(
+            assert self._strategy is not None
+            process.control.call(
                 "configure", list(sys.path), self.worker_count, tuple(self._strategy.options)
             )
             with self._changed:
                 assert self._functions is not None
-                life.book = Book(self._functions)
+                process.book = Book(self._functions)
                 self._changed.notify_all()
 
-    def _watch(self, kind: str, number: int, life: _Life) -> None:
-        """Until a process gives no sign of life; then there will be another one."""
-        life.control.wire.socket.settimeout(self._silence)
+    def _watch(self, kind: str, index: int, process: _Life) -> None:
+        """Send heartbeats until a process does not respond any more, and then launch it again."""
+        process.control.wire.socket.settimeout(self._silence)
         with contextlib.suppress(Lost):
             while not self.stopped:
-                life.control.call("ping")
+                process.control.call("ping")
                 time.sleep(min(1.0, self._silence / 4))
         with self._changed:
-            life.gone = True
+            process.gone = True
             self._changed.notify_all()
-            if self.stopped or (kind == "worker" and number in self._retired):
+            if self.stopped or (kind == "worker" and index in self._retired):
                 return
-        life.close()
-        what = "worker" if kind == "worker" else "parameter server"
-        _log.warning("%s %d is gone; another one takes its place.", what.capitalize(), number)
+        process.close()
+        description = "worker" if kind == "worker" else "parameter server"
+        _log.warning("%s %d is lost; starting another one.", description.capitalize(), index)
         self.count("preemptions" if kind == "worker" else "server_restarts")
-        self._launcher.kill(kind, number)
+        self._launcher.kill(kind, index)
         with contextlib.suppress(Exception):
-            self._launch(kind, number)
+            self._launch(kind, index)
 
-    def _await(self, wanted: Sequence[tuple[str, int]]) -> None:
+    def _await(self, expected: Sequence[tuple[str, int]]) -> None:
         def missing() -> list[tuple[str, int]]:
-            return [w for w in wanted if not self._ready(w)]
+            return [w for w in expected if not self._ready(w)]
 
         with self._changed:
             if self._changed.wait_for(lambda: self._failed or not missing(), self._patience):
@@ -240,160 +268,165 @@ class RemoteCluster(Cluster):
             f"{self.address}: {names}."
         )
 
-    def _ready(self, which: tuple[str, int]) -> bool:
-        life = self._lives.get(which)
-        if life is None or life.gone:
+    def _ready(self, key: tuple[str, int]) -> bool:
+        process = self._lives.get(key)
+        if process is None or process.gone:
             return False
-        return which[0] == "ps" or self._strategy is None or life.book is not None
+        return key[0] == "ps" or self._strategy is None or process.book is not None
 
-    def _where(self, number: int, known: int) -> tuple[str, int]:
-        """Where a server is: one that has begun since, or the known one if it answers after all."""
+    def _where(self, index: int, num_starts: int) -> tuple[str, int]:
+        """Return the address of a server and its number of starts.
 
-        def newer() -> bool:
-            life = self._lives.get(("ps", number))
-            alive = life is not None and not life.gone and life.begun > known
-            return self.stopped or bool(self._failed) or alive
+        Wait until this exceeds `num_starts`, or until the known process responds again.
+        """
+
+        def has_result() -> bool:
+            process = self._lives.get(("ps", index))
+            is_newer = process is not None and not process.gone and process.begun > num_starts
+            return self.stopped or bool(self._failed) or is_newer
 
         with self._changed:
-            while not self._changed.wait_for(newer, 2.0):
-                life = self._lives.get(("ps", number))
-                if life is not None and not life.gone:
+            while not self._changed.wait_for(has_result, 2.0):
+                process = self._lives.get(("ps", index))
+                if process is not None and not process.gone:
                     break
             self._check()
-            life = self._lives["ps", number]
-            return life.address, life.begun
+            process = self._lives["ps", index]
+            return process.address, process.begun
 
     # ---- closures --------------------------------------------------------------------------
 
-    def start(self, strategy: Any) -> None:
-        """Waits for the workers."""
+    def start(self, strategy: ClusterStrategy) -> None:
+        """Wait until the workers are ready."""
         self._functions = Functions(strategy)
         with self._changed:
             self._strategy = strategy
-            ready = [(key[0], life) for key, life in self._lives.items()]
-        for kind, life in ready:
+            processes = [(key[0], process) for key, process in self._lives.items()]
+        for kind, process in processes:
             with contextlib.suppress(Lost):
-                self._prepare(kind, life)
+                self._prepare(kind, process)
         self._await(self._wanted)
 
-    def run(self, number: int, call: Call) -> Outcome:
-        """Runs a closure on a worker.
+    def run(self, worker_index: int, call: Call) -> Outcome:
+        """Run a closure on a worker.
 
         Raises:
-          WorkerLostError: when the worker has died; what became of the closure is not known.
+          WorkerLostError: If the worker was lost. Its writes may or may not have been applied.
         """
-        life = self._living(number)
+        process = self._living(worker_index)
         try:
-            assert life.book is not None
-            wire = self._idle(life)
-            outcome = RemoteWorker(Caller(wire), self._strategy, life.book).run(call)
+            assert process.book is not None and self._strategy is not None
+            connection = self._idle(process)
+            outcome = RemoteWorker(Caller(connection), self._strategy, process.book).run(call)
         except Lost as error:
-            # Who watches it sees it too; until then nothing goes there.
-            life.gone = True
+            # The monitoring thread will notice the loss too. Until then, no closure is sent to the
+            # process.
+            process.gone = True
             raise WorkerLostError(str(error)) from error
         except BaseException:
-            life.idle.append(wire)
+            process.idle.append(connection)
             raise
-        life.idle.append(wire)
+        process.idle.append(connection)
         return outcome
 
     def alive(self) -> int:
-        """How many workers there are now."""
+        """Return the current number of workers."""
         with self._changed:
             return sum(self._ready(("worker", n)) for n in range(self.worker_count))
 
     def resize(self, workers: int) -> None:
-        """Changes the number of workers."""
+        """Change the number of workers."""
         if not self._launcher.resizes:
             raise NotImplementedError(
-                "The workers of a cluster given by a resolver are programs of their own: begin or end those."
+                "The workers of a cluster that a resolver describes are separate programs: start or stop these instead."
             )
         with self._changed:
-            before, self.worker_count = self.worker_count, workers
+            old_count, self.worker_count = self.worker_count, workers
             self._retired -= set(range(workers))
-        for number in range(before, workers):
-            self._launch("worker", number)
+        for index in range(old_count, workers):
+            self._launch("worker", index)
 
-    def retire(self, number: int) -> None:
-        """Ends a worker."""
+    def retire(self, worker_index: int) -> None:
+        """Stop a worker."""
         with self._changed:
-            self._retired.add(number)
-            life = self._lives.pop(("worker", number), None)
-        if life is not None:
-            life.close()
-        self._launcher.kill("worker", number)
+            self._retired.add(worker_index)
+            process = self._lives.pop(("worker", worker_index), None)
+        if process is not None:
+            process.close()
+        self._launcher.kill("worker", worker_index)
 
-    def _living(self, number: int) -> _Life:
+    def _living(self, index: int) -> _Life:
         with self._changed:
             self._changed.wait_for(
-                lambda: self.stopped or self._failed or self._ready(("worker", number))
+                lambda: self.stopped or self._failed or self._ready(("worker", index))
             )
             self._check()
-            return self._lives["worker", number]
+            return self._lives["worker", index]
 
-    def _idle(self, life: _Life) -> Wire:
-        """A connection that nobody uses now."""
+    def _idle(self, process: _Life) -> Wire:
+        """Return a connection that no thread uses."""
         try:
-            return life.idle.pop()
+            return process.idle.pop()
         except IndexError:
-            wire = connect(life.address, self._secret)
-            life.wires.append(wire)
-            return wire
+            connection = connect(process.address, self._secret)
+            process.wires.append(connection)
+            return connection
 
-    def read(self, variable: HostedVariable) -> Any:
-        """The present value; it is sent only when it has changed since this process last read it."""
+    def read(self, variable: HostedVariable) -> Array:
+        """Return the current value, which is sent only if it has changed since the last read."""
         with self._reading:
             clock, value = self._read.get(variable.key, (-1, None))
-            known = (variable.key,)
-            wish = Wish(unknown=known) if value is None else Wish(clock, known)
-            change = self.servers[variable.servers[0]].exchange(None, wish)
-            new = change.values.get(variable.key, value)
+            keys = (variable.key,)
+            wish = Wish(unknown=keys) if value is None else Wish(clock, keys)
+            reply = self.servers[variable.servers[0]].exchange(None, wish)
+            new = reply.values.get(variable.key, value)
             if isinstance(new, Rows):
-                value = value.copy()
+                value = np.array(value)
                 value[new.indices] = new.values
                 new = value
+            assert new is not None
             if new.nbytes <= _KEPT:
-                self._read[variable.key] = change.clock, new
+                self._read[variable.key] = reply.clock, new
             return new
 
-    def adopt(self, key: int, optimizer: Any) -> None:
-        """Gives all servers the optimizer."""
+    def adopt(self, key: int, optimizer: Optimizer) -> None:
+        """Add the optimizer to all servers."""
         data = dumps(optimizer, self._strategy, "the optimizer")
         for server in self.servers:
             server.adopt(key, data)
 
-    def pid(self, kind: str, number: int) -> int:
-        """The process of a worker or server, on its machine.
+    def pid(self, kind: str, index: int) -> int:
+        """Return the process id of a worker or server, on its machine.
 
         Args:
           kind: "worker" or "ps".
-          number: its number.
+          index: Index among the processes of this kind.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._ready((kind, number)), self._patience)
-            return self._lives[kind, number].pid
+            self._changed.wait_for(lambda: self._ready((kind, index)), self._patience)
+            return self._lives[kind, index].pid
 
     # ---- the end ---------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends workers and servers."""
+        """Stop workers and servers."""
         with self._changed:
             if self.stopped:
                 return
             self.stopped = True
             self._changed.notify_all()
-            lives = list(self._lives.values())
+            processes = list(self._lives.values())
         end(self._listener)
-        # Before connections end: Ray complains of processes that end by themselves.
+        # The launcher stops first, because Ray reports actors that exit by themselves.
         self._launcher.stop()
-        for life in lives:
-            life.close()
+        for process in processes:
+            process.close()
         for server in self.servers:
             server.close()
 
 
 def _stop(cluster: weakref.ref[RemoteCluster]) -> None:
-    """Ends the processes of a cluster, and removes its journals, when the program ends."""
-    found = cluster()
-    if found is not None:
-        found.stop()
+    """Stop the processes of a cluster, and delete its journals, when the program ends."""
+    running = cluster()
+    if running is not None:
+        running.stop()

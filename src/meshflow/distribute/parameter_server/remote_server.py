@@ -1,4 +1,4 @@
-"""A parameter server in another process: what it answers there, and what calls it here."""
+"""A parameter server in another process: the service there, and its proxy in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,33 +24,42 @@ from meshflow.distribute.parameter_server.messages import (
     Rows,
     Wish,
 )
-from meshflow.distribute.parameter_server.server import ParameterServer
+from meshflow.distribute.parameter_server.server import Held, ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, connect
+from meshflow.environment.types import Array, ArrayLike
 from meshflow.profiler.annotations import Trace
 
-# From so many bytes on a value is copied before it is sent.
+# Larger values are copied before they are sent.
 _LARGE = 1 << 16
 
 __all__ = ["RemoteServer", "ServerService"]
 
 
+class ServerLocator(Protocol):
+    """Lookup of a server's current process."""
+
+    def __call__(self, index: int, known: int, /) -> tuple[str, int]:
+        """Return the address and the number of starts of a server, once it exceeds `known`."""
+
+
 class ServerService:
-    """A parameter server's methods, for callers in other processes.
+    """Methods of a parameter server for callers in other processes.
 
     Args:
-      number: its number.
-      folder: where it keeps its journal, or None.
+      index: Index of the server.
+      folder: Folder of its journal, or None.
     """
 
-    def __init__(self, number: int, folder: str | None) -> None:
-        self._server = ParameterServer(number, renews=placed.possible())
-        # How often it was asked, for profiles.
+    def __init__(self, index: int, folder: str | None) -> None:
+        self._server = ParameterServer(index, copies_on_write=placed.possible())
+        # Counter of the calls of `exchange`, for profiles.
         self._asked = itertools.count()
-        # What came as pickles, for the journal.
+        # The pickles of constraints and optimizers, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
-        # Values that workers have in the same memory: known twice, they are not changed in place.
-        self._away: dict[int, Any] = {}
+        # Values that workers read in shared memory. This second reference keeps programs from
+        # updating them in place.
+        self._away: dict[int, Array] = {}
         self._calls: dict[str, Callable[..., Any]] = {
             "create": self._create,
             "write": self._server.write,
@@ -58,72 +67,76 @@ class ServerService:
             "stage": self._server.stage,
             "exchange": self._server.exchange,
         }
-        self._journal = None
+        self._journal: Journal | None = None
         if folder is not None:
             self._journal = Journal(folder)
             self._recover(self._journal)
 
-    def methods(self, wire: Wire) -> dict[str, Callable[..., Any]]:
-        """What may be called.
+    def methods(self, connection: Wire) -> dict[str, Callable[..., Any]]:
+        """Return the methods that may be called, by name.
 
         Args:
-          wire: the connection of who calls.
+          connection: The connection of the caller.
         """
-        noted = {name: functools.partial(self._noted, name) for name in self._calls}
-        exchange = functools.partial(self._exchange, wire)
-        return {**noted, "read": self._server.read, "exchange": exchange}
+        logged = {name: functools.partial(self._noted, name) for name in self._calls}
+        exchange = functools.partial(self._exchange, connection)
+        return {**logged, "read": self._server.read, "exchange": exchange}
 
     def _noted(self, method: str, *args: Any) -> Any:
-        """Does what changes something, after it was written down."""
+        """Write a call that changes the state to the journal, and then execute it."""
         if self._journal is None:
             return self._calls[method](*args)
         with writing:
             self._journal.append((method, args))
-            done = self._calls[method](*args)
-            state = self._server.size
-            if self._journal.size > max(4 * state, self._journal.least):
+            result = self._calls[method](*args)
+            state_bytes = self._server.size
+            if self._journal.size > max(4 * state_bytes, self._journal.least):
                 self._journal.snapshot((self._server.state(), self._constraints, self._optimizers))
-        return done
+        return result
 
-    def _exchange(self, wire: Wire, push: Push | Decision | None, wish: Wish, floor: int) -> Change:
+    def _exchange(
+        self, connection: Wire, push: Push | Decision | None, wish: Wish, floor: int
+    ) -> Change:
         server = self._server
         with writing, Trace("exchange", step_num=next(self._asked), _r=1):
             if push is None or server.knows(push.closure):
-                change = server.exchange(push, wish, floor, wire.lend)
+                reply = server.exchange(push, wish, floor, connection.lend)
             else:
-                # What is done to the values is written down, and not which of them the worker wants.
-                with wire.placing(server.renewed(push, wish)):
-                    done = self._noted("exchange", push, Wish(), floor)
-                change = server.exchange(None, wish, floor, wire.lend)
-                change.staleness, change.refused = done.staleness, done.refused
-            for key, value in change.values.items():
-                if self._away.get(key) is not server.resolve(key)._value:
+                # The record contains the push, but not the values that the worker requests.
+                with connection.placing(server.renewed(push, wish)):
+                    applied = self._noted("exchange", push, Wish(), floor)
+                reply = server.exchange(None, wish, floor, connection.lend)
+                reply.staleness, reply.refused = applied.staleness, applied.refused
+            for key, value in reply.values.items():
+                variable = server.resolve(key)
+                assert isinstance(variable, Held)
+                if self._away.get(key) is not variable._value:
                     self._away.pop(key, None)
                 if isinstance(value, Rows) or value.nbytes < _LARGE:
                     continue
-                if wire.fits(value):
+                if connection.fits(value):
                     self._away[key] = value
                     continue
-                # While it is sent the next update can be done in place, without fresh memory.
-                change.values[key] = copied = wire.lend(value.shape, value.dtype)
+                # The next update can change the value in place while the copy is sent.
+                reply.values[key] = copied = connection.lend(value.shape, value.dtype)
                 np.copyto(copied, np.asarray(value))
-        return change
+        return reply
 
     def _recover(self, journal: Journal) -> None:
         records = journal.recover()
-        kept = next(records)
-        if kept is not None:
-            state, self._constraints, self._optimizers = kept
+        snapshot = next(records)
+        if snapshot is not None:
+            state, self._constraints, self._optimizers = snapshot
             constraints = {key: loads(data, {}) for key, data in self._constraints.items()}
             self._server.restore(state, constraints)
             for key, data in self._optimizers.items():
                 self._adopt(key, data)
         for method, args in records:
-            # An error was told to who called.
+            # An error was reported to the caller when the call was first executed.
             with contextlib.suppress(Exception):
                 self._calls[method](*args)
 
-    def _create(self, key: int, value: Any, name: str, constraint: bytes | None) -> None:
+    def _create(self, key: int, value: Array, name: str, constraint: bytes | None) -> None:
         if constraint is not None:
             self._constraints[key] = constraint
         self._server.create(key, value, name, None if constraint is None else loads(constraint, {}))
@@ -138,35 +151,42 @@ class ServerService:
 
 
 class RemoteServer:
-    """A parameter server in another process. One that died is waited for, and told again.
+    """Proxy of a parameter server in another process.
+
+    If the server dies, calls wait for its restart and are repeated.
 
     Args:
-      number: its number.
-      where: gives its address and how often it has begun, when it has begun more often than known.
-      secret: the job's.
+      index: Index of the server.
+      locate: Function that returns the address of the server and its number of starts, once that
+        exceeds a known number.
+      secret: Secret of the job.
+
+    Attributes:
+      sent: Bytes sent on earlier connections.
+      received: Bytes received on earlier connections.
     """
 
-    def __init__(
-        self, number: int, where: Callable[[int, int], tuple[str, int]], secret: str
-    ) -> None:
-        self.number = number
-        self._where, self._secret = where, secret
+    def __init__(self, index: int, locate: ServerLocator, secret: str) -> None:
+        self.number = index
+        self._where, self._secret = locate, secret
         self._caller: Caller | None = None
         self._begun = self._order = 0
         self._lock = threading.RLock()
         self.sent = self.received = 0
 
-    def create(self, key: int, value: Any, name: str, constraint: Any = None) -> None:
+    def create(
+        self, key: int, value: Array, name: str, constraint: Callable[..., Any] | None = None
+    ) -> None:
         """See `ParameterServer.create`."""
-        data = None if constraint is None else dumps(constraint, what="the constraint")
+        data = None if constraint is None else dumps(constraint, description="the constraint")
         self._call("create", key, value, name, data)
 
-    def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Any]]:
+    def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Array]]:
         """See `ParameterServer.read`."""
-        found: tuple[int, dict[int, Any]] = self._call("read", tuple(keys))
-        return found
+        clock_and_values: tuple[int, dict[int, Array]] = self._call("read", tuple(keys))
+        return clock_and_values
 
-    def write(self, key: int, value: Any, adds: bool = False) -> int:
+    def write(self, key: int, value: ArrayLike, adds: bool = False) -> int:
         """See `ParameterServer.write`."""
         with self._lock:
             self._order += 1
@@ -174,26 +194,29 @@ class RemoteServer:
         return clock
 
     def adopt(self, key: int, optimizer: bytes) -> None:
-        """See `ParameterServer.adopt`.
+        """See `ParameterServer.add_optimizer`.
 
         Args:
-          key: the optimizer's key.
-          optimizer: its pickle, with names for hosted variables.
+          key: Key of the optimizer.
+          optimizer: Pickle of the optimizer, with persistent ids for hosted variables.
         """
         self._call("adopt", key, optimizer)
 
     def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
         """See `ParameterServer.stage`."""
-        done: Done | None = self._call("stage", push, ballot, floor)
-        return done
+        applied: Done | None = self._call("stage", push, ballot, floor)
+        return applied
 
     def exchange(self, push: Push | Decision | None, wish: Wish, floor: int = 0) -> Change:
         """See `ParameterServer.exchange`."""
-        change: Change = self._call("exchange", push, wish, floor)
-        return change
+        reply: Change = self._call("exchange", push, wish, floor)
+        return reply
 
     def _call(self, method: str, *args: Any) -> Any:
-        """Everything that is called may be called again: the server knows what it has done."""
+        """Call a method of the server, repeating the call after a restart.
+
+        The server recognizes calls that it has executed already.
+        """
         with self._lock:
             while True:
                 if self._caller is None:
@@ -207,12 +230,12 @@ class RemoteServer:
 
     @property
     def wire(self) -> Wire | None:
-        """The connection; None before the first call, and when the server was lost."""
+        """Return the connection, or None before the first call and after the loss of the server."""
         caller = self._caller
         return None if caller is None else caller.wire
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         caller, self._caller = self._caller, None
         if caller is not None:
             self.sent += caller.wire.sent
@@ -221,10 +244,10 @@ class RemoteServer:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received."""
-        wire = self.wire
+        """Return the numbers of bytes sent and received."""
+        connection = self.wire
         return (
             (self.sent, self.received)
-            if wire is None
-            else (self.sent + wire.sent, self.received + wire.received)
+            if connection is None
+            else (self.sent + connection.sent, self.received + connection.received)
         )

@@ -1,4 +1,4 @@
-"""What `ClusterCoordinator.schedule` gives, and values that every worker has its own of."""
+"""Results of scheduled closures, and values of which every worker has its own."""
 
 from __future__ import annotations
 
@@ -6,48 +6,58 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import CancelledError, InvalidValueError
 from meshflow.core.tracing.trace import is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.distribute.parameter_server.absent import CoordinatorOnly
+from meshflow.environment.types import PyTree
 
 __all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
 
 
-class RemoteValue:
-    """The result of a scheduled closure, once there is one."""
+class ResourceHolder(Protocol):
+    """Worker with an id, and with the values that arguments of closures represent on it."""
 
-    _stays_with_coordinator = "A RemoteValue stays with the coordinator: fetch() its value there, and pass that as an argument."
+    number: int
+    resources: dict[int, Any]
+
+
+class RemoteValue(CoordinatorOnly):
+    """Result of a scheduled closure, which may not be available yet."""
+
+    not_sendable_reason = "A RemoteValue cannot be sent to a worker: fetch() its value first, and pass that as an argument."
 
     def __init__(self) -> None:
         self._ready = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
 
-    def fetch(self) -> Any:
-        """The result, with NumPy arrays in the place of tensors; waits for it.
+    def fetch(self) -> PyTree:
+        """Wait for the result and return it, with NumPy arrays in place of tensors.
 
         Raises:
-          CancelledError: when the closure was cancelled, as after an error of another one.
-          Exception: the closure's own.
+          CancelledError: If the closure was cancelled, for example after an error of another
+            closure.
+          Exception: The exception that the closure has raised.
         """
         self._ready.wait()
         if self._error is not None:
             raise self._error
         return self._value
 
-    def get(self) -> Any:
-        """The result as tensors; waits for it. Raises what `fetch` raises."""
+    def get(self) -> PyTree:
+        """Wait for the result and return it as tensors. Raise the same exceptions as `fetch`."""
 
         def as_tensor(leaf: Any) -> Any:
             return convert_to_tensor(leaf) if is_array_like(leaf) or type(leaf) is bytes else leaf
 
         return nest.map_structure(as_tensor, self.fetch())
 
-    def _set(self, value: Any) -> None:
+    def _set(self, value: PyTree) -> None:
         self._value = value
         self._ready.set()
 
@@ -55,15 +65,15 @@ class RemoteValue:
         self._error = error
         self._ready.set()
 
-    def _cancel(self, why: str) -> None:
-        self._fail(CancelledError(why))
+    def _cancel(self, message: str) -> None:
+        self._fail(CancelledError(message))
 
-    def _too_early(self, *_: Any, **__: Any) -> Any:
+    def _too_early(self, *_: object, **__: object) -> NoReturn:
         raise InvalidValueError(
-            "A RemoteValue is what a worker will return: call fetch() for its value before computing with it."
+            "A RemoteValue is the future result of a worker: call fetch() for its value before computing with it."
         )
 
-    # What tensors are asked for.
+    # The operations of tensors.
     __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _too_early
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _too_early
     __truediv__ = __rtruediv__ = __matmul__ = __pow__ = __neg__ = _too_early
@@ -75,16 +85,17 @@ class RemoteValue:
 
 
 class PerWorkerValues:
-    """A value for every worker; as an argument of a closure it is that of the worker which runs it.
+    """Values of which each worker sees its own, for use as arguments of closures.
 
     Args:
-      values: the values, by worker.
+      values: The value of each worker.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = tuple(values)
 
-    def _of_worker(self, worker: Any) -> Any:
+    def _of_worker(self, worker: ResourceHolder) -> Any:
+        """Return the value of a worker."""
         if worker.number >= len(self._values):
             raise InvalidValueError(
                 f"PerWorkerValues has {len(self._values)} values, and worker {worker.number} runs the closure."
@@ -92,22 +103,26 @@ class PerWorkerValues:
         return self._values[worker.number]
 
 
+# Keys of iterators.
 _keys = itertools.count(1)
-# Iterators that the program has let go of, in that order: workers need not keep theirs.
+# Keys of iterators that the program has deleted, in this order. Workers can delete theirs, too.
 ended: list[int] = []
 
 
-class PerWorkerDataset:
-    """A dataset that every worker makes for itself; made by `ClusterCoordinator.create_per_worker_dataset`.
+class PerWorkerDataset(CoordinatorOnly):
+    """Dataset that every worker creates for itself.
+
+    `ClusterCoordinator.create_per_worker_dataset` returns it.
 
     Args:
-      dataset_fn: a function without arguments that returns a dataset, or a dataset.
+      dataset_fn: A function without arguments that returns a dataset, or a dataset.
     """
 
-    _stays_with_coordinator = "A per-worker dataset stays with the coordinator: pass iter() of it as an argument of the closure."
+    not_sendable_reason = "A per-worker dataset cannot be sent to a worker: pass iter() of it as an argument of the closure."
 
     def __init__(self, dataset_fn: Any) -> None:
-        # What a worker needs is the plain function: a traced one would make datasets of symbolic values.
+        # Workers call the Python function, because a traced function would create datasets of
+        # symbolic values.
         self._make: Any = (
             dataset_fn.python_function if isinstance(dataset_fn, Function) else dataset_fn
         )
@@ -117,43 +132,44 @@ class PerWorkerDataset:
 
     @property
     def element_spec(self) -> Any:
-        """The type of the elements, for which the dataset is made here once more."""
-        made = self._make() if callable(self._make) else self._make
-        return made.element_spec
+        """Return the type of the elements. The dataset is created in this process to determine it."""
+        dataset = self._make() if callable(self._make) else self._make
+        return dataset.element_spec
 
 
 class PerWorkerIterator(PerWorkerValues):
-    """An iterator on every worker; made there when a closure that is given it first runs.
+    """Iterator that a worker creates when it first runs a closure with this argument.
 
     Args:
-      make: makes the dataset, or is it.
+      dataset_fn: A function that returns a dataset, or a dataset.
     """
 
-    def __init__(self, make: Callable[[], Any] | Any) -> None:
-        self._make, self._key = make, next(_keys)
+    def __init__(self, dataset_fn: Callable[[], Any] | Any) -> None:
+        self._make, self._key = dataset_fn, next(_keys)
         weakref.finalize(self, ended.append, self._key)
 
-    def _of_worker(self, worker: Any) -> Any:
-        found = worker.resources.get(self._key)
-        if found is None:
+    def _of_worker(self, worker: ResourceHolder) -> Iterator[Any]:
+        """Return the iterator of a worker, which is created on first use."""
+        iterator = worker.resources.get(self._key)
+        if iterator is None:
             dataset = self._make() if callable(self._make) else self._make
             if not hasattr(dataset, "__iter__"):
                 raise TypeError(
-                    "The function of a per-worker dataset must return a dataset, or something else that can be iterated "
-                    f"over, got {dataset!r}."
+                    "The function of a per-worker dataset must return a dataset, or another iterable object, got "
+                    f"{dataset!r}."
                 )
-            found = worker.resources[self._key] = iter(dataset)
-        return found
+            iterator = worker.resources[self._key] = iter(dataset)
+        return iterator
 
     @property
     def element_spec(self) -> Any:
-        """The type of the elements; see `PerWorkerDataset.element_spec`."""
+        """Return the type of the elements; see `PerWorkerDataset.element_spec`."""
         return PerWorkerDataset(self._make).element_spec
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(
-            "Every worker has an iterator of its own: pass this one to a closure by `schedule(fn, args=(iterator,))`, "
-            "and take elements there."
+            "Every worker has its own iterator: pass this one to a closure by `schedule(fn, args=(iterator,))`, and take "
+            "elements in the closure."
         )
 
     __next__ = __iter__

@@ -1,15 +1,24 @@
-"""A worker in another process, as the coordinator calls it: every function goes there once."""
+"""Proxy of a worker in another process.
+
+Every function is pickled once, and sent to each worker once.
+"""
 
 from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.core.values import nest
-from meshflow.distribute.parameter_server.closures import dumps, dumps_function
+from meshflow.distribute.parameter_server.closures import (
+    OptimizerRegistry,
+    dumps,
+    dumps_function,
+)
+from meshflow.distribute.parameter_server.hosting import HostedVariable, Optimizer
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator, ended
 from meshflow.distribute.parameter_server.wire import Caller, loaded_error
 from meshflow.distribute.parameter_server.worker import (
@@ -21,8 +30,25 @@ from meshflow.distribute.parameter_server.worker import (
 
 __all__ = ["FUNCTIONS", "Book", "Functions", "RemoteWorker", "Request"]
 
-# A worker keeps so many functions, those that came last.
+# A worker keeps this many functions, the most recent ones.
 FUNCTIONS = 256
+
+
+class SchedulingStrategy(OptimizerRegistry, Protocol):
+    """Strategy as proxies of workers see it; see `ParameterServerStrategy`.
+
+    Attributes:
+      num_variables: Number of hosted variables so far.
+    """
+
+    count: int
+
+    @property
+    def building(self) -> AbstractContextManager[Any]:
+        """Return the lock that is held while functions are pickled."""
+
+    def found(self, optimizer: int, keys: Sequence[int]) -> tuple[Optimizer, list[HostedVariable]]:
+        """Return the optimizer and the variables of keys."""
 
 
 @dataclass
@@ -30,19 +56,19 @@ class Request:
     """A `Call` for another process.
 
     Attributes:
-      number: the closure's number.
-      function: which function, by number.
-      arguments: a pickle of its arguments.
-      arrays: the bytes of arrays among them.
-      after: see `Call`.
-      floor: see `Call`.
-      functions: pickles of functions that the worker has not had yet.
-      iterators: the same of iterators.
-      states: see `Call`; None when it has not changed.
-      ended: see `Call`.
-      heard: how many have ended with these.
-      attempt: see `Call`.
-      makes_own: see `Call`.
+      number: Id of the closure.
+      function: Id of the function.
+      arguments: Pickle of the arguments.
+      arrays: The bytes of arrays in the arguments.
+      after: See `Call.min_clocks`.
+      floor: See `Call`.
+      functions: Pickles of functions that the worker has not received yet, by id.
+      iterators: Pickles of the dataset functions of iterators that it has not received yet, by key.
+      states: See `Call.slot_keys`; None if they have not changed.
+      ended: See `Call.deleted_iterators`.
+      heard: Number of iterators that are deleted, including these.
+      attempt: See `Call`.
+      makes_own: See `Call.has_private_variables`.
     """
 
     number: int
@@ -61,25 +87,27 @@ class Request:
 
 
 class RemoteWorker:
-    """One life of a worker in another process, for one thread of the coordinator.
+    """Proxy of one process of a worker, for one thread of the coordinator.
 
     Args:
-      caller: a connection.
-      strategy: the strategy.
-      book: what the process has been sent.
+      caller: The connection.
+      strategy: The strategy.
+      book: Record of the objects that were sent to the process.
     """
 
-    def __init__(self, caller: Caller, strategy: Any, book: Book) -> None:
+    def __init__(self, caller: Caller, strategy: SchedulingStrategy, book: Book) -> None:
         self.caller, self._strategy, self._book = caller, strategy, book
 
     def run(self, call: Call) -> Outcome:
-        """Runs a closure there.
+        """Run a closure in the process and return its outcome.
 
         Raises:
-          StateNeededError: with the optimizer and the variables of this process.
-          VariablesNeededError: when it makes a variable.
-          Lost: when the worker is gone.
-          Exception: the closure's own, with its traceback there as the cause.
+          StateNeededError: If an optimizer has no slots, with the optimizer and the variables of
+            this process.
+          VariablesNeededError: If the closure creates a variable.
+          ConnectionLostError: If the connection to the worker is lost.
+          Exception: The exception that the closure raised, with its traceback in the worker as the
+            cause.
         """
         request = self._book.request(call, self._strategy)
         kind, value = self.caller.call("run", request)
@@ -99,65 +127,68 @@ class RemoteWorker:
 
 
 class Functions:
-    """Pickles of the functions that were scheduled last, made once.
+    """Cache of pickles of the most recently scheduled functions.
 
     Args:
-      strategy: the strategy.
+      strategy: The strategy.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: SchedulingStrategy) -> None:
         self._strategy = strategy
-        # The functions themselves, so that their ids stay theirs, and how many variables there were.
-        self._known: dict[int, tuple[Any, int, bytes, int]] = {}
+        # By `id`: the function, a reference that keeps its `id` unique; its own id; its pickle; and
+        # the number of variables at that time.
+        self._known: dict[int, tuple[Callable[..., Any], int, bytes, int]] = {}
         self._count = 0
         self._lock = threading.RLock()
 
-    def of(self, function: Any) -> tuple[int, bytes]:
-        """A function's number and pickle.
+    def of(self, function: Callable[..., Any]) -> tuple[int, bytes]:
+        """Return the id and the pickle of a function.
 
         Args:
-          function: the function.
+          function: The function.
         """
         with self._strategy.building, self._lock:
-            found = self._known.get(id(function))
-            if found is None:
-                known = self._strategy.count
+            entry = self._known.get(id(function))
+            if entry is None:
+                num_variables = self._strategy.count
                 name = getattr(function, "__name__", "the closure")
                 data = dumps_function(function, self._strategy, name)
                 self._count += 1
-                found = self._known[id(function)] = (function, self._count, data, known)
+                entry = self._known[id(function)] = (function, self._count, data, num_variables)
                 while len(self._known) > FUNCTIONS:
                     self._known.pop(next(iter(self._known)))
-            return found[1:3]
+            return entry[1:3]
 
-    def known(self, function: Any, number: int) -> int:
-        """How many variables there were when a function was pickled; -1 where there is a later pickle, or none.
+    def known(self, function: Callable[..., Any], function_id: int) -> int:
+        """Return the number of variables when a function was pickled.
 
-        Args:
-          function: the function.
-          number: its number.
-        """
-        with self._lock:
-            found = self._known.get(id(function))
-            return found[3] if found is not None and found[1] == number else -1
-
-    def forget(self, function: Any, number: int) -> None:
-        """Has a function be pickled again, when it is next scheduled.
+        The result is -1 if this is not the latest pickle of the function.
 
         Args:
-          function: the function.
-          number: its number, for which there may be a later one.
+          function: The function.
+          function_id: Its id.
         """
         with self._lock:
-            if id(function) in self._known and self._known[id(function)][1] == number:
+            entry = self._known.get(id(function))
+            return entry[3] if entry is not None and entry[1] == function_id else -1
+
+    def forget(self, function: Callable[..., Any], function_id: int) -> None:
+        """Pickle a function again when it is scheduled next.
+
+        Args:
+          function: The function.
+          function_id: Its id. A later pickle with another id is kept.
+        """
+        with self._lock:
+            if id(function) in self._known and self._known[id(function)][1] == function_id:
                 del self._known[id(function)]
 
 
 class Book:
-    """What a process of a worker has been sent already.
+    """Record of the objects that were sent to a process of a worker.
 
     Args:
-      functions: the functions' pickles.
+      functions: Cache of function pickles.
     """
 
     def __init__(self, functions: Functions) -> None:
@@ -168,28 +199,28 @@ class Book:
         self._ended = len(ended)
         self._lock = threading.Lock()
 
-    def request(self, call: Call, strategy: Any) -> Request:
-        """A call for another process, with what it has not had yet.
+    def request(self, call: Call, strategy: SchedulingStrategy) -> Request:
+        """Return a call for the process, with the objects that it has not received yet.
 
         Args:
-          call: the call.
-          strategy: the strategy.
+          call: The call.
+          strategy: The strategy.
         """
-        number, function = self._functions.of(call.function)
+        function_id, pickled = self._functions.of(call.function)
         arrays: list[pickle.PickleBuffer] = []
-        given = {"args": call.args, "kwargs": call.kwargs}
-        data = dumps(given, strategy, "the arguments", arrays)
+        arguments = {"args": call.args, "kwargs": call.kwargs}
+        data = dumps(arguments, strategy, "the arguments", arrays)
         request = Request(
-            call.number, number, data, arrays, call.after, call.floor, attempt=call.attempt,
+            call.number, function_id, data, arrays, call.after, call.floor, attempt=call.attempt,
             makes_own=call.makes_own,
         )  # fmt: skip
         with self._lock:
-            if number not in self._sent[-FUNCTIONS // 2 :]:
-                request.functions[number] = function
+            if function_id not in self._sent[-FUNCTIONS // 2 :]:
+                request.functions[function_id] = pickled
             for leaf in nest.flatten((call.args, call.kwargs)):
                 if isinstance(leaf, PerWorkerIterator) and leaf._key not in self._iterators:
-                    made = dumps_function(leaf._make, strategy, "the dataset function")
-                    request.iterators[leaf._key] = made
+                    dataset_pickle = dumps_function(leaf._make, strategy, "the dataset function")
+                    request.iterators[leaf._key] = dataset_pickle
             states = {key: set(variables) for key, variables in call.states.items()}
             if states != self._states:
                 request.states = states
@@ -197,16 +228,19 @@ class Book:
             request.heard = self._ended + len(request.ended)
         return request
 
-    def forget(self, function: Any, number: int) -> None:
-        """Has a function that lacks slots or variables be sent again, with them; see `Functions.forget`."""
-        self._functions.forget(function, number)
+    def forget(self, function: Callable[..., Any], function_id: int) -> None:
+        """Send a function again, with new slots or variables; see `FunctionPickles.forget`."""
+        self._functions.forget(function, function_id)
 
-    def known(self, function: Any, number: int) -> int:
-        """How many variables there were when a function was pickled; see `Functions.known`."""
-        return self._functions.known(function, number)
+    def known(self, function: Callable[..., Any], function_id: int) -> int:
+        """Return the number of variables when a function was pickled; see `FunctionPickles`."""
+        return self._functions.known(function, function_id)
 
     def arrived(self, request: Request) -> None:
-        """Notes that the process has what a request brought: before, another request may overtake it."""
+        """Record that the process has received the objects of a request.
+
+        They are not recorded earlier, because a concurrent request could overtake this one.
+        """
         with self._lock:
             self._sent.extend(
                 n for n in request.functions if n not in self._sent[-FUNCTIONS // 2 :]
@@ -214,5 +248,5 @@ class Book:
             self._iterators.update(request.iterators)
             if request.states is not None:
                 self._states = request.states
-            # Two requests at a time may say the same.
+            # Concurrent requests may have reported the same iterators.
             self._ended = max(self._ended, request.heard)

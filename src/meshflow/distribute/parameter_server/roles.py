@@ -1,4 +1,4 @@
-"""What a process of a cluster is, for who begins it and for itself."""
+"""Role of a process of a cluster, which its launcher passes to it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from meshflow.distribute.parameter_server.journal import Folder
 
 __all__ = ["HOST", "ROLE", "Role", "is_crowded", "role_of", "working"]
 
-# The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
+# Processes run this module. It is not imported here, because it imports the strategy that launches
+# the processes.
 HOST = "meshflow.distribute.parameter_server.host"
-# The environment variable with the role of a process, as JSON.
+# Environment variable with the role of a process as JSON.
 ROLE = "MESHFLOW_PARAMETER_SERVER"
 
 
 class Role(NamedTuple):
-    """What a process of a cluster is.
+    """Role of a process of a cluster.
 
     Attributes:
       kind: "worker" or "ps".
-      number: its number among them.
-      coordinator: where the coordinator is, as 'host:port'.
-      servers: how many parameter servers there are.
-      folder: where a parameter server keeps its journal; None for none.
-      crowded: whether a worker shares its machine's cores with as many others.
+      number: Index among the processes of this kind.
+      coordinator: Address of the coordinator as 'host:port'.
+      servers: Number of parameter servers.
+      folder: Folder of the journal of a parameter server, or None.
+      crowded: Whether there are at least as many workers on the machine as cores.
     """
 
     kind: str
@@ -37,10 +38,10 @@ class Role(NamedTuple):
 
 
 class _Working(threading.local):
-    """What the thread works for.
+    """Thread-local record of the worker for which the thread loads or runs a closure.
 
     Attributes:
-      worker: the number of the worker whose closure it loads or runs in a process of its own, or None.
+      worker_id: Index of the worker in its own process, or None.
     """
 
     worker: int | None = None
@@ -51,30 +52,30 @@ working = _Working()
 
 def role_of(
     kind: str,
-    number: int,
+    index: int,
     coordinator: str,
     servers: int,
     folder: Folder | None,
     crowded: bool,
 ) -> Role:
-    """The role of a process that is launched.
+    """Return the role of a process that is launched.
 
     Args:
       kind: "worker" or "ps".
-      number: its number among them.
-      coordinator: where the coordinator is.
-      servers: how many parameter servers there are.
-      folder: where servers keep their journals; None for none.
-      crowded: see `Role`.
+      index: Index among the processes of this kind.
+      coordinator: Address of the coordinator.
+      servers: Number of parameter servers.
+      folder: Folder of the journals of servers, or None.
+      crowded: See `Role`.
     """
-    own = str(folder.of_server(number)) if kind == "ps" and folder else None
-    return Role(kind, number, coordinator, servers, own, crowded)
+    server_folder = str(folder.of_server(index)) if kind == "ps" and folder else None
+    return Role(kind, index, coordinator, servers, server_folder, crowded)
 
 
 def is_crowded(workers: int) -> bool:
-    """Whether workers on this machine have no more than one core each.
+    """Check whether workers on this machine have at most one core each.
 
     Args:
-      workers: how many there are.
+      workers: Number of workers.
     """
     return workers >= (os.cpu_count() or 1)

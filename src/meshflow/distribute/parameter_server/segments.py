@@ -1,9 +1,10 @@
 """Memory that two processes of a machine share, for the arrays that they send each other.
 
-A segment is a file without a name, whose descriptor goes over the connection once: nothing is left of it when processes are
-killed. Who sends fills a segment, marks it, and names it in a message; when nobody has the received array any more, the other
-side clears the mark and the segment is filled again: its pages are there already, and touching fresh ones costs ten times as
-much as filling them.
+A segment is an anonymous file (`memfd_create`). Its descriptor is sent over the connection once,
+so nothing remains of it when the processes are killed. The sender fills a segment, marks it as
+used, and names it in a message. When no array refers to the memory any more, the receiver clears
+the mark, and the sender fills the segment again. Reusing segments matters because touching fresh
+pages costs ten times as much as filling mapped ones.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.distribute.parameter_server import placed
 
-fcntl: Any
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:
@@ -29,57 +30,60 @@ except ImportError:
 
 __all__ = ["POSSIBLE", "Incoming", "Outgoing", "Segment"]
 
-# From so many bytes on arrays go by segments.
+# Smaller arrays are sent through the socket.
 _LEAST = 1 << 16
-# So many segments at most, and so many of all their bytes, on one way of a connection; with one message so many new ones,
-# as the system takes no more descriptors at a time.
+# Limits on the segments of one direction of a connection: their count, their total size, and how
+# many new ones a message may introduce, because the system limits the descriptors that are sent
+# together.
 _MOST, _MOST_BYTES, _MOST_NEW = 1024, 1 << 32, 128
 _PAGE = mmap.PAGESIZE
-# What the byte behind the data says. A segment that no message needed for so many of them is given up.
+# The state of a segment, in the byte that follows its data. A segment is retired when this many
+# messages did not use it.
 _FREE, _USED, _GIVEN_UP = range(3)
 _UNUSED = 64
 POSSIBLE = fcntl is not None and sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 class Segment:
-    """One segment, as its sender has it.
+    """One segment, as its sender sees it.
 
     Args:
-      number: its number on the connection.
-      size: how many bytes it holds.
+      segment_id: Id of the segment on its connection.
+      size: Number of bytes that it can hold.
     """
 
-    def __init__(self, number: int, size: int) -> None:
-        self.number, self.size = number, size
+    def __init__(self, segment_id: int, size: int) -> None:
+        assert fcntl is not None
+        self.number, self.size = segment_id, size
         self.descriptor: int | None = os.memfd_create(
             "meshflow", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         )
         os.ftruncate(self.descriptor, size + _PAGE)
-        # Who maps it may rely on its length.
+        # The seals guarantee the length to the process that maps the segment.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         self._mapping = mmap.mmap(self.descriptor, size + _PAGE)
         self.data = np.frombuffer(self._mapping, np.uint8, size)
         self.address = self.data.ctypes.data
-        # The message that it was last used for.
+        # The index of the message that used the segment last.
         self.last = 0
 
     @property
     def is_used(self) -> bool:
-        """Whether the other side has an array in it."""
+        """Check whether the receiver holds an array in the segment."""
         return self._mapping[self.size] != _FREE
 
     @property
     def is_free(self) -> bool:
-        """Whether no array is in it, on neither side."""
+        """Check whether neither the sender nor the receiver holds an array in the segment."""
         return not (self.is_used or placed.holds(self.address))
 
-    def mark(self, given_up: bool = False) -> None:
-        """Says that the other side has an array in it, or that no other one comes."""
-        self._mapping[self.size] = _GIVEN_UP if given_up else _USED
+    def mark(self, is_retired: bool = False) -> None:
+        """Mark the segment as used by the receiver, or as retired, which is final."""
+        self._mapping[self.size] = _GIVEN_UP if is_retired else _USED
 
     def close(self) -> None:
-        """Closes the descriptor: the memory stays as long as somebody has mapped it."""
+        """Close the descriptor. The memory is released when no process maps it any more."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
@@ -91,24 +95,31 @@ class Segment:
 
 
 class Outgoing:
-    """The segments of who sends; other threads may have arrays made in them while one sends."""
+    """The segments of a sender.
+
+    While one thread sends, other threads may create arrays in segments.
+    """
 
     def __init__(self) -> None:
         self._by_size: dict[int, list[Segment]] = {}
         self._at: dict[int, Segment] = {}
-        # Addresses of those that were given out to be filled, for the next message and for programs.
+        # Addresses of the segments that are reserved for the next message, and for outputs of
+        # programs.
         self._lent: set[int] = set()
         self._offered: set[int] = set()
-        # Numbers are given again, so that the other side lets go of what had them before.
+        # Ids are reused, so that the receiver unmaps a retired segment when a new one has its id.
         self._numbers = list(range(_MOST, 0, -1))
         self._bytes = self._new = self._messages = 0
         self._lock = threading.Lock()
 
     def lend(self, nbytes: int) -> np.ndarray | None:
-        """Bytes to be filled and sent with the next message; None when there are none.
+        """Reserve bytes that the caller fills and sends with the next message.
 
         Args:
-          nbytes: how many.
+          nbytes: Number of bytes.
+
+        Returns:
+          The bytes, or None if no segment is available.
         """
         with self._lock:
             segment = self._free(nbytes) if nbytes >= _LEAST else None
@@ -119,10 +130,12 @@ class Outgoing:
 
     @contextlib.contextmanager
     def placing(self, sizes: Sequence[int]) -> Iterator[None]:
-        """Arrays of so many bytes that programs make inside, in this thread, lie in segments: they go without a copy.
+        """Offer segments for the outputs of programs that run in this context, in the current thread.
+
+        Such outputs are sent without a copy.
 
         Args:
-          sizes: how many bytes, of one array each.
+          sizes: The size in bytes of each output.
         """
         with self._lock:
             offers = [(self._offer(size), size) for size in sizes]
@@ -135,39 +148,43 @@ class Outgoing:
                 self._offered.difference_update(m.ctypes.data for m, _ in memories)
 
     def segment_of(self, array: np.ndarray) -> Segment | None:
-        """The segment that an array lies in; None where there is none.
+        """Return the segment in which an array is stored, or None.
 
         Args:
-          array: the array.
+          array: The array.
         """
         return self._at.get(array.ctypes.data)
 
     def of(self, memory: memoryview) -> Segment | None:
-        """The segment that holds an array, which is filled with it unless it lies there; None when there is none.
+        """Return a segment that holds the bytes of an array, which are copied unless they are in it.
 
         Args:
-          memory: the array's bytes.
+          memory: The bytes of the array.
+
+        Returns:
+          The segment, marked as used, or None if no segment is available.
         """
         if memory.nbytes < _LEAST:
             return None
         array = np.frombuffer(memory, np.uint8)
         with self._lock:
             segment = self.segment_of(array)
-            # While the other side has it no other message can name it: the first to be over there would free it.
-            lies_there = segment is not None and not segment.is_used
-            if not lies_there:
+            # A segment that the receiver still uses cannot be sent a second time: the first release
+            # would free it for both messages.
+            is_stored = segment is not None and not segment.is_used
+            if not is_stored:
                 segment = self._free(array.nbytes)
             if segment is None:
                 return None
             self._lent.add(segment.address)
-        if not lies_there:
+        if not is_stored:
             np.copyto(segment.data[: array.nbytes], array)
         segment.mark()
         segment.last = self._messages
         return segment
 
     def sent(self) -> None:
-        """Notes that a message has gone, with all that was lent for it."""
+        """Record that a message was sent, release its reserved segments and retire idle ones."""
         with self._lock:
             self._lent.clear()
             self._new = 0
@@ -176,7 +193,8 @@ class Outgoing:
                 self._give_up(self._messages - _UNUSED)
 
     def _free(self, nbytes: int) -> Segment | None:
-        # Few different sizes, so that arrays of nearly the same one share segments.
+        # Sizes are rounded up to a few distinct ones, so that arrays of similar size share
+        # segments.
         unit = max(1 << max(nbytes.bit_length() - 4, 0), _PAGE)
         size = -(-nbytes // unit) * unit
         for segment in self._by_size.get(size, ()):
@@ -201,26 +219,27 @@ class Outgoing:
         if self._bytes + size > _MOST_BYTES or not self._numbers:
             return None
         try:
-            made = Segment(self._numbers[-1], size)
+            segment = Segment(self._numbers[-1], size)
         except OSError:
-            # Out of descriptors, or of memory: arrays go through the connection.
+            # The process is out of descriptors or memory, so arrays are sent through the socket.
             return None
         self._numbers.pop()
         self._new += 1
         self._bytes += size
-        self._by_size.setdefault(size, []).append(made)
-        self._at[made.address] = made
-        return made
+        self._by_size.setdefault(size, []).append(segment)
+        self._at[segment.address] = segment
+        return segment
 
-    def _give_up(self, before: int) -> None:
-        """Lets go of segments that nobody has, and which were not used from a message on."""
+    def _give_up(self, first_message: int) -> None:
+        """Retire the free segments that no message has used since `first_message`."""
         for size, segments in self._by_size.items():
-            for segment in [s for s in segments if s.last < before]:
-                # One that has not been sent yet has still to be.
+            for segment in [s for s in segments if s.last < first_message]:
+                # A segment with an open descriptor has not been introduced to the receiver
+                # yet.
                 is_needed = not segment.is_free or self._is_given_out(segment)
                 if is_needed or segment.descriptor is not None:
                     continue
-                segment.mark(given_up=True)
+                segment.mark(is_retired=True)
                 segments.remove(segment)
                 del self._at[segment.address]
                 self._numbers.append(segment.number)
@@ -228,49 +247,50 @@ class Outgoing:
 
 
 class Incoming:
-    """The segments of who receives."""
+    """The segments of a receiver."""
 
     def __init__(self) -> None:
         self._mappings: dict[int, mmap.mmap] = {}
         self._messages = 0
 
     def arrived(self) -> None:
-        """Notes that a message has come, and lets go of what the other side has given up."""
+        """Record that a message arrives, and regularly unmap retired segments."""
         self._messages += 1
         if self._messages % _UNUSED == 0:
-            for number, mapping in list(self._mappings.items()):
+            for segment_id, mapping in list(self._mappings.items()):
                 if mapping[len(mapping) - _PAGE] == _GIVEN_UP:
-                    del self._mappings[number]
+                    del self._mappings[segment_id]
 
-    def take(self, number: int, nbytes: int, descriptor: int | None) -> np.ndarray:
-        """The bytes of a segment, which is the sender's again when nobody has them any more.
+    def take(self, segment_id: int, nbytes: int, descriptor: int | None) -> np.ndarray:
+        """Return an array of bytes in a segment, which is released with the last reference to it.
 
         Args:
-          number: the segment's number.
-          nbytes: how many bytes.
-          descriptor: a descriptor, when the segment is new.
+          segment_id: Id of the segment.
+          nbytes: Number of bytes.
+          descriptor: Descriptor of a new segment, or None.
 
         Raises:
-          ValueError: for a segment that is not there, or too short, or may become so.
+          ValueError: If the segment is unknown or too short, or might shrink.
         """
         if descriptor is not None:
+            assert fcntl is not None
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
             length = os.fstat(descriptor).st_size
             if not seals & fcntl.F_SEAL_SHRINK:
-                raise ValueError("a segment may shrink")
-            self._mappings[number] = mmap.mmap(descriptor, length)
-        mapping = self._mappings.get(number)
+                raise ValueError("a shared memory segment may shrink, because it is not sealed")
+            self._mappings[segment_id] = mmap.mmap(descriptor, length)
+        mapping = self._mappings.get(segment_id)
         if mapping is None or nbytes > len(mapping) - _PAGE:
-            raise ValueError("a segment is not as long as its array")
+            raise ValueError("a shared memory segment is shorter than its array, or unknown")
         return _received(mapping, nbytes)
 
 
 def _received(mapping: mmap.mmap, nbytes: int) -> np.ndarray:
     owner = os.getpid()
 
-    def over() -> None:
-        # A forked process has the array too, and not the last one.
+    def release() -> None:
+        # A forked process has a copy of the array, and must not release the segment for its parent.
         if os.getpid() == owner:
             mapping[len(mapping) - _PAGE] = _FREE
 
-    return transfers.lent(memoryview(mapping)[:nbytes], over)
+    return transfers.lent(memoryview(mapping)[:nbytes], release)

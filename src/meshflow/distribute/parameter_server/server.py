@@ -1,4 +1,7 @@
-"""A parameter server: holds variables and optimizer slots, and does what closures push, each exactly once."""
+"""Parameter server, which holds variables and optimizer slots.
+
+It applies the writes of each closure exactly once, by one compiled program.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,8 +22,9 @@ from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parameter_server.attempts import Attempts
+from meshflow.distribute.parameter_server.attempts import Attempts, AttemptState
 from meshflow.distribute.parameter_server.compression import whole
+from meshflow.distribute.parameter_server.hosting import Optimizer
 from meshflow.distribute.parameter_server.messages import (
     Ballot,
     Change,
@@ -32,19 +36,32 @@ from meshflow.distribute.parameter_server.messages import (
     Wish,
     rounded_up,
 )
+from meshflow.environment.types import Array, ArrayLike
 from meshflow.kernels import library
 
 __all__ = ["LARGE", "Held", "ParameterServer"]
 
-# From so many bytes on variables are changed in place where that are rows, or nobody asks for them, as for slots.
+# Larger variables are changed in place if only rows change, or if no other object holds the value,
+# as for slots.
 LARGE = 1 << 20
+
+# Function that allocates an array of a shape and dtype for rows of values.
+Allocator: TypeAlias = Callable[..., np.ndarray]
+# State of a server for snapshots: values and names by key, the clock, the attempts, and the order
+# of the last write.
+ServerState: TypeAlias = tuple[dict[int, tuple[np.ndarray, str]], int, AttemptState, int]
+# For each optimizer step the optimizer, the variables, and whether each changes by rows; then the
+# keys of sets and adds.
+PushKind: TypeAlias = tuple[
+    tuple[tuple[int, tuple[int, ...], tuple[bool, ...]], ...], tuple[int, ...], tuple[int, ...]
+]
 
 
 class _ProgramNeededError(Exception):
-    """A push is of a kind that there is no program for.
+    """There is no compiled program for a kind of push.
 
     Args:
-      make: makes the program.
+      make: Function that compiles the program.
     """
 
     def __init__(self, make: Callable[[], None]) -> None:
@@ -53,39 +70,49 @@ class _ProgramNeededError(Exception):
 
 
 class Held(Variable):
-    """A variable as its server has it: a subclass, so that no strategy's scope makes it another.
+    """Variable as its server stores it.
+
+    Because it is a subclass, a strategy's scope does not replace it by another class.
 
     Attributes:
-      key: its number, the same in all processes.
+      key: Id of the variable in all processes.
+      is_copied_on_write: Whether the program that is being compiled writes the new value to other
+        memory.
     """
 
     key: int
-    # Whether the program that is made gives it a new value in other memory.
     renewed = False
 
     @property
     def _is_lent(self) -> bool:  # type: ignore[override]
-        # Workers in this process, and messages, have it as it is.
+        # Workers in this process, and messages, refer to small values without a copy, so these are
+        # not changed in place.
         return self.renewed or self._value.nbytes < LARGE
 
 
 class _History:
-    """Which rows of a variable changed at which clock, as far back as is worth knowing.
+    """The rows of a variable that changed at each clock, for the most recent changes.
+
+    At most half as many row indices as the variable has rows are stored. Sending more would not be
+    worthwhile.
 
     Args:
-      rows: how many rows the variable has.
+      rows: Number of rows of the variable.
+
+    Attributes:
+      unknown_until: Clock up to which the changed rows are unknown.
+      latest: Clock of the last change.
     """
 
     def __init__(self, rows: int) -> None:
         self._most = rows // 2
         self._changes: deque[tuple[int, np.ndarray]] = deque()
         self._count = 0
-        # Of what changed up to then the rows are not known.
         self.whole = 0
         self.latest = 0
 
     def note(self, clock: int, rows: np.ndarray | None) -> None:
-        """Notes a change of some rows; None for all."""
+        """Record a change of some rows, or of all rows if `rows` is None."""
         self.latest = clock
         if rows is None:
             self._changes.clear()
@@ -94,107 +121,122 @@ class _History:
         self._changes.append((clock, rows))
         self._count += len(rows)
         while self._count > self._most:
-            self.whole, forgotten = self._changes.popleft()
-            self._count -= len(forgotten)
+            self.whole, oldest_rows = self._changes.popleft()
+            self._count -= len(oldest_rows)
 
     def since(self, clock: int) -> np.ndarray | None:
-        """The rows that changed after a clock; None for all."""
+        """Return the rows that changed after a clock, or None for all rows."""
         if self.whole > clock:
             return None
-        changed = [rows for at, rows in self._changes if at > clock]
+        changed = [rows for change_clock, rows in self._changes if change_clock > clock]
         if not changed:
             return np.zeros(0, np.int64)
         return _different(np.concatenate(changed))
 
 
 class ParameterServer:
-    """What one server knows and does. All methods may be called by several threads.
+    """The state and the operations of one parameter server. All methods are thread-safe.
 
     Args:
-      number: the server's number.
-      renews: whether variables that change as a whole get new values beside the old ones, which other processes have.
-        Within one process a copy, and a change in place, cost less.
+      server_id: Index of the server.
+      copies_on_write: Whether dense updates of a variable write to new memory, because other
+        processes hold the old value. Within one process, a copy and an update in place cost less.
+
+    Attributes:
+      clock: Number of changes so far.
+      size: Size of all variables in bytes.
+      lock: Protects the variables.
+      connection: None, because the server is in this process.
+      traffic: No bytes, for the same reason.
     """
 
-    def __init__(self, number: int = 0, renews: bool = False) -> None:
-        # Before the first table is made: behind one of small pages each row takes a look at the page table.
+    wire = None
+    traffic = (0, 0)
+
+    def __init__(self, server_id: int = 0, copies_on_write: bool = False) -> None:
+        # The kernels provide huge pages, and must be loaded before the first table is allocated.
+        # With small pages, each access to a row needs a page table lookup.
         library.load()
-        self.number, self._renews = number, renews
+        self.number, self._renews = server_id, copies_on_write
         self.clock = 0
         self._variables: dict[int, Held] = {}
         self._histories: dict[int, _History] = {}
-        self._optimizers: dict[int, Any] = {}
-        self._programs: dict[Any, ConcreteFunction] = {}
-        # Nobody else has these variables, so that other threads' programs may begin while a push is done. Who takes
-        # `writing` too takes it first.
+        self._optimizers: dict[int, Optimizer] = {}
+        self._programs: dict[tuple[PushKind, tuple[Any, ...]], ConcreteFunction] = {}
+        # This process has no other use of these variables, so other threads can start programs
+        # while a push is applied. A thread that needs the lock `writing` too acquires it first.
         self.lock = threading.RLock()
         self._attempts = Attempts()
         self._order = 0
-        # How many bytes the variables have.
         self.size = 0
-        # The clocks of the latest pushes, by which staleness is counted.
+        # The clocks after recent pushes, from which the staleness of a push is counted.
         self._pushed: deque[int] = deque(maxlen=1024)
 
     # ---- variables -------------------------------------------------------------------------
 
-    def create(self, key: int, value: Any, name: str, constraint: Any = None) -> None:
-        """Takes a variable over.
+    def create(
+        self, key: int, value: Array, name: str, constraint: Callable[..., Any] | None = None
+    ) -> None:
+        """Create a variable, or replace it.
 
         Args:
-          key: its key.
-          value: its value.
-          name: its name.
-          constraint: its constraint, or None.
+          key: Key of the variable.
+          value: Its value.
+          name: Its name.
+          constraint: Its constraint, or None.
         """
         with writing, self.lock:
             array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
-            held = Held(Tensor(array), trainable=False, name=name, constraint=constraint)
-            held.key = key
-            before = self._variables.get(key)
-            self.size += held._value.nbytes - (0 if before is None else before._value.nbytes)
-            self._variables[key] = held
+            variable = Held(Tensor(array), trainable=False, name=name, constraint=constraint)
+            variable.key = key
+            replaced = self._variables.get(key)
+            self.size += variable._value.nbytes - (
+                0 if replaced is None else replaced._value.nbytes
+            )
+            self._variables[key] = variable
             self._histories[key] = _History(np.shape(value)[0] if np.ndim(value) else 0)
             self._note([(key, None)])
 
-    def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Any]]:
-        """The clock, and values by key.
+    def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Array]]:
+        """Return the clock, and the values by key.
 
         Args:
-          keys: the variables.
+          keys: Keys of the variables.
         """
         with self.lock:
             return self.clock, {key: self._held(key)._value for key in keys}
 
-    def write(self, key: int, value: Any, adds: bool = False, order: int = 0) -> int:
-        """Replaces a value, or adds to it; the clock afterwards.
+    def write(self, key: int, value: ArrayLike, adds: bool = False, order: int = 0) -> int:
+        """Assign or add a value to a variable, and return the clock.
 
         Args:
-          key: the variable.
-          value: an array.
-          adds: whether it is added.
-          order: numbers the calls of the coordinator, so that one that comes again is known; 0 for none.
+          key: Key of the variable.
+          value: The value.
+          adds: Whether to add the value.
+          order: Sequence number of the coordinator's call, by which a repeated call is recognized;
+            0 for none.
         """
         with writing, self.lock:
             if 0 < order <= self._order:
                 return self.clock
             self._order = max(self._order, order)
-            held = self._held(key)
-            (held.assign_add if adds else held.assign)(Tensor(value))
+            variable = self._held(key)
+            (variable.assign_add if adds else variable.assign)(Tensor(value))
             self._note([(key, None)])
             return self.clock
 
-    def state(self) -> Any:
-        """All that this server knows, besides optimizers' rules and constraints."""
+    def state(self) -> ServerState:
+        """Return the state, except optimizers and constraints."""
         with self.lock:
             values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
             return values, self.clock, self._attempts.state(), self._order
 
-    def restore(self, state: Any, constraints: Mapping[int, Any]) -> None:
-        """Takes over what `state` gave.
+    def restore(self, state: ServerState, constraints: Mapping[int, Callable[..., Any]]) -> None:
+        """Restore a state that `get_state` has returned.
 
         Args:
-          state: the state.
-          constraints: constraints by variable.
+          state: The state.
+          constraints: Constraints by variable key.
         """
         values, clock, attempts, order = state
         for key, (value, name) in values.items():
@@ -205,52 +247,53 @@ class ParameterServer:
             history.note(clock, None)
 
     def knows(self, closure: int) -> bool:
-        """Whether a closure's push was done before."""
+        """Check whether the push of a closure was applied before."""
         with self.lock:
             return self._attempts.done(closure) is not None
 
     def _held(self, key: int) -> Held:
-        held = self._variables.get(key)
-        if held is None:
+        variable = self._variables.get(key)
+        if variable is None:
             raise NotFoundError(
                 f"Parameter server {self.number} has no variable with the key {key}."
             )
-        return held
+        return variable
 
-    def _note(self, changes: Sequence[tuple[int, Any]]) -> None:
+    def _note(self, changes: Sequence[tuple[int, np.ndarray | None]]) -> None:
         self.clock += 1
         for key, rows in changes:
             self._histories[key].note(self.clock, rows)
 
     def renewed(self, push: Push | Decision, wish: Wish) -> list[int]:
-        """How many bytes the large values have that a push will make in other memory, and that somebody wants.
+        """Return the sizes in bytes of large requested values that a push writes to new memory.
 
         Args:
-          push: the push, or the decision to do it.
-          wish: what is wanted.
+          push: The push, or the decision to apply it.
+          wish: The requested values.
         """
         if self.size < LARGE:
             return []
         with self.lock:
-            decided = self._attempts.decided(push)
-            if decided is None:
+            chosen = self._attempts.decided(push)
+            if chosen is None:
                 return []
-            wanted = _renewed(_kind(decided)).intersection((*wish.known, *wish.unknown))
-            sizes = [self._held(key)._value.nbytes for key in wanted]
+            requested = _renewed(_kind(chosen)).intersection((*wish.known, *wish.unknown))
+            sizes = [self._held(key)._value.nbytes for key in requested]
             return [size for size in sizes if size >= LARGE]
 
     # ---- optimizers ------------------------------------------------------------------------
 
-    def resolve(self, key: int) -> Any:
-        """What a hosted variable is on this server: a `Held`, or `Elsewhere`."""
+    def resolve(self, key: int) -> Held | Elsewhere:
+        """Return the `ServerVariable` of a key, or a `RemoteVariableRef` for another server's."""
         return self._variables[key] if key in self._variables else Elsewhere(key)
 
-    def adopt(self, key: int, optimizer: Any) -> None:
-        """Takes over an optimizer's rule, for the state that this server has.
+    def adopt(self, key: int, optimizer: Optimizer) -> None:
+        """Add an optimizer, which trains the variables of this server, or replace it.
 
         Args:
-          key: its key.
-          optimizer: a copy of it, with what `resolve` gives in the place of hosted variables.
+          key: Key of the optimizer.
+          optimizer: A copy of the optimizer, with hosted variables replaced by the results of
+            `resolve`.
         """
         with self.lock:
             self._optimizers[key] = optimizer
@@ -259,15 +302,15 @@ class ParameterServer:
     # ---- closures --------------------------------------------------------------------------
 
     def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> Done | None:
-        """Keeps what a closure pushes until a `Decision` comes; see `attempts`.
+        """Store the push of a closure until a `Decision` arrives; see the module `attempts`.
 
         Args:
-          push: what the closure wrote.
-          ballot: the attempt's ballot.
-          floor: closures with smaller numbers are over.
+          push: The writes of the closure.
+          ballot: Ballot of the attempt.
+          floor: Closures with smaller ids are finished.
 
         Returns:
-          What was done before, if anything was.
+          The attempt that was applied before, or None.
         """
         with self.lock:
             self._attempts.raise_floor(floor)
@@ -278,29 +321,32 @@ class ParameterServer:
         push: Push | Decision | None,
         wish: Wish,
         floor: int = 0,
-        memory: Callable[..., np.ndarray] = transfers.fresh,
+        allocate: Allocator = transfers.fresh,
     ) -> Change:
-        """Does what a closure pushes, unless it was done before, and gives the values that changed.
+        """Apply the push of a closure and return the values that have changed.
+
+        A push that was applied before is not applied again.
 
         Args:
-          push: what the closure wrote, or which of what was staged is done; None only to pull.
-          wish: the values wanted.
-          floor: closures with smaller numbers are over, and will not be pushed by anybody.
-          memory: gives memory for rows of values, for a shape and a dtype.
+          push: The writes of the closure, or the decision to apply staged ones; None only to pull
+            values.
+          wish: The requested values.
+          floor: Closures with smaller ids are finished, and will not be pushed again.
+          allocate: Function that allocates memory for rows of values, from a shape and a dtype.
         """
         while True:
             try:
                 with self.lock:
-                    return self._exchanged(push, wish, floor, memory)
-            except _ProgramNeededError as needed:
-                needed.make()
+                    return self._exchanged(push, wish, floor, allocate)
+            except _ProgramNeededError as error:
+                error.make()
 
     def _exchanged(
         self,
         push: Push | Decision | None,
         wish: Wish,
         floor: int,
-        memory: Callable[..., np.ndarray],
+        allocate: Allocator,
     ) -> Change:
         repeated, staleness, refused = False, 0, None
         self._attempts.raise_floor(floor)
@@ -309,34 +355,34 @@ class ParameterServer:
             repeated = self.knows(push.closure)
             refused = None if repeated else self._attempts.refused(push)
             if not repeated and refused is None:
-                decided = self._attempts.decided(push)
-                staleness = self._do(decided)
-                others = {} if decided is None else decided.others
+                chosen = self._attempts.decided(push)
+                staleness = self._do(chosen)
+                others = {} if chosen is None else chosen.others
                 self._attempts.finish(push.closure, Done(push.attempt, others))
-        return Change(self.clock, self._changed(wish, memory), staleness, repeated, refused)
+        return Change(self.clock, self._changed(wish, allocate), staleness, repeated, refused)
 
     def _do(self, push: Push | None) -> int:
-        """Does a push; its staleness."""
+        """Apply a push and return its staleness."""
         if push is None or not (push.sets or push.adds or push.steps):
             return 0
-        later = itertools.takewhile(lambda at: at > push.clock, reversed(self._pushed))
-        staleness = sum(1 for _ in later)
+        later_clocks = itertools.takewhile(lambda at: at > push.clock, reversed(self._pushed))
+        staleness = sum(1 for _ in later_clocks)
         self._apply(push)
         self._pushed.append(self.clock)
         return staleness
 
-    def _changed(self, wish: Wish, memory: Callable[..., np.ndarray]) -> dict[int, Any]:
-        values: dict[int, Any] = {key: self._held(key)._value for key in wish.unknown}
+    def _changed(self, wish: Wish, allocate: Allocator) -> dict[int, Array | Rows]:
+        values: dict[int, Array | Rows] = {key: self._held(key)._value for key in wish.unknown}
         for key in wish.known:
             history = self._histories[key]
             if history.latest <= wish.clock:
                 continue
             rows, value = history.since(wish.clock), self._held(key)._value
-            values[key] = value if rows is None else _taken(np.asarray(value), rows, memory)
+            values[key] = value if rows is None else _taken(np.asarray(value), rows, allocate)
         return values
 
     def _apply(self, push: Push) -> None:
-        """One program for all of it: it is done as a whole or, after an error, not at all."""
+        """Apply a push by one compiled program, so that an error leaves all variables unchanged."""
         push.steps = [self._whole(step) for step in push.steps]
         gradients = [
             [
@@ -345,25 +391,25 @@ class ParameterServer:
             ]
             for s in push.steps
         ]
-        operands = [gradients, list(push.sets.values()), list(push.adds.values())]
-        given: list[Any] = []
+        operands: list[list[Any]] = [gradients, list(push.sets.values()), list(push.adds.values())]
+        flat_operands: list[Any] = []
         for gradient in itertools.chain(*gradients):
-            given.extend(gradient if type(gradient) is list else [gradient])
-        given.extend(itertools.chain(*operands[1:]))
-        arrays = [transfers.to_device(a) if type(a) is np.ndarray else a for a in given]
-        # Found without the checks of a call: there is one program for each kind of push.
+            flat_operands.extend(gradient if type(gradient) is list else [gradient])
+        flat_operands.extend(itertools.chain(*operands[1:]))
+        arrays = [transfers.to_device(a) if type(a) is np.ndarray else a for a in flat_operands]
+        # Looking up the program by the kind of push avoids the checks of an ordinary function call.
         key = _kind(push), tuple((a.shape, a.dtype) for a in arrays)
         program = self._programs.get(key)
         if program is None or not program.is_ready:
             raise _ProgramNeededError(lambda: self._make_program(key, operands))
         program.run_arrays(arrays, self.lock)
-        changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
+        changes: list[tuple[int, np.ndarray | None]] = [(k, None) for k in (*push.sets, *push.adds)]
         for step in push.steps:
             changes.extend(self._changes_of(step))
         self._note([(key, rows) for key, rows in changes if key in self._histories])
 
-    def _make_program(self, key: Any, operands: Any) -> None:
-        """Makes the program of a kind of push, without the lock."""
+    def _make_program(self, key: tuple[PushKind, tuple[Any, ...]], operands: list[Any]) -> None:
+        """Compile the program for a kind of push. The lock must not be held."""
         with writing:
             program = self._programs.get(key)
             if program is None:
@@ -375,67 +421,74 @@ class ParameterServer:
             program.prepare()
 
     @contextlib.contextmanager
-    def _renewing(self, kind: Any) -> Iterator[None]:
-        """Whoever has a value that changes as a whole keeps it: the program makes the new one beside it."""
-        held = [self._held(key) for key in _renewed(kind)] if self._renews else []
+    def _renewing(self, kind: PushKind) -> Iterator[None]:
+        """Compile programs in this context so that dense updates write to new memory.
+
+        Other processes keep the old value.
+        """
+        variables = [self._held(key) for key in _renewed(kind)] if self._renews else []
         try:
-            for variable in held:
+            for variable in variables:
                 variable.renewed = True
             yield
         finally:
-            for variable in held:
+            for variable in variables:
                 variable.renewed = False
 
     def _whole(self, step: Step) -> Step:
-        held = [self._held(key) for key in step.keys]
+        variables = [self._held(key) for key in step.keys]
         gradients = tuple(
-            whole(g, v._shape, v.dtype.dtype) for g, v in zip(step.gradients, held, strict=True)
+            whole(g, v._shape, v.dtype.dtype)
+            for g, v in zip(step.gradients, variables, strict=True)
         )
         return step._replace(gradients=gradients)
 
-    def _program(self, kind: Any) -> Callable[..., None]:
+    def _program(self, kind: PushKind) -> Callable[..., None]:
         steps, sets, adds = kind
 
-        def run(gradients: Any, new: Any, added: Any) -> None:
-            for key, value in zip(sets, new, strict=True):
+        def run(
+            gradients: Sequence[Sequence[Any]], values: Sequence[Tensor], added: Sequence[Tensor]
+        ) -> None:
+            for key, value in zip(sets, values, strict=True):
                 self._held(key).assign(value)
             for key, value in zip(adds, added, strict=True):
                 self._held(key).assign_add(value)
-            for (optimizer, keys, by_rows), parts in zip(steps, gradients, strict=True):
+            for (optimizer, keys, by_rows), step_gradients in zip(steps, gradients, strict=True):
                 pairs = [
                     (IndexedSlices(*p) if rows else p, self._held(key))
-                    for key, rows, p in zip(keys, by_rows, parts, strict=True)
+                    for key, rows, p in zip(keys, by_rows, step_gradients, strict=True)
                 ]
                 self._optimizers[optimizer]._take(pairs)
 
         return run
 
-    def _changes_of(self, step: Step) -> list[tuple[int, Any]]:
-        """What a step changed: variables, slots and the optimizer's own, with their rows or None for all."""
+    def _changes_of(self, step: Step) -> list[tuple[int, np.ndarray | None]]:
+        """Return the keys of variables, slots and counters that a step changes, with the rows.
+
+        The rows are None if all of them change.
+        """
         optimizer = self._optimizers[step.optimizer]
-        changes: list[tuple[int, Any]] = []
+        changes: list[tuple[int, np.ndarray | None]] = []
         for key, gradient in zip(step.keys, step.gradients, strict=True):
-            held = self._held(key)
-            by_rows = optimizer._changed_by_rows(held) if type(gradient) is Rows else []
-            rows = np.asarray(gradient.indices).reshape(-1) if by_rows else None
-            slots = optimizer._slots.get(optimizer._var_key(held), {}).values()
-            changes.extend((v.key, rows) for v in (held, *slots) if isinstance(v, Held))
+            variable = self._held(key)
+            rows = None
+            if isinstance(gradient, Rows) and optimizer._changed_by_rows(variable):
+                rows = np.asarray(gradient.indices).reshape(-1)
+            slots = optimizer._slots.get(optimizer._var_key(variable), {}).values()
+            changes.extend((v.key, rows) for v in (variable, *slots) if isinstance(v, Held))
         counts = (optimizer.iterations, optimizer._accumulated_steps)
         changes.extend((v.key, None) for v in counts if isinstance(v, Held))
         return changes
 
 
-def _kind(push: Push) -> Any:
-    """What pushes of one program have in common.
-
-    Of each step the optimizer, its variables, and whether each changes by rows; and what is set and what is added.
-    """
+def _kind(push: Push) -> PushKind:
+    """Return the properties of a push that determine its program; see `PushKind`."""
     steps = ((s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps)
     return tuple(steps), tuple(push.sets), tuple(push.adds)
 
 
-def _renewed(kind: Any) -> set[int]:
-    """The variables that change as a whole."""
+def _renewed(kind: PushKind) -> set[int]:
+    """Return the keys of the variables of which all rows change."""
     steps, sets, adds = kind
     keys = {*sets, *adds}
     for _, trained, by_rows in steps:
@@ -443,47 +496,48 @@ def _renewed(kind: Any) -> set[int]:
     return keys
 
 
-def _different(numbers: np.ndarray) -> np.ndarray:
-    """Numbers in order, each once: `np.unique` takes ten times as long."""
-    ordered = np.sort(numbers)
-    first = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return ordered[first]
+def _different(values: np.ndarray) -> np.ndarray:
+    """Return the sorted distinct values of an array. `np.unique` takes ten times as long."""
+    ordered = np.sort(values)
+    is_first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return ordered[is_first]
 
 
-def _taken(value: np.ndarray, numbers: np.ndarray, memory: Callable[..., np.ndarray]) -> Rows:
-    """Rows of a value, as many as a power of two, as who gets them has a program for each number of rows.
+def _taken(value: np.ndarray, indices: np.ndarray, allocate: Allocator) -> Rows:
+    """Return rows of a value, repeating the last row up to a power of two.
 
-    The last one comes again and again.
+    The receiver compiles a program for each number of rows.
     """
-    more = rounded_up(len(numbers)) - len(numbers)
-    numbers = np.concatenate([numbers, np.repeat(numbers[-1:], more)])
-    rows = memory((len(numbers), *value.shape[1:]), value.dtype)
-    # Without the check of numbers that are known, what is taken goes where it is wanted at once.
-    return Rows(value.take(numbers, 0, out=rows, mode="clip"), numbers)
+    num_padding = rounded_up(len(indices)) - len(indices)
+    indices = np.concatenate([indices, np.repeat(indices[-1:], num_padding)])
+    rows = allocate((len(indices), *value.shape[1:]), value.dtype)
+    # In this mode NumPy writes directly to `out`, because it need not check the indices first.
+    return Rows(value.take(indices, 0, out=rows, mode="clip"), indices)
 
 
-def _padded(rows: Rows, held: Held) -> list[Any]:
-    """Rows and their numbers, as many as a power of two: a program is compiled for each number of rows.
+def _padded(rows: Rows, variable: Held) -> list[Array]:
+    """Return the values and indices of rows, padded to a power of two.
 
-    Those added are past the variable's end, where updates do nothing.
+    A program is compiled for each number of rows. The indices of the added rows exceed the
+    variable, where updates have no effect.
     """
-    more = rounded_up(len(rows.indices)) - len(rows.indices)
-    if not more:
+    num_padding = rounded_up(len(rows.indices)) - len(rows.indices)
+    if not num_padding:
         return [rows.values, rows.indices]
-    values, numbers = np.asarray(rows.values), np.asarray(rows.indices)
-    past = held._shape[0] + np.arange(more, dtype=numbers.dtype)
+    values, indices = np.asarray(rows.values), np.asarray(rows.indices)
+    padding = variable._shape[0] + np.arange(num_padding, dtype=indices.dtype)
     return [
-        np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)),
-        np.concatenate([numbers, past]),
+        np.pad(values, [(0, num_padding)] + [(0, 0)] * (values.ndim - 1)),
+        np.concatenate([indices, padding]),
     ]
 
 
 class Elsewhere:
-    """A variable of an optimizer that another server has.
+    """Reference of an optimizer to a variable that another server hosts.
 
     Args:
-      key: its key.
+      key: Key of the variable.
     """
 
     def __init__(self, key: int) -> None:

@@ -1,7 +1,7 @@
-"""Servers and workers that programs of their own are, at the addresses of a cluster: `tf.distribute.Server`.
+"""Servers and workers that are started externally; see `tf.distribute.Server`.
 
-They listen there until a coordinator says what it needs, work for it until it ends, and listen again: a coordinator that
-was restarted finds them.
+Such a process listens at its address in the cluster until a coordinator connects, works for it
+until it stops, and then listens again, so it is also available to a coordinator that was restarted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,64 +32,68 @@ from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, con
 
 __all__ = ["JoinedProcesses", "Serving", "all_here", "job_secret"]
 
-# Servers that run in this process, by address.
+# The listeners in this process, by address.
 _here: dict[str, Serving] = {}
-# How long between two tries to reach a server that is not there yet.
+# Seconds between two attempts to connect to a process that does not listen yet.
 _PAUSE = 0.5
 
 
-def job_secret(addresses: Any) -> str:
-    """What the processes of a job know, and nobody else.
+def job_secret(addresses: Iterable[str]) -> str:
+    """Return the secret of the processes of a job.
 
     Args:
-      addresses: those of the cluster's processes.
+      addresses: Addresses of the processes.
 
     Raises:
-      FailedPreconditionError: when they are on several machines and no secret was set.
+      FailedPreconditionError: If they are on several machines and no secret is set.
     """
     if own_secret():
         return own_secret()
-    away = [a for a in addresses if not is_loopback(parse(a)[0])]
-    if away:
+    remote = [a for a in addresses if not is_loopback(parse(a)[0])]
+    if remote:
         raise FailedPreconditionError(
-            f"A cluster with the address {away[0]} needs a secret, as its processes run what they are sent: set the "
-            f"environment variable {SECRET} to the same long random text on all machines."
+            f"A cluster with the address {remote[0]} needs a secret, because its processes run code that they "
+            f"receive: set the environment variable {SECRET} to the same long random text on all machines."
         )
     return _secret_of_user()
 
 
 def _secret_of_user() -> str:
-    """One secret for all processes of a user on a machine."""
+    """Return the secret that all processes of a user on this machine share."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshflow"
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / "secret"
     with contextlib.suppress(FileExistsError):
-        made = cache / f"secret.{os.getpid()}.{threading.get_ident()}"
-        made.touch(mode=0o600)
-        made.write_text(secrets.token_hex(32))
+        temporary = cache / f"secret.{os.getpid()}.{threading.get_ident()}"
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_hex(32))
         try:
-            os.link(made, path)  # whole or not at all; the first one counts
+            os.link(temporary, path)  # Linking is atomic, and the first secret wins.
         finally:
-            made.unlink()
+            temporary.unlink()
     if path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o077:
         raise FailedPreconditionError(
-            f"{path} can be read by others: delete it, and another is made."
+            f"{path} can be read by other users. Delete it, and a new secret will be created."
         )
     return path.read_text()
 
 
 class Serving:
-    """One process of a cluster, at its address.
+    """Listener of one task of a cluster at its address.
 
     Args:
-      cluster_spec: addresses by job.
-      job_name: "worker" or "ps"; any other one only waits, as an evaluator does.
-      task_index: the number in the job.
-      serve: `host.serve`: makes the calling thread a server or worker of a coordinator.
+      cluster_spec: The addresses by job.
+      job_name: "worker" or "ps". Any other job only waits, as an evaluator does.
+      task_index: Index of the task in its job.
+      serve: Function that makes the calling thread a server or worker of a coordinator.
     """
 
     def __init__(
-        self, cluster_spec: Any, job_name: str, task_index: int, serve: Callable[..., None]
+        self,
+        cluster_spec: ClusterSpec | Mapping[str, Any],
+        job_name: str,
+        task_index: int,
+        serve: Callable[[dict[str, Any], str], None],
     ) -> None:
         self._spec, self._job, self._number = ClusterSpec(cluster_spec), job_name, task_index
         self.address = self._spec.task_address(job_name, task_index)
@@ -100,10 +104,10 @@ class Serving:
         self._started = threading.Lock()
 
     def start(self) -> None:
-        """Begins to listen.
+        """Start to listen.
 
         Raises:
-          UnavailableError: when the port is in use.
+          UnavailableError: If the port is in use.
         """
         with self._started:
             if self._listener is not None:
@@ -120,14 +124,14 @@ class Serving:
             _here[self.address] = self
             threading.Thread(
                 target=accepting,
-                args=(self._listener, secret, lambda wire: self._called(wire, secret)),
+                args=(self._listener, secret, lambda connection: self._called(connection, secret)),
                 daemon=True,
             ).start()
 
-    def _called(self, wire: Wire, secret: str) -> None:
-        """Works for the coordinator that calls."""
+    def _called(self, connection: Wire, secret: str) -> None:
+        """Work for the coordinator that has connected."""
         try:
-            fields, job = wire.receive()
+            fields, job = connection.receive()
             if self._job == "ps" and fields.pop("durable"):
                 user = os.getuid() if hasattr(os, "getuid") else "user"
                 base = Path(tempfile.gettempdir()) / f"meshflow-servers-{user}"
@@ -138,25 +142,28 @@ class Serving:
                 self._folder = folder
                 fields["folder"] = str(folder)
             fields.pop("durable", None)
-            wire.send(True)
+            connection.send(True)
         finally:
-            wire.close()
+            connection.close()
         self._serve(fields, secret)
 
     def _forget(self) -> None:
-        """Removes the journal of a job that is over."""
+        """Delete the journal of a finished job."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             with contextlib.suppress(OSError):
                 self._folder.parent.rmdir()
 
     def join(self) -> None:
-        """Waits, for ever unless `stop` is called: as in TensorFlow, whoever started the program ends it."""
+        """Wait until `stop` is called.
+
+        As in TensorFlow, the program normally waits until it is killed.
+        """
         self.start()
         self._ended.wait()
 
     def stop(self) -> None:
-        """Stops listening, and has `join` return."""
+        """Stop listening, and let `join` return."""
         with self._started:
             _here.pop(self.address, None)
             if self._listener is not None:
@@ -166,30 +173,30 @@ class Serving:
         self._ended.set()
 
 
-def all_here(spec: Any) -> bool:
-    """Whether all workers and servers of a cluster are `Serving` in this process.
+def all_here(spec: ClusterSpec) -> bool:
+    """Check whether all workers and servers of a cluster have a `TaskListener` in this process.
 
     Args:
-      spec: addresses by job.
+      spec: The addresses by job.
     """
     tasks = [spec.task_address(j, i) for j in ("worker", "ps") for i in spec.task_indices(j)]
     return all(address in _here for address in tasks)
 
 
 class JoinedProcesses:
-    """The processes of a cluster that others begin, at addresses of their own.
+    """Launcher for processes that are started externally. It only requests their work.
 
     Args:
-      spec: addresses by job.
-      durable: whether servers write down what they do.
+      spec: The addresses by job.
+      durable: Whether servers keep a journal.
     """
 
     resizes = False
 
-    def __init__(self, spec: Any, durable: bool) -> None:
+    def __init__(self, spec: ClusterSpec, durable: bool) -> None:
         self._spec, self._durable = spec, durable
         self._stopped = False
-        # The last failure to reach each address.
+        # The last error of the connection to each address.
         self._failures: dict[str, str] = {}
         self._job = secrets.token_hex(8)
         self.addresses = [
@@ -199,9 +206,9 @@ class JoinedProcesses:
         first = parse(self.addresses[0])[0]
         self.host = "127.0.0.1" if is_loopback(first) else route_to(first) or first
 
-    def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
-        """Asks a process to work for this coordinator, as soon as it is there."""
-        fields = {"kind": kind, "number": number, "coordinator": coordinator, "servers": servers}
+    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+        """Request a process to work for the coordinator, as soon as it listens."""
+        fields = {"kind": kind, "number": index, "coordinator": coordinator, "servers": servers}
         threading.Thread(
             target=self._ask, args=({**fields, "durable": self._durable},), daemon=True
         ).start()
@@ -210,29 +217,29 @@ class JoinedProcesses:
         address = self._spec.task_address(fields["kind"], fields["number"])
         while not self._stopped:
             try:
-                wire = connect(address, self.secret)
+                connection = connect(address, self.secret)
                 try:
-                    wire.send((fields, self._job))
-                    wire.receive()
+                    connection.send((fields, self._job))
+                    connection.receive()
                     return
                 finally:
-                    wire.close()
+                    connection.close()
             except Lost as error:
                 self._failures[address] = str(error)
             time.sleep(_PAUSE)
 
-    def about(self, kind: str, number: int) -> str:
-        """The address of a process, and why it was not reached there."""
-        address = self._spec.task_address(kind, number)
+    def about(self, kind: str, index: int) -> str:
+        """Return the address of a process, with the error of the last attempt to connect."""
+        address = self._spec.task_address(kind, index)
         return f" ({self._failures.get(address, address)})"
 
-    def is_dead(self, kind: str, number: int) -> bool:
-        """Not known: whoever begins the processes looks after them."""
+    def is_dead(self, kind: str, index: int) -> bool:
+        """Return False, because the owner of the processes monitors them."""
         return False
 
-    def kill(self, kind: str, number: int) -> None:
-        """Nothing: they are not this process's."""
+    def kill(self, kind: str, index: int) -> None:
+        """Do nothing, because this process does not own the processes."""
 
     def stop(self) -> None:
-        """Asks for nothing more."""
+        """Stop the requests."""
         self._stopped = True

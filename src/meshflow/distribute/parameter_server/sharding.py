@@ -1,4 +1,4 @@
-"""Variables cut into shards, each on a server of its own choice."""
+"""Creation of variables in shards, which may be on different servers."""
 
 from __future__ import annotations
 
@@ -13,114 +13,132 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.variables.sharded_variable import ShardedVariable, may_be_cut
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import scoped_name
 from meshflow.distribute.parameter_server.hosting import placed_on
+from meshflow.distribute.parameter_server.partitioners import PartitionFunction
 
 __all__ = ["create_in_shards", "shard_sizes", "sharded_variable"]
 
 
-def sharded_variable(strategy: Any, partitioner: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """The variable, in shards where the partitioner says so.
+def sharded_variable(
+    create: Callable[..., Variable],
+    num_servers: int,
+    partitioner: PartitionFunction,
+    kwargs: dict[str, Any],
+) -> Variable | ShardedVariable:
+    """Create a variable on parameter servers, in shards if the partitioner requests them.
 
     Args:
-      strategy: the strategy, whose `host(**kwargs)` makes each shard.
-      partitioner: gives the number of shards along each axis.
-      kwargs: arguments of `tf.Variable`.
+      create: Function that creates one hosted variable from the arguments of `tf.Variable`.
+      num_servers: Number of parameter servers.
+      partitioner: Function that returns the number of shards along each axis.
+      kwargs: Arguments of `tf.Variable`.
     """
-    servers = len(strategy.cluster.servers)
 
-    def around(number: int, count: int) -> AbstractContextManager[Any]:
-        # As in TensorFlow in turn, where each server gets a shard; fewer go where there is most room.
-        return placed_on([number % servers]) if count >= servers else nullcontext()
+    def shard_scope(index: int, count: int) -> AbstractContextManager[Any]:
+        # As in TensorFlow, shards are assigned to the servers in turn if there is at least one for
+        # each server. Fewer shards are placed on the servers with the least data.
+        return placed_on([index % num_servers]) if count >= num_servers else nullcontext()
 
-    return create_in_shards(strategy.host, partitioner, around, **kwargs)
+    return create_in_shards(create, partitioner, shard_scope, **kwargs)
 
 
-def shard_sizes(partitioner: Any, shape: Any, dtype: Any) -> list[int]:
-    """How many rows each part of a variable has: the first parts get the rows that are left over.
+def shard_sizes(
+    partitioner: PartitionFunction | None, shape: ShapeLike, dtype: DTypeLike
+) -> list[int]:
+    """Compute the number of rows of each shard of a variable.
+
+    The first shards have the extra rows.
 
     Args:
-      partitioner: a `Partitioner`, or a function with its arguments; None for one part.
-      shape: the variable's shape.
-      dtype: its dtype.
+      partitioner: A `Partitioner`, or a function with the same arguments; None for one shard.
+      shape: Shape of the variable.
+      dtype: Dtype of the variable.
 
     Returns:
-      The numbers of rows; one number for a variable that stays whole, none for a scalar.
+      The number of rows of each shard: one number for an unsharded variable, none for a scalar.
 
     Raises:
-      ValueError: when the partitioner's answer does not fit the shape: another number of axes, parts
-        along another axis than the first, or more parts than rows.
+      ValueError: If the result of the partitioner does not fit the shape: another number of axes,
+        shards along another axis than the first, or more shards than rows.
     """
     sizes = as_shape(shape).as_list()
     if not sizes:
         return []
     if partitioner is None:
         return [sizes[0]]
-    answer = partitioner(shape=TensorShape(sizes), dtype=dtypes.as_dtype(dtype))
-    named = f"variable_partitioner: {type(partitioner).__name__} cuts the shape {tuple(sizes)} into"
-    parts = list(answer) if isinstance(answer, (list, tuple)) else []
-    if len(parts) != len(sizes) or not all(_is_count(n) for n in parts):
+    result = partitioner(shape=TensorShape(sizes), dtype=dtypes.as_dtype(dtype))
+    prefix = (
+        f"variable_partitioner: {type(partitioner).__name__} cuts the shape {tuple(sizes)} into"
+    )
+    counts = list(result) if isinstance(result, (list, tuple)) else []
+    if len(counts) != len(sizes) or not all(_is_count(n) for n in counts):
         raise InvalidValueError(
-            f"{named} {answer!r}, but must return a list with a positive number of parts for each of "
+            f"{prefix} {result!r}, but must return a list with a positive number of parts for each of "
             f"its {len(sizes)} axes."
         )
-    if any(n > 1 for n in parts[1:]):
+    if any(n > 1 for n in counts[1:]):
         raise InvalidValueError(
-            f"{named} {answer!r} parts: only the first axis can be cut, the others must have 1 part."
+            f"{prefix} {result!r} parts: only the first axis can be cut, the others must have 1 part."
         )
-    if parts[0] > max(1, sizes[0]):
+    if counts[0] > max(1, sizes[0]):
         raise InvalidValueError(
-            f"{named} {parts[0]} parts, but it has only {sizes[0]} rows: ask for at most {sizes[0]}."
+            f"{prefix} {counts[0]} parts, but it has only {sizes[0]} rows: request at most {sizes[0]}."
         )
-    each, more = divmod(sizes[0], parts[0])
-    return [each + (i < more) for i in range(parts[0])]
+    rows_per_shard, extra_rows = divmod(sizes[0], counts[0])
+    return [rows_per_shard + (i < extra_rows) for i in range(counts[0])]
 
 
 def create_in_shards(
     create: Callable[..., Variable],
-    partitioner: Any,
-    around: Callable[[int, int], AbstractContextManager[Any]] | None = None,
+    partitioner: PartitionFunction | None,
+    shard_scope: Callable[[int, int], AbstractContextManager[Any]] | None = None,
     **kwargs: Any,
 ) -> Variable | ShardedVariable:
-    """Makes a variable, in shards where a partitioner says so.
+    """Create a variable, in shards if a partitioner requests them.
 
-    The initial value is computed once, so it is that of a variable which stays whole.
+    The initial value is computed once, so the shards together have the value of the unsharded
+    variable.
 
     Args:
-      create: makes one variable of the arguments of `tf.Variable`.
-      partitioner: see `shard_sizes`.
-      around: the context in which a shard is made, from its number and how many there are.
-      **kwargs: the arguments of `tf.Variable`.
+      create: Function that creates one variable from the arguments of `tf.Variable`.
+      partitioner: See `compute_shard_sizes`.
+      shard_scope: Function that returns the context in which a shard is created, from its index and
+        the number of shards.
+      **kwargs: The arguments of `tf.Variable`.
 
     Returns:
       A variable, or a `ShardedVariable` of variables named `name/part_0`, `name/part_1` and so on.
 
     Raises:
-      ValueError: see `shard_sizes`.
+      ValueError: See `compute_shard_sizes`.
     """
     if partitioner is None or not may_be_cut() or kwargs.get("initial_value") is None:
         return create(**kwargs)
-    given, dtype = kwargs["initial_value"], kwargs.get("dtype")
+    initial_value, dtype = kwargs["initial_value"], kwargs.get("dtype")
     with init_scope():
-        value = convert_to_tensor(given() if callable(given) else given, dtype=dtype)
+        value = convert_to_tensor(
+            initial_value() if callable(initial_value) else initial_value, dtype=dtype
+        )
     if isinstance(value._value, jax.core.Tracer):
         return create(**{**kwargs, "initial_value": value})
     sizes = shard_sizes(partitioner, value.shape, value.dtype)
-    wanted = kwargs.get("shape")
-    fits = wanted is None or as_shape(wanted).is_compatible_with(value.shape)
+    static_shape = kwargs.get("shape")
+    fits = static_shape is None or as_shape(static_shape).is_compatible_with(value.shape)
     if len(sizes) < 2 or not fits:
         return create(**{**kwargs, "initial_value": value})
-    # Shards have shapes of their own.
+    # The shape argument describes the full variable, and not a shard.
     kwargs = {**kwargs, "shape": None}
-    name, rows, first, shards = kwargs.get("name") or "Variable", np.asarray(value), 0, []
+    name, rows, start, shards = kwargs.get("name") or "Variable", np.asarray(value), 0, []
     for i, size in enumerate(sizes):
-        part = rows[first : first + size]
-        with nullcontext() if around is None else around(i, len(sizes)):
+        part = rows[start : start + size]
+        with nullcontext() if shard_scope is None else shard_scope(i, len(sizes)):
             shards.append(create(**{**kwargs, "initial_value": part, "name": f"{name}/part_{i}"}))
-        first += size
+        start += size
     return ShardedVariable(shards, scoped_name(name))
 
 

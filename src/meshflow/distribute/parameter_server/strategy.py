@@ -1,4 +1,4 @@
-"""`ParameterServerStrategy`: variables on parameter servers, trained by workers that do not wait for each other."""
+"""`ParameterServerStrategy`, for asynchronous training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,9 +24,15 @@ from meshflow.distribute.parameter_server.cluster import Cluster, InProcessClust
 from meshflow.distribute.parameter_server.compression import checked
 from meshflow.distribute.parameter_server.exchanges import outside
 from meshflow.distribute.parameter_server.extended import ParameterServerExtended
-from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
+from meshflow.distribute.parameter_server.hosting import (
+    HostedVariable,
+    Optimizer,
+    placed_on,
+    wanted_servers,
+)
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
+from meshflow.distribute.parameter_server.messages import Options
 from meshflow.distribute.parameter_server.ray_processes import RayProcesses
 from meshflow.distribute.parameter_server.rehearsal import Rehearsal
 from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
@@ -39,57 +45,54 @@ from meshflow.distribute.parameter_server.worker import (
     VariablesNeededError,
 )
 from meshflow.distribute.strategy import Strategy, _check_roles
+from meshflow.environment.types import PyTree, StrPath
 
 __all__ = ["ParameterServerStrategy"]
 
 
-# The jobs that a cluster may have.
+# The jobs that the cluster of a resolver may have.
 _JOBS = {"chief", "evaluator", "ps", "worker"}
 
 
-class Options(NamedTuple):
-    """How closures are run; see `ParameterServerStrategy`."""
-
-    max_staleness: int | None = None
-    queue_size: int = 4096
-    backup_closures: bool = False
-    compression: str | float | None = None
-    report_every: float | None = None
-    log_dir: str | None = None
-
-
 class ParameterServerStrategy(Strategy):
-    """Asynchronous training: parameter servers hold the variables, workers compute and push what they found.
+    """Asynchronous training: parameter servers hold the variables, and workers compute gradients.
 
-    Every update of a closure is applied exactly once, also when a worker dies.
+    Workers do not wait for each other. Every update of a closure is applied exactly once, even if a
+    worker dies.
 
     Args:
-      cluster_resolver: says which processes there are; None for a cluster of this machine.
-      variable_partitioner: a `tf.distribute.experimental.partitioners.Partitioner`, which says into how many
-        shards a variable is cut.
-      engine: without a resolver: "ray" for processes on a Ray cluster (the default), "processes" for processes of
-        this machine, "threads" for servers and workers in this process.
-      workers: how many workers, without a resolver.
-      servers: how many parameter servers, without a resolver.
-      address: of a Ray cluster; default the one connected to already, or a new one of this machine.
-      resources_per_worker: what Ray reserves for each worker, as in `{"GPU": 1}`; default nothing.
-      durable: whether servers write down what they do, so that one that dies comes back with all of it.
-      backup_dir: the folder for that, which all servers' machines share; default a temporary one of this machine.
-      patience: for how many seconds the cluster's processes may take to report.
-      max_staleness: how many closures a worker may be ahead of any other that works: 0 has all finish one before any
-        begins the next, None lets them run free.
-      queue_size: how many scheduled closures may wait; `schedule` waits for room.
-      backup_closures: whether a worker without work runs a closure too that takes another one three times as long as
-        usual. Who is first counts.
-      compression: what gradients are sent as: None as they are, "bfloat16", or a share such as 0.01 of the elements that
-        are largest, of dense ones; what is left out is added to the worker's next gradient.
-      report_every: every so many seconds a line says how fast it goes, to stderr, and at the end one what there was in
-        all; None for none.
-      log_dir: where what the line says, and the bytes, are written as curves for TensorBoard; None for nowhere.
+      cluster_resolver: Description of the processes of the cluster; None for a cluster of this
+        machine or of Ray.
+      variable_partitioner: A `tf.distribute.experimental.partitioners.Partitioner`, which decides
+        into how many shards a variable is split.
+      engine: Without a resolver: "ray" for processes on a Ray cluster (the default), "processes"
+        for processes of this machine, "threads" for servers and workers in this process.
+      workers: Number of workers, without a resolver.
+      servers: Number of parameter servers, without a resolver.
+      address: Address of a Ray cluster. By default, the connected cluster, or a new one on this
+        machine.
+      resources_per_worker: Resources that Ray reserves for each worker, for example `{"GPU": 1}`.
+        By default none.
+      durable: Whether servers keep a journal on disk, from which a server that died is restored.
+      backup_dir: Folder of the journals, which the machines of all servers must share. By default a
+        temporary folder of this machine.
+      patience: Seconds that the processes of the cluster may take to report to the coordinator.
+      max_staleness: Maximum number of closures by which a worker may be ahead of any other active
+        worker. With 0, all workers finish a closure before any starts the next one; None means no
+        limit.
+      queue_size: Maximum number of waiting closures; `schedule` blocks when there are as many.
+      backup_closures: Whether an idle worker also runs a closure that takes another worker three
+        times as long as usual. The first result is used.
+      compression: How gradients are sent: None without compression, "bfloat16", or the fraction of
+        the largest elements of dense gradients, for example 0.01. Elements that are left out are
+        added to the worker's next gradient.
+      report_every: Seconds between two progress lines on stderr, which are followed by a summary at
+        the end; None for no lines.
+      log_dir: Folder for curves of the same statistics, for TensorBoard; None for no curves.
 
     Raises:
-      ValueError: for an unknown engine, or less than one worker or server.
-      FailedPreconditionError: in a closure that a worker runs.
+      ValueError: For an unknown engine, or less than one worker or server.
+      FailedPreconditionError: If a worker's closure creates the strategy.
 
     Example:
       >>> import meshflow as tf
@@ -108,7 +111,7 @@ class ParameterServerStrategy(Strategy):
     """
 
     hosts_variables = True
-    no_loss_scaling = "Asynchronous workers would each have a scale of their own."
+    no_loss_scaling = "Each asynchronous worker would have its own loss scale."
     extended: ParameterServerExtended
 
     def __init__(
@@ -129,12 +132,12 @@ class ParameterServerStrategy(Strategy):
         backup_closures: bool = False,
         compression: str | float | None = None,
         report_every: float | None = None,
-        log_dir: str | os.PathLike[str] | None = None,
+        log_dir: StrPath | None = None,
     ) -> None:
         if working.worker is not None and engine != "threads":
             raise FailedPreconditionError(
-                f"Worker {working.worker} of parameter servers would begin a cluster of its own: a closure, or a module that "
-                "it imports, makes a ParameterServerStrategy. Make it in the main program, or in a function that it calls."
+                f"Worker {working.worker} of parameter servers would start a cluster of its own: a closure, or a module that "
+                "it imports, creates a ParameterServerStrategy. Create it in the main program, or in a function called there."
             )
         if workers < 1 or servers < 1:
             raise InvalidValueError(
@@ -159,9 +162,9 @@ class ParameterServerStrategy(Strategy):
         self._start([jax.local_devices()[0]])
         self._resolver = cluster_resolver
         self._variable_partitioner = variable_partitioner
-        # Programs at addresses of their own have folders of their own.
-        kept = durable and engine != "threads" and cluster_resolver is None
-        folder = Folder(backup_dir) if kept else None
+        # Servers that are separate programs have their own folders.
+        has_folder = durable and engine != "threads" and cluster_resolver is None
+        folder = Folder(backup_dir) if has_folder else None
         if cluster_resolver is not None:
             self.cluster: Cluster = _resolved(cluster_resolver, durable, patience)
         elif engine == "threads":
@@ -179,44 +182,45 @@ class ParameterServerStrategy(Strategy):
         self.extended = ParameterServerExtended(
             self, self.cluster.worker_count, len(self.cluster.servers)
         )
-        # How many variables there have been; the last one's key.
+        # The number of hosted variables so far, which is the key of the last one.
         self.count = 0
         self._optimizer_keys = itertools.count(1)
         self._bytes = [0] * len(self.cluster.servers)
         self._making = threading.RLock()
-        # Held while a closure is tried out, and while functions are pickled: of what is half built no part is sent. Who traces
-        # a function may want the other one, so that is not held for so long.
+        # This lock is held during dry runs of closures and while functions are pickled, so that no
+        # partly built object is sent. A thread that traces a function may need the lock above,
+        # which is therefore held only briefly.
         self.building = threading.RLock()
-        # By optimizer, the variables that servers have slots of.
+        # By optimizer, the variables for which servers have its slots.
         self.states: dict[int, set[int]] = {}
         self._variables: weakref.WeakValueDictionary[int, HostedVariable] = (
             weakref.WeakValueDictionary()
         )
         self._own_makers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # The one `ClusterCoordinator` of this strategy, once there is one.
+        # The `ClusterCoordinator` of this strategy, after it was created.
         self._cluster_coordinator: Any = None
 
     @classmethod
     def of_worker(cls, workers: int, servers: int, options: Options) -> ParameterServerStrategy:
-        """The strategy as closures find it in a worker's own process.
+        """Return the strategy that closures see in a worker's own process.
 
         Args:
-          options: how closures are run.
-          workers: how many workers there are.
-          servers: how many parameter servers.
+          workers: Number of workers.
+          servers: Number of parameter servers.
+          options: Options of closures.
         """
-        made = cls.__new__(cls)
-        made.options = options
-        made._start([jax.local_devices()[0]])
-        made._resolver = made._variable_partitioner = None
-        made.cluster, made.count = NoCluster(workers, servers), 0
-        made.extended = ParameterServerExtended(made, workers, servers)
-        return made
+        strategy = cls.__new__(cls)
+        strategy.options = options
+        strategy._start([jax.local_devices()[0]])
+        strategy._resolver = strategy._variable_partitioner = None
+        strategy.cluster, strategy.count = NoCluster(workers, servers), 0
+        strategy.extended = ParameterServerExtended(strategy, workers, servers)
+        return strategy
 
     @property
     def cluster_resolver(self) -> Any:
-        """The cluster resolver, or None."""
+        """Return the cluster resolver, or None."""
         return self._resolver
 
     # ---- running ---------------------------------------------------------------------------
@@ -224,24 +228,24 @@ class ParameterServerStrategy(Strategy):
     def run(
         self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
     ) -> Any:
-        """Calls a function for the one replica that a worker is; see `Strategy.run`.
+        """Call a function for the single replica of a worker; see `Strategy.run`.
 
         Args:
-          fn: the function.
-          args: its arguments.
-          kwargs: its keyword arguments.
-          options: accepted.
+          fn: The function.
+          args: Its arguments.
+          kwargs: Its keyword arguments.
+          options: Accepted for compatibility with TensorFlow.
         """
         self.extended.note_use()
         return super().run(fn, args, kwargs, options)
 
-    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """What the one replica has, reduced along an axis; see `Strategy.reduce`.
+    def reduce(self, reduce_op: Any, value: PyTree, axis: int | None = None) -> PyTree:
+        """Reduce the value of the single replica along an axis; see `Strategy.reduce`.
 
         Args:
           reduce_op: `ReduceOp` or its name.
-          value: a value of the replica.
-          axis: the axis; None for none.
+          value: Value of the replica.
+          axis: The axis; None for no reduction.
         """
         self.extended.note_use()
         return super().reduce(reduce_op, value, axis)
@@ -251,28 +255,31 @@ class ParameterServerStrategy(Strategy):
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
         if kwargs.get("name") == STATE_NAME:
-            # Of one worker.
+            # The seed of random numbers belongs to a worker.
             return next_creator(**kwargs)
-        closure, remote = context.closure, isinstance(self.cluster, NoCluster)
-        if remote if closure is None else closure.makes_own:
+        closure, is_worker = context.closure, isinstance(self.cluster, NoCluster)
+        if is_worker if closure is None else closure.makes_own:
             return next_creator(**kwargs)
         if closure is not None:
-            # What one worker's closure makes, such as a layer's weights, others find; what nothing keeps they need not.
-            if remote or not (closure.rehearses or context.trace):
+            # A variable that one worker's closure creates, such as a weight of a layer, is shared
+            # by all workers. The dry run of the closure creates it, except for variables without a
+            # remaining reference.
+            if is_worker or not (closure.rehearses or context.trace):
                 raise VariablesNeededError(self.count)
             with init_scope():
                 return outside(self._create_variable, next_creator, **kwargs)
         if self._variable_partitioner is not None and wanted_servers() is None:
-            made = sharded_variable(self, self._variable_partitioner, kwargs)
-            if made is not None:
-                return made
+            servers = len(self.cluster.servers)
+            partitioner = self._variable_partitioner
+            created: Any = sharded_variable(self.host, servers, partitioner, kwargs)
+            return created
         return self.host(**kwargs)
 
     def host(self, **kwargs: Any) -> HostedVariable:
-        """Makes one variable on one server, or where `placed_on` says.
+        """Create a variable on the server with the least data, or on the servers that were requested.
 
         Args:
-          **kwargs: arguments of `tf.Variable`.
+          **kwargs: Arguments of `tf.Variable`.
         """
         saved, context.variable_creators = context.variable_creators, []
         try:
@@ -281,8 +288,8 @@ class ParameterServerStrategy(Strategy):
             context.variable_creators = saved
         if variable.dtype.name == "string" or not variable.shape.is_fully_defined():
             raise InvalidValueError(
-                f"Variable {variable.name} of dtype {variable.dtype.name} and shape {variable.shape}: parameter "
-                "servers host variables of numbers with a fixed shape. Make it outside of the scope."
+                f"Variable {variable.name} of dtype {variable.dtype.name} and shape {variable.shape}: parameter servers host "
+                "numeric variables with a fixed shape. Create this variable outside the strategy's scope."
             )
         with self._making:
             size = int(np.prod(variable._shape, dtype=np.int64)) * variable.dtype.size
@@ -290,51 +297,53 @@ class ParameterServerStrategy(Strategy):
             if max(servers) >= len(self._bytes):
                 raise InvalidValueError(
                     f"Variable {variable.name} is to be on parameter server {max(servers)}, and there are "
-                    f"{len(self._bytes)}, from 0 on."
+                    f"{len(self._bytes)}. Server indices start at 0."
                 )
-            for number in servers:
-                self._bytes[number] += max(size, 1)
+            for index in servers:
+                self._bytes[index] += max(size, 1)
             key = self.count = self.count + 1
             self.cluster.host(variable, key, servers)
             self._variables[key] = variable
         variable._distribute_strategy = self  # type: ignore[attr-defined]
         return variable
 
-    def makes_own(self, function: Any) -> bool:
-        """Whether a function is known to make variables for itself alone.
+    def makes_own(self, function: Callable[..., Any]) -> bool:
+        """Check whether a function is known to create variables that belong to each worker.
 
         Args:
-          function: the function.
+          function: The function.
         """
         with contextlib.suppress(TypeError):
             return function in self._own_makers
         return False
 
-    def make_variables(self, call: Call, known: int) -> bool:
-        """Makes the variables of a closure, once for all workers: TensorFlow makes them where a function is scheduled first.
+    def make_variables(self, call: Call, num_known: int) -> bool:
+        """Create the variables of a closure for all workers, by a dry run.
+
+        TensorFlow creates them when a function is first scheduled.
 
         Args:
-          call: the closure.
-          known: how many variables there were when its function was sent.
+          call: The closure.
+          num_known: Number of variables when the function was sent.
 
         Returns:
-          Whether there are more now, with which it is to be run again. Otherwise nothing keeps what it makes: workers
-          have their own.
+          Whether there are more variables now, with which the closure must run again. Otherwise,
+          the program keeps no reference to the closure's variables, and each worker has its own.
         """
         with self.building:
-            before = self.count
-            if before != known:
+            old_count = self.count
+            if old_count != num_known:
                 return True
             while True:
                 try:
                     Rehearsal(self).try_out(call)
                     break
-                except StateNeededError as need:
-                    self.make_state(need.optimizer, need.variables)
-            made = range(before + 1, self.count + 1)
-            if made:
+                except StateNeededError as error:
+                    self.make_state(error.optimizer, error.variables)
+            new_keys = range(old_count + 1, self.count + 1)
+            if new_keys:
                 gc.collect()
-            if any(key in self._variables for key in made):
+            if any(key in self._variables for key in new_keys):
                 return True
             with contextlib.suppress(TypeError):
                 self._own_makers.add(call.function)
@@ -342,17 +351,17 @@ class ParameterServerStrategy(Strategy):
 
     # ---- optimizers ------------------------------------------------------------------------
 
-    def make_state(self, optimizer: Any, variables: Sequence[HostedVariable]) -> None:
-        """Makes an optimizer's slots on the servers, and gives these its rule.
+    def make_state(self, optimizer: Optimizer, variables: Sequence[HostedVariable]) -> None:
+        """Create the slots of an optimizer on the servers, and add the optimizer to them.
 
         Args:
-          optimizer: the optimizer.
-          variables: variables that a closure trains.
+          optimizer: The optimizer.
+          variables: The variables that a closure trains.
         """
         with self._making, self.scope():
             key = self.key_of(optimizer)
-            known = self.states.get(key, set())
-            if all(v.key in known for v in variables):
+            slot_keys = self.states.get(key, set())
+            if all(v.key in slot_keys for v in variables):
                 return
             with placed_on(range(len(self.cluster.servers))):
                 self._share(optimizer)
@@ -361,33 +370,34 @@ class ParameterServerStrategy(Strategy):
             if optimizer._accumulated_steps is not None:
                 self.cluster.spread(optimizer._accumulated_steps)
             self.cluster.adopt(key, optimizer)
-            self.states[key] = known | {v.key for v in variables}
+            self.states[key] = slot_keys | {v.key for v in variables}
 
-    def _share(self, optimizer: Any) -> None:
-        """Puts on all servers what an optimizer has one of: its step number and hyperparameters.
+    def _share(self, optimizer: Optimizer) -> None:
+        """Host the step counter and the hyperparameters of an optimizer on all servers.
 
-        Those that somebody read outside the scope are plain variables, which hosted ones of the same value replace.
+        Those that were created outside the scope are ordinary variables, which are replaced by
+        hosted variables with the same value.
         """
 
-        def shared(variable: Variable) -> HostedVariable:
+        def host_shared(variable: Variable) -> HostedVariable:
             if isinstance(variable, HostedVariable):
                 self.cluster.spread(variable)
                 return variable
             return self.host(initial_value=variable.numpy(), trainable=False, name=variable._name)
 
-        before = optimizer.iterations
-        optimizer._iterations = shared(before)
+        iterations = optimizer.iterations
+        optimizer._iterations = host_shared(iterations)
         optimizer._weights = [
-            optimizer._iterations if w is before else w for w in optimizer._weights
+            optimizer._iterations if w is iterations else w for w in optimizer._weights
         ]
         for name, variable in optimizer._hyper_variables().items():
-            optimizer._hyper[name] = shared(variable)
+            optimizer._hyper[name] = host_shared(variable)
 
-    def key_of(self, optimizer: Any) -> int:
-        """The number that an optimizer has in all processes.
+    def key_of(self, optimizer: Optimizer) -> int:
+        """Return the key of an optimizer in all processes.
 
         Args:
-          optimizer: the optimizer.
+          optimizer: The optimizer.
         """
         with self._making:
             key: int | None = optimizer.__dict__.get("_hosted_key")
@@ -396,35 +406,39 @@ class ParameterServerStrategy(Strategy):
                 self._optimizers[key] = optimizer
             return key
 
-    def found(self, optimizer: int, keys: Sequence[int]) -> tuple[Any, list[HostedVariable]]:
-        """An optimizer and variables by their keys.
+    def found(self, optimizer: int, keys: Sequence[int]) -> tuple[Optimizer, list[HostedVariable]]:
+        """Return the optimizer and the variables of keys.
 
         Args:
-          optimizer: the optimizer's key.
-          keys: the variables'.
+          optimizer: Key of the optimizer.
+          keys: Keys of the variables.
         """
         return self._optimizers[optimizer], [self._variables[key] for key in keys]
 
     # ---- input -----------------------------------------------------------------------------
 
-    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
-        """What a function makes of an `InputContext`: inside `create_per_worker_dataset` that of the worker.
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: Any = None
+    ) -> Any:
+        """Return the dataset of a function; see `Strategy.distribute_datasets_from_function`.
+
+        In a dataset function of `create_per_worker_dataset`, the context is that of the worker.
 
         Args:
-          dataset_fn: called with an `InputContext`.
-          options: accepted.
+          dataset_fn: A function that takes an `InputContext`.
+          options: Accepted for compatibility with TensorFlow.
         """
-        number = 0 if context.closure is None else context.closure.worker
-        return dataset_fn(InputContext(self.cluster.worker_count, number, 1))
+        worker = 0 if context.closure is None else context.closure.worker
+        return dataset_fn(InputContext(self.cluster.worker_count, worker, 1))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """The dataset itself: every worker takes all of it.
+        """Return the dataset itself, because every worker takes all of its elements.
 
         Args:
-          dataset: a dataset.
-          options: accepted.
+          dataset: A dataset.
+          options: Accepted for compatibility with TensorFlow.
         """
         return dataset
 
@@ -434,7 +448,7 @@ class ParameterServerStrategy(Strategy):
 
 
 def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
-    """The cluster that a resolver describes."""
+    """Create the cluster that a resolver describes."""
     if not hasattr(resolver, "cluster_spec"):
         raise InvalidValueError(
             "ParameterServerStrategy: cluster_resolver must be a tf.distribute.cluster_resolver.ClusterResolver, got "
@@ -458,7 +472,9 @@ def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
         )
     workers, servers = spec.num_tasks("worker"), spec.num_tasks("ps")
     if all_here(spec):
-        # Servers that this program started itself, as tests do.
+        # The program has started all servers itself, as tests do.
         return InProcessCluster(workers, servers)
-    joined = JoinedProcesses(spec, durable)
-    return RemoteCluster(joined, workers, servers, joined.host, patience, secret=joined.secret)
+    launcher = JoinedProcesses(spec, durable)
+    return RemoteCluster(
+        launcher, workers, servers, launcher.host, patience, secret=launcher.secret
+    )

@@ -1,10 +1,11 @@
-"""`tf.distribute.Server`: a program that is a worker or a parameter server of a cluster."""
+"""`tf.distribute.Server`, which makes a program a worker or a parameter server of a cluster."""
 
 from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from meshflow.core.config import config_threading
 from meshflow.core.config.session_config import ConfigProto
@@ -16,16 +17,19 @@ __all__ = ["Server", "ServerDef"]
 
 _log = logging.getLogger("meshflow")
 
+# A cluster: the addresses of tasks, by job.
+ClusterLike: TypeAlias = ClusterSpec | Mapping[str, Any]
+
 
 class ServerDef:
-    """What a server is.
+    """Description of a task of a cluster.
 
     Args:
-      cluster: the addresses of all tasks, a `tf.train.ClusterSpec`.
-      job_name: its job.
-      task_index: its number in the job.
-      protocol: how it is spoken to.
-      default_session_config: a `ConfigProto`.
+      cluster: The addresses of all tasks, a `tf.train.ClusterSpec`.
+      job_name: Job of the task.
+      task_index: Index of the task in its job.
+      protocol: Protocol of its connections.
+      default_session_config: A `ConfigProto`.
 
     Example:
       >>> import meshflow as tf
@@ -35,13 +39,13 @@ class ServerDef:
 
     def __init__(
         self,
-        cluster: Any = (),
+        cluster: ClusterLike | tuple[()] = (),
         job_name: str = "",
         task_index: int = 0,
         protocol: str = "",
         default_session_config: ConfigProto | None = None,
     ) -> None:
-        self.cluster = ClusterSpec(dict(cluster) if cluster == () else cluster)
+        self.cluster = ClusterSpec({} if cluster == () else cluster)
         self.job_name, self.task_index, self.protocol = job_name, task_index, protocol
         self.default_session_config = default_session_config or ConfigProto()
 
@@ -58,22 +62,25 @@ class ServerDef:
 
 
 class Server:
-    """One task of a cluster: listens at its address, and works for the coordinator that calls.
+    """A task of a cluster.
+
+    It listens at its address, and works for the coordinator that connects.
 
     Args:
-      server_or_cluster_def: a `tf.train.ClusterSpec`, a dictionary as it takes, or a `tf.train.ServerDef`.
-      job_name: this task's job, such as "worker" or "ps"; default the only one.
-      task_index: its number in the job; default the only one.
-      protocol: "grpc", whose name is kept for TensorFlow's programs.
-      config: a `tf.compat.v1.ConfigProto`.
-      start: whether it begins at once.
+      server_or_cluster_def: A `tf.train.ClusterSpec`, a dictionary for one, or a
+        `tf.train.ServerDef`.
+      job_name: Job of this task, such as "worker" or "ps". By default the only job.
+      task_index: Index of the task in its job. By default the only task.
+      protocol: "grpc", for compatibility with TensorFlow. The actual protocol is Meshflow's own.
+      config: A `tf.compat.v1.ConfigProto`.
+      start: Whether to start listening.
 
     Raises:
-      ValueError: when job or task are not given, and there are several.
-      InternalError: when the cluster has no such job or task.
-      TypeError: for something else than a cluster.
-      NotFoundError: for another protocol.
-      UnavailableError: when the port is in use.
+      ValueError: If the job or the task is not specified, and there are several.
+      InternalError: If the cluster has no such job or task.
+      TypeError: If the first argument is no cluster.
+      NotFoundError: For another protocol.
+      UnavailableError: If the port is in use.
 
     Example:
       >>> import meshflow as tf
@@ -85,7 +92,7 @@ class Server:
 
     def __init__(
         self,
-        server_or_cluster_def: Any,
+        server_or_cluster_def: ServerDef | ClusterLike,
         job_name: str | None = None,
         task_index: int | None = None,
         protocol: str | None = None,
@@ -95,40 +102,40 @@ class Server:
         self._def = _described(server_or_cluster_def, job_name, task_index, protocol, config)
         _check(self._def)
         _set_threads(self._def.default_session_config)
-        own = self._def
-        self._serving = served(own.cluster, own.job_name, own.task_index)
+        definition = self._def
+        self._serving = served(definition.cluster, definition.job_name, definition.task_index)
         if start:
             self.start()
 
     def start(self) -> None:
-        """Begins to listen.
+        """Start to listen.
 
         Raises:
-          UnavailableError: when the port is in use.
+          UnavailableError: If the port is in use.
         """
         self._serving.start()
 
     def join(self) -> None:
-        """Waits for ever: whoever started the program ends it."""
+        """Wait until the program is killed."""
         self._serving.join()
 
     @property
     def server_def(self) -> ServerDef:
-        """What the server is."""
+        """Return the description of the task."""
         return self._def
 
     @property
     def target(self) -> str:
-        """Its address, with the protocol."""
+        """Return the address of the task with its protocol."""
         return f"{self._def.protocol}://{self._serving.address}"
 
     @staticmethod
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
-        """A cluster of this program alone.
+        """Create a server for a cluster that consists only of this program.
 
         Args:
-          config: a `tf.compat.v1.ConfigProto`.
-          start: whether it begins at once.
+          config: A `tf.compat.v1.ConfigProto`.
+          start: Whether to start listening.
 
         Example:
           >>> import meshflow as tf
@@ -143,18 +150,22 @@ class Server:
 
 
 def _described(
-    given: Any, job: str | None, task: int | None, protocol: str | None, config: Any
+    definition: ServerDef | ClusterLike,
+    job: str | None,
+    task: int | None,
+    protocol: str | None,
+    config: ConfigProto | None,
 ) -> ServerDef:
-    known = given if isinstance(given, ServerDef) else None
-    if known is None:
+    base = definition if isinstance(definition, ServerDef) else None
+    if base is None:
         try:
-            cluster = ClusterSpec(given)
+            cluster = ClusterSpec(definition)
         except TypeError:
             raise TypeError(
                 "Could not convert `server_or_cluster_def` to a `tf.train.ServerDef` or `tf.train.ClusterSpec`, "
-                f"got {given!r}."
+                f"got {definition!r}."
             ) from None
-        known = ServerDef(cluster)
+        base = ServerDef(cluster)
         if job is None and len(cluster.jobs) != 1:
             raise InvalidValueError(
                 f"Must specify an explicit `job_name`: the cluster has the jobs {cluster.jobs}."
@@ -167,11 +178,11 @@ def _described(
             )
         task = tasks[0] if task is None and tasks else task
     return ServerDef(
-        known.cluster,
-        known.job_name if job is None else job,
-        known.task_index if task is None else task,
-        protocol or known.protocol or "grpc",
-        config or known.default_session_config,
+        base.cluster,
+        base.job_name if job is None else job,
+        base.task_index if task is None else task,
+        protocol or base.protocol or "grpc",
+        config or base.default_session_config,
     )
 
 
@@ -194,9 +205,9 @@ def _check(server: ServerDef) -> None:
 
 def _set_threads(config: ConfigProto) -> None:
     for kind in ("intra", "inter"):
-        number = getattr(config, f"{kind}_op_parallelism_threads")
-        if number:
+        num_threads = getattr(config, f"{kind}_op_parallelism_threads")
+        if num_threads:
             try:
-                getattr(config_threading, f"set_{kind}_op_parallelism_threads")(number)
+                getattr(config_threading, f"set_{kind}_op_parallelism_threads")(num_threads)
             except RuntimeError as error:
-                _log.warning("Server: the number of threads stays as it is: %s", error)
+                _log.warning("Server: cannot change the number of threads any more: %s", error)

@@ -1,8 +1,10 @@
-"""Calls between the processes of a job: pickles that only who knows the job's secret can write, arrays beside them.
+"""Authenticated connections between the processes of a job, and remote calls over them.
 
-A connection begins with the greeting of `distribute.cluster.channel`, which gives it a key of its own. Whatever is unpickled was
-signed with that key and counted. The bytes of arrays are not signed: they hold numbers, nothing that runs. Between
-processes of one machine large arrays go by memory that both have.
+A message is a pickle, followed by the bytes of its arrays. A connection starts with the handshake
+of `distribute.cluster.channel`, which derives a key for it from the secret of the job. Every pickle
+is signed with that key and a message counter before it is loaded, so only processes of the job can
+run code here. The bytes of arrays are not signed, because they hold only data. Between processes of
+one machine, large arrays are in shared memory instead; see `shared_memory`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.annotations import WAITING, region
@@ -32,31 +35,38 @@ from meshflow.distribute.cluster.addresses import is_loopback, parse
 from meshflow.distribute.cluster.channel import Channel, Mistrusted
 from meshflow.distribute.parameter_server import segments
 from meshflow.distribute.parameter_server.buffers import Buffers
+from meshflow.environment.types import Array
 
 __all__ = ["Caller", "Lost", "Wire", "answer", "connect", "dump_error"]
 
+# Header of a message: the length of the pickle, and the number of arrays.
 _HEAD = struct.Struct("!QI")
-# Of an array: its bytes, and the number of its segment, or 0 when it follows the message; most descriptors of a message.
+# Header of an array: its size in bytes, and the id of its segment, or 0 if the bytes follow in the
+# stream. A flag marks the first use of a segment, with which its descriptor is sent. Linux sends at
+# most 253 descriptors with a message.
 _PLACE, _NEW, _DESCRIPTORS = struct.Struct("!QI"), 1 << 31, 253
 _SIGNED = hashlib.sha256().digest_size
-# Arrays of so many bytes go with their message in one piece.
+# Arrays of less than this many bytes in total are sent in one piece with their message.
 _JOINED = 1 << 17
-# Longest pickle, without arrays, and most arrays, of a message.
+# A longer pickle, or more arrays, are refused.
 _LONGEST, _MOST = 1 << 31, 1 << 20
+# Seconds that the handshake may take.
 _GREETING = 20.0
-# Linux has names for sockets that are no files, and go with the process.
+# Linux has abstract socket addresses, which are no files and disappear with the process.
 _LOCAL, _NAME = sys.platform == "linux", "\0meshflow-%d"
+
+_Buffer = TypeVar("_Buffer", bytearray, memoryview, np.ndarray)
 
 
 class Lost(ConnectionError):
-    """The other side has left, or speaks another language."""
+    """The connection is closed, or the process at its other end does not speak the protocol."""
 
 
 class RemoteTraceback(Exception):
-    """Where in another process an exception was raised.
+    """Traceback of an exception in another process, shown as the cause of the exception in this one.
 
     Args:
-      text: the traceback's text.
+      text: Text of the traceback.
     """
 
     def __init__(self, text: str) -> None:
@@ -68,16 +78,19 @@ class RemoteTraceback(Exception):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles device arrays as host arrays, whose bytes go apart."""
+    """Pickler that stores device arrays as host arrays, with their bytes outside the pickle."""
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, jax.Array):
             return _device_array, (np.asarray(obj),)
         return NotImplemented
 
 
-def _device_array(array: np.ndarray) -> Any:
-    """Arrays stay on the host until they are used: many are only passed on."""
+def _device_array(array: np.ndarray) -> np.ndarray:
+    """Return the array unchanged.
+
+    Arrays are transferred to a device when they are used, because many are only forwarded.
+    """
     return array
 
 
@@ -85,7 +98,12 @@ class Wire:
     """One end of a connection between processes of a job.
 
     Args:
-      channel: the greeting that went before.
+      channel: The channel after its handshake.
+
+    Attributes:
+      socket: The socket of the connection.
+      sent: Number of bytes sent.
+      received: Number of bytes received.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -98,84 +116,91 @@ class Wire:
         self._key, self._ways = channel.key, channel.ways
         self._counts = [0, 0]
         self.sent = self.received = 0
-        # Where large arrays are received, and where those are written that are to be sent.
+        # Pools of memory for large arrays that are received, and for those that the caller fills in
+        # order to send them.
         self._kept, self._written = Buffers(), Buffers()
-        shares = segments.POSSIBLE and self.socket.family == socket.AF_UNIX
-        self._outgoing = segments.Outgoing() if shares else None
-        self._incoming = segments.Incoming() if shares else None
+        shares_memory = segments.POSSIBLE and self.socket.family == socket.AF_UNIX
+        self._outgoing = segments.Outgoing() if shares_memory else None
+        self._incoming = segments.Incoming() if shares_memory else None
 
-    def lend(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Memory for an array of the next message, where it need not be copied again.
+    def lend(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """Reserve memory for an array of the next message, so that it is sent without another copy.
 
         Args:
-          shape: its shape.
-          dtype: its dtype, of fixed size.
+          shape: Shape of the array.
+          dtype: Dtype of the array, of fixed size.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
         memory = self._outgoing.lend(size) if self._outgoing is not None else None
         return np.ndarray(shape, dtype, self._written.get(size) if memory is None else memory)
 
     def placing(self, sizes: Sequence[int]) -> contextlib.AbstractContextManager[None]:
-        """Arrays that programs make inside lie where the other side reads them, where both are on one machine.
+        """Offer shared memory for the outputs of programs that run in this context.
+
+        Nothing happens if the processes are on different machines.
 
         Args:
-          sizes: how many bytes, of one array each; what is smaller or larger lies elsewhere.
+          sizes: The size in bytes of each output. Other outputs are in ordinary memory.
         """
         return contextlib.nullcontext() if self._outgoing is None else self._outgoing.placing(sizes)
 
-    def fits(self, array: Any) -> bool:
-        """Whether an array would go without a copy: it lies where the other side reads it, and has none now.
+    def fits(self, array: Array) -> bool:
+        """Check whether an array would be sent without a copy.
+
+        This holds if it is in shared memory that the receiver has released.
 
         Args:
-          array: one of NumPy, or of a CPU.
+          array: A NumPy array, or an array of a CPU device.
         """
         segment = self._segment_of(array)
         return segment is not None and not segment.is_used
 
-    def reads(self, array: Any) -> bool:
-        """Whether the other side reads an array where it lies.
+    def reads(self, array: Array) -> bool:
+        """Check whether an array is in memory that the other process reads directly.
 
         Args:
-          array: one of NumPy, or of a CPU.
+          array: A NumPy array, or an array of a CPU device.
         """
         return self._segment_of(array) is not None
 
-    def is_free(self, array: Any) -> bool:
-        """Whether the other side does not read an array any more.
+    def is_free(self, array: Array) -> bool:
+        """Check whether the other process has released the memory of an array.
 
         Args:
-          array: one of NumPy, or of a CPU.
+          array: A NumPy array, or an array of a CPU device.
         """
         segment = self._segment_of(array)
         return segment is None or not segment.is_used
 
-    def _segment_of(self, array: Any) -> segments.Segment | None:
+    def _segment_of(self, array: Array) -> segments.Segment | None:
         return None if self._outgoing is None else self._outgoing.segment_of(np.asarray(array))
 
-    def send(self, message: Any) -> None:
-        """Sends a message.
+    def send(self, message: object) -> None:
+        """Send a message.
 
         Args:
-          message: what can be pickled.
+          message: Any object that can be pickled.
 
         Raises:
-          Lost: when the other side is gone.
+          ConnectionLostError: If the connection is closed.
         """
         body, arrays = dumped(message)
-        new, places, inline = self._placed(arrays)
+        new, array_headers, streamed = self._placed(arrays)
         head = _HEAD.pack(len(body), len(arrays))
-        signature = self._signature(0, head + places, body)
-        parts: list[Any] = [head, signature, places, body]
-        if sum(a.nbytes for a in inline) < _JOINED:
-            # Who receives wakes up once.
-            parts, inline = [*parts, *inline], []
+        signature = self._signature(0, head + array_headers, body)
+        parts: list[Any] = [head, signature, array_headers, body]
+        if sum(a.nbytes for a in streamed) < _JOINED:
+            # One piece wakes up the receiver only once.
+            parts, streamed = [*parts, *streamed], []
         start = b"".join(parts)
         try:
             if new:
-                done = socket.send_fds(self.socket, [start], [s.descriptor for s in new])
-                start = start[done:]
+                num_sent = socket.send_fds(
+                    self.socket, [start], [s.descriptor for s in new if s.descriptor is not None]
+                )
+                start = start[num_sent:]
             self.socket.sendall(start)
-            for array in inline:
+            for array in streamed:
                 self.socket.sendall(array)
         except OSError as error:
             raise Lost(str(error)) from error
@@ -184,30 +209,42 @@ class Wire:
                 segment.close()
             if self._outgoing is not None:
                 self._outgoing.sent()
-        self.sent += len(head) + _SIGNED + len(places) + len(body) + sum(a.nbytes for a in arrays)
+        self.sent += (
+            len(head) + _SIGNED + len(array_headers) + len(body) + sum(a.nbytes for a in arrays)
+        )
 
-    def _placed(self, arrays: list[memoryview]) -> tuple[list[Any], bytes, list[memoryview]]:
-        """Segments that the other side does not know, where each array is, and those that follow the message."""
+    def _placed(
+        self, arrays: list[memoryview]
+    ) -> tuple[list[segments.Segment], bytes, list[memoryview]]:
+        """Store large arrays in segments.
+
+        Returns:
+          The segments that the receiver does not know yet, the headers of all arrays, and the
+          arrays to send after the message.
+        """
         if self._outgoing is None:
             return [], b"".join(_PLACE.pack(a.nbytes, 0) for a in arrays), arrays
-        new, places, inline = [], [], []
+        new: list[segments.Segment] = []
+        headers: list[bytes] = []
+        streamed: list[memoryview] = []
         for array in arrays:
-            found = self._outgoing.of(array)
-            if found is None:
-                inline.append(array)
-                places.append(_PLACE.pack(array.nbytes, 0))
+            segment = self._outgoing.of(array)
+            if segment is None:
+                streamed.append(array)
+                headers.append(_PLACE.pack(array.nbytes, 0))
                 continue
-            is_new = found.descriptor is not None
+            is_new = segment.descriptor is not None
             if is_new:
-                new.append(found)
-            places.append(_PLACE.pack(array.nbytes, found.number | is_new * _NEW))
-        return new, b"".join(places), inline
+                new.append(segment)
+            headers.append(_PLACE.pack(array.nbytes, segment.number | is_new * _NEW))
+        return new, b"".join(headers), streamed
 
     def receive(self) -> Any:
-        """The next message.
+        """Receive the next message.
 
         Raises:
-          Lost: when the other side is gone, or does not know the secret.
+          ConnectionLostError: If the connection is closed, or the other process does not know the
+            secret.
         """
         transfers.let_go()
         if self._incoming is not None:
@@ -220,65 +257,75 @@ class Wire:
                 os.close(descriptor)
 
     def _received(self, descriptors: list[int]) -> Any:
-        head = self._head(descriptors)
-        length, count = _HEAD.unpack_from(head)
+        header = self._head(descriptors)
+        length, count = _HEAD.unpack_from(header)
         if length > _LONGEST or count > _MOST:
-            raise Lost("a message is longer than any that is sent")
-        places = self._read(bytearray(_PLACE.size * count))
+            raise Lost("a message exceeds the size limits of the protocol")
+        array_headers = self._read(bytearray(_PLACE.size * count))
         body = self._read(bytearray(length))
-        signature = bytes(head[_HEAD.size :])
+        signature = bytes(header[_HEAD.size :])
         if not hmac.compare_digest(
-            signature, self._signature(1, head[: _HEAD.size] + places, body)
+            signature, self._signature(1, header[: _HEAD.size] + array_headers, body)
         ):
             raise Lost("a message was not signed by a process of the job")
-        new = iter(descriptors)
-        arrays = [self._array(size, place, new) for size, place in _PLACE.iter_unpack(places)]
-        self.received += len(head) + len(places) + length + sum(a.nbytes for a in arrays)
+        new_descriptors = iter(descriptors)
+        arrays = [
+            self._array(size, place, new_descriptors)
+            for size, place in _PLACE.iter_unpack(array_headers)
+        ]
+        self.received += len(header) + len(array_headers) + length + sum(a.nbytes for a in arrays)
         return pickle.loads(body, buffers=arrays)
 
-    def _array(self, size: int, place: int, new: Iterator[int]) -> np.ndarray:
-        """The bytes of an array."""
-        if not place:
+    def _array(self, size: int, segment_word: int, new_descriptors: Iterator[int]) -> np.ndarray:
+        """Receive the bytes of an array, or map the segment that holds them.
+
+        Args:
+          size: Number of bytes.
+          segment_word: Id of the segment with the flag for new segments, or 0.
+          new_descriptors: The descriptors of new segments that arrived with the message.
+        """
+        if not segment_word:
             return self._read(self._kept.get(size))
-        descriptor = next(new, None) if place & _NEW else None
-        if self._incoming is None or (place & _NEW and descriptor is None):
-            raise Lost("a segment of memory did not arrive")
+        descriptor = next(new_descriptors, None) if segment_word & _NEW else None
+        if self._incoming is None or (segment_word & _NEW and descriptor is None):
+            raise Lost("the descriptor of a shared memory segment did not arrive")
         try:
-            return self._incoming.take(place & ~_NEW, size, descriptor)
+            return self._incoming.take(segment_word & ~_NEW, size, descriptor)
         except (OSError, ValueError) as error:
             raise Lost(str(error)) from error
 
     def close(self) -> None:
-        """Ends the connection, also for who waits for a message."""
+        """Close the connection, which also wakes up threads that wait for a message."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
-    def _head(self, descriptors: list[int]) -> Any:
-        """The first part of a message, with which descriptors of segments come."""
-        head = bytearray(_HEAD.size + _SIGNED)
+    def _head(self, descriptors: list[int]) -> bytearray:
+        """Receive the header and the signature of a message, and append its descriptors."""
+        header = bytearray(_HEAD.size + _SIGNED)
         if self._incoming is None:
-            return self._read(head)
+            self._read(header)
+            return header
         try:
-            first, found, _, _ = socket.recv_fds(
-                self.socket, len(head), _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            first, new_descriptors, _, _ = socket.recv_fds(
+                self.socket, len(header), _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
         except OSError as error:
             raise Lost(str(error)) from error
-        descriptors.extend(found)
+        descriptors.extend(new_descriptors)
         if not first:
-            raise Lost("the other side has left")
-        head[: len(first)] = first
-        self._read(memoryview(head)[len(first) :])
-        return head
+            raise Lost("the other process has closed the connection")
+        header[: len(first)] = first
+        self._read(memoryview(header)[len(first) :])
+        return header
 
-    def _read(self, buffer: Any) -> Any:
-        view = memoryview(buffer).cast("B")
+    def _read(self, buffer: _Buffer) -> _Buffer:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         try:
             while view:
                 count = self.socket.recv_into(view)
                 if not count:
-                    raise Lost("the other side has left")
+                    raise Lost("the other process has closed the connection")
                 view = view[count:]
         except OSError as error:
             if isinstance(error, Lost):
@@ -286,15 +333,18 @@ class Wire:
             raise Lost(str(error)) from error
         return buffer
 
-    def _signature(self, way: int, head: Any, body: Any) -> bytes:
-        count, self._counts[way] = self._counts[way], self._counts[way] + 1
-        # In one piece, unlike `hmac.new`, which takes longer than the hash of a short message.
-        signed = b"".join((b"%s %d " % (self._ways[way], count), head, body))
+    def _signature(
+        self, direction: int, header: bytes | bytearray, body: bytes | bytearray
+    ) -> bytes:
+        count, self._counts[direction] = self._counts[direction], self._counts[direction] + 1
+        # One call for the joined bytes, because `hmac.new` takes longer than the hash of a short
+        # message.
+        signed = b"".join((b"%s %d " % (self._ways[direction], count), header, body))
         return hmac.digest(self._key, signed, "sha256")
 
 
-def dumped(message: Any) -> tuple[bytes, list[memoryview]]:
-    """A message as a pickle, and the arrays that belong to it."""
+def dumped(message: object) -> tuple[bytes, list[memoryview]]:
+    """Return the pickle of a message, and the bytes of its arrays."""
     buffers: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
     _Pickler(out, protocol=5, buffer_callback=buffers.append).dump(message)
@@ -302,98 +352,105 @@ def dumped(message: Any) -> tuple[bytes, list[memoryview]]:
 
 
 def connect(address: str, secret: str, timeout: float = _GREETING) -> Wire:
-    """A connection to a process of the job.
+    """Connect to a process of the job.
 
     Args:
-      address: as 'host:port'.
-      secret: the job's.
-      timeout: how many seconds the other side may take to answer.
+      address: The address as 'host:port'.
+      secret: Secret of the job.
+      timeout: Seconds to wait for the other process to answer.
 
     Raises:
-      Lost: when nobody answers.
+      ConnectionLostError: If no process of the job answers.
     """
     try:
-        made = _on_this_machine(address) or socket.create_connection(parse(address), timeout)
-        channel = Channel(made, secret, False, timeout)
+        connection = _on_this_machine(address) or socket.create_connection(parse(address), timeout)
+        channel = Channel(connection, secret, False, timeout)
         channel.send({"hello": "parameter server"})
         if not channel.receive():
-            raise Lost("it has ended the connection, as one does that knows another secret")
+            raise Lost("it has closed the connection, possibly because it has another secret")
     except (OSError, Mistrusted) as error:
         raise Lost(f"{address}: {error}") from error
     return Wire(channel)
 
 
 def _on_this_machine(address: str) -> socket.socket | None:
-    """A connection that does not go through the network's layers, which takes half of the time; None where there is none."""
+    """Connect by a Unix socket, or return None if the process is not on this machine.
+
+    A Unix socket takes half the time of TCP.
+    """
     host, port = parse(address)
     if not (is_loopback(host) and _LOCAL):
         return None
-    made = socket.socket(socket.AF_UNIX)
+    local = socket.socket(socket.AF_UNIX)
     try:
-        made.connect(_NAME % port)
-        return made
+        local.connect(_NAME % port)
+        return local
     except OSError:
-        made.close()
+        local.close()
         return None
 
 
 def _beside(listener: socket.socket) -> socket.socket | None:
-    """Listens for `_on_this_machine`, for who calls this port. The greeting is the same."""
+    """Listen on the Unix socket to which `_connect_local` connects for this port.
+
+    The handshake is the same as for TCP.
+    """
     host, port = listener.getsockname()[:2]
     if not (is_loopback(host) and _LOCAL):
         return None
-    made = socket.socket(socket.AF_UNIX)
+    local = socket.socket(socket.AF_UNIX)
     try:
-        made.bind(_NAME % port)
-        made.listen(128)
-        return made
+        local.bind(_NAME % port)
+        local.listen(128)
+        return local
     except OSError:
-        made.close()
+        local.close()
         return None
 
 
-def accept(made: socket.socket, secret: str) -> Wire:
-    """The other end of `connect`.
+def accept(connection: socket.socket, secret: str) -> Wire:
+    """Perform the handshake of an accepted connection, as the counterpart of `connect`.
 
     Args:
-      made: the accepted connection.
-      secret: the job's.
+      connection: The accepted connection.
+      secret: Secret of the job.
 
     Raises:
-      Lost: when the caller does not know the secret.
+      ConnectionLostError: If the caller does not know the secret.
     """
     try:
-        channel = Channel(made, secret, True, _GREETING)
+        channel = Channel(connection, secret, True, _GREETING)
         if not channel.receive():
-            raise Lost("the caller has left")
+            raise Lost("the caller has closed the connection")
         channel.send({"hello": "parameter server"})
     except (OSError, Mistrusted) as error:
-        made.close()
+        connection.close()
         raise Lost(str(error)) from error
     return Wire(channel)
 
 
 class Caller:
-    """Calls methods of an object in another process, one at a time.
+    """Caller of methods in another process, one at a time.
 
     Args:
-      wire: the connection.
+      connection: The connection.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    def __init__(self, connection: Wire) -> None:
+        self.wire = connection
         self._lock = threading.Lock()
 
     def call(self, method: str, *args: Any) -> Any:
-        """What the method returns.
+        """Call a method in the other process and return its result.
 
         Args:
-          method: its name.
-          *args: its arguments.
+          method: Name of the method.
+          *args: Arguments of the method.
 
         Raises:
-          Lost: when the other side is gone; whether the call was done is not known.
-          Exception: what the method raised.
+          ConnectionLostError: If the connection is lost. The call may or may not have been
+            executed.
+          Exception: The exception that the method raised.
         """
         with self._lock:
             self.wire.send((method, args))
@@ -403,27 +460,28 @@ class Caller:
         raise loaded_error(value)
 
 
-def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
-    """Answers calls until the other side is gone.
+def answer(connection: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Execute the calls that arrive on a connection until it is closed.
 
     Args:
-      wire: the connection.
-      methods: what may be called.
+      connection: The connection.
+      methods: The methods that may be called, by name.
     """
     try:
         with contextlib.suppress(Lost):
             while True:
-                # Nothing is kept of a call: the caller fills its memory again.
-                wire.send(_answer_of(wire, methods))
+                # No variable refers to a call after this line, so the caller can reuse the memory
+                # of its arrays.
+                connection.send(_answer_of(connection, methods))
     finally:
-        wire.close()
+        connection.close()
 
 
-def _answer_of(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, Any]:
+def _answer_of(connection: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, Any]:
     try:
-        # The caller waits for an answer also to what cannot be made of its pickle here.
+        # The caller expects an answer even if its pickle cannot be loaded in this process.
         with region(WAITING):
-            method, args = wire.receive()
+            method, args = connection.receive()
     except Lost:
         raise
     except Exception as error:
@@ -435,30 +493,35 @@ def _answer_of(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> tuple[s
 
 
 def dump_error(
-    error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps
+    error: BaseException, dumps: Callable[[object], bytes] = pickle.dumps
 ) -> tuple[bytes, str]:
-    """An exception for another process, and its traceback's text.
+    """Pickle an exception for another process.
 
     Args:
-      error: the exception.
-      dumps: makes a pickle.
+      error: The exception.
+      dumps: Function that pickles an object.
+
+    Returns:
+      The pickle, and the text of the traceback. An exception that cannot be pickled becomes an
+      `UnknownError`.
     """
     text = "".join(traceback.format_exception(error))
-    # A class whose constructor has arguments of its own cannot be called with those of `Exception`.
+    # The default pickle of an exception calls its class with `args`, which fails if the constructor
+    # takes other arguments.
     parts = _bare_error, (type(error), error.args, vars(error))
-    for sent in (lambda: dumps(error), lambda: dumps(_Reduced(*parts))):
+    for dump in (lambda: dumps(error), lambda: dumps(_Reduced(*parts))):
         with contextlib.suppress(Exception):
-            data = sent()
+            data = dump()
             pickle.loads(data)
             return data, text
     return pickle.dumps(UnknownError(f"{type(error).__name__}: {error}")), text
 
 
 class _Reduced:
-    """What is another object after it was pickled.
+    """Object that is unpickled as the result of a function call.
 
     Args:
-      *parts: the function that makes it, and its arguments.
+      *parts: The function, and the tuple of its arguments.
     """
 
     def __init__(self, *parts: Any) -> None:
@@ -468,53 +531,55 @@ class _Reduced:
         return self._parts
 
 
-def _bare_error(kind: type[BaseException], args: Any, attributes: dict[str, Any]) -> BaseException:
-    """An exception, without a call of its class's own constructor."""
-    made = kind.__new__(kind, *args)
-    made.args = args
-    made.__dict__.update(attributes)
-    return made
+def _bare_error(
+    error_class: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> BaseException:
+    """Create an exception without calling the constructor of its class."""
+    error = error_class.__new__(error_class, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
-def loaded_error(dumped: tuple[bytes, str]) -> BaseException:
-    """An exception of another process, with its traceback there as the cause."""
-    error: BaseException = pickle.loads(dumped[0])
-    error.__cause__ = RemoteTraceback(dumped[1])
+def loaded_error(pickled: tuple[bytes, str]) -> BaseException:
+    """Load an exception of another process, with its traceback there as the cause."""
+    error: BaseException = pickle.loads(pickled[0])
+    error.__cause__ = RemoteTraceback(pickled[1])
     return error
 
 
 def accepting(listener: socket.socket, secret: str, serve: Callable[[Wire], None]) -> None:
-    """Serves every caller in a thread of its own, until the listener is closed.
+    """Accept connections and serve each in its own thread, until the listener is closed.
 
     Args:
-      listener: a socket that listens.
-      secret: the job's.
-      serve: called with each connection.
+      listener: A listening socket.
+      secret: Secret of the job.
+      serve: Called with each connection.
     """
 
-    def one(made: socket.socket) -> None:
+    def serve_one(connection: socket.socket) -> None:
         with contextlib.suppress(Lost):
-            serve(accept(made, secret))
+            serve(accept(connection, secret))
 
-    def all_of(socket: socket.socket) -> None:
+    def accept_all(socket: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                made, _ = socket.accept()
-                threading.Thread(target=one, args=(made,), daemon=True).start()
+                connection, _ = socket.accept()
+                threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
 
     local = _beside(listener)
     if local is not None:
-        threading.Thread(target=all_of, args=(local,), daemon=True).start()
-    all_of(listener)
+        threading.Thread(target=accept_all, args=(local,), daemon=True).start()
+    accept_all(listener)
     if local is not None:
         end(local)
 
 
 def end(listener: socket.socket) -> None:
-    """Stops listening, also for who waits for a connection.
+    """Close a listening socket, which also wakes up threads that wait for a connection.
 
     Args:
-      listener: a socket that listens.
+      listener: A listening socket.
     """
     with contextlib.suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

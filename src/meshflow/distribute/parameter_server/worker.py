@@ -1,4 +1,7 @@
-"""A worker: runs closures on its own copies of the variables, and pushes what they wrote."""
+"""Worker, which runs closures on its own copies of the variables.
+
+It pushes the writes of closures to the servers, and pulls the changes of other workers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -27,24 +31,30 @@ from meshflow.distribute.parameter_server.buffers import Spares
 from meshflow.distribute.parameter_server.compression import Compressor
 from meshflow.distribute.parameter_server.exchanges import Exchanges, entered
 from meshflow.distribute.parameter_server.hosting import (
+    Gradient,
     GradientBoxes,
     HostedVariable,
+    Optimizer,
     Outbox,
     Outboxes,
     gradient_boxes,
     not_shared,
 )
 from meshflow.distribute.parameter_server.messages import (
+    Options,
     Push,
     Rows,
+    ServerInterface,
     Step,
 )
+from meshflow.distribute.parameter_server.remote_values import PerWorkerValues
+from meshflow.environment.types import Array, PyTree
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
 
-# Stands for a variable that servers will train.
+# Marks a variable, in place of a number of steps, that steps on the servers train.
 _TRAINED = -1
-# Gradients of so many steps are not kept for one message.
+# A closure may take this many steps on the servers. Their gradients are kept for one message.
 _MOST_STEPS = 64
 
 _log = logging.getLogger("meshflow")
@@ -61,36 +71,45 @@ __all__ = [
 
 
 class StateNeededError(BaseException):
-    """A closure uses an optimizer whose slots are not there yet: the coordinator makes them, and it is run again.
+    """A closure uses an optimizer without slots.
 
-    No `Exception`, so that the closure's own handlers let it pass.
+    The coordinator creates the slots, and the closure runs again.
+
+    This is no `Exception`, so that handlers in the closure do not catch it.
 
     Args:
-      optimizer: the optimizer, or in another process its key.
-      variables: the variables, or in another process their keys.
+      optimizer: The optimizer, or its key if it is from another process.
+      variables: The variables, or their keys.
     """
 
-    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+    def __init__(self, optimizer: Optimizer, variables: Sequence[Any]) -> None:
         super().__init__("an optimizer has no slots yet")
         self.optimizer, self.variables = optimizer, list(variables)
 
 
 class VariablesNeededError(BaseException):
-    """A closure makes a variable: the coordinator makes those that workers share, and the closure is run again.
+    """A closure creates a variable.
 
-    No `Exception`, so that the closure's own handlers let it pass.
+    The coordinator creates it for all workers, and the closure runs again.
+
+    This is no `Exception`, so that handlers in the closure do not catch it.
 
     Args:
-      known: how many variables there were when the closure's function was sent.
+      num_variables: Number of variables when the function of the closure was sent.
     """
 
-    def __init__(self, known: int = 0) -> None:
+    def __init__(self, num_variables: int = 0) -> None:
         super().__init__("a closure makes a variable")
-        self.known = known
+        self.known = num_variables
 
 
 class Steps(enum.IntEnum):
-    """Who takes a closure's steps: servers, or the worker too, whose copies the closure then sees, or the worker alone."""
+    """Location where the optimizer steps of a closure are taken.
+
+    By default, servers take them. If the closure reads variables that it has trained, the worker
+    takes them too, on its copies. In other cases the worker takes them, and the servers get the
+    resulting changes.
+    """
 
     OF_SERVERS = 0
     FOLLOWED = 1
@@ -98,18 +117,20 @@ class Steps(enum.IntEnum):
 
 
 class OwnStepsError(BaseException):
-    """A closure goes on with what it has trained: it is run again, and the worker takes its steps.
+    """A closure uses variables that it has trained.
 
-    No `Exception`, so that the closure's own handlers let it pass.
+    It must run again with another location of its optimizer steps.
+
+    This is no `Exception`, so that handlers in the closure do not catch it.
 
     Args:
-      steps: whether servers take them too.
-      loses_slots: whether slots of an optimizer that others train with too are then those of the last worker.
+      location: The new location.
+      loses_slots: Whether concurrent updates of optimizer slots are lost then.
     """
 
-    def __init__(self, steps: Steps, loses_slots: bool = False) -> None:
+    def __init__(self, location: Steps, loses_slots: bool = False) -> None:
         super().__init__("a closure goes on with what it has trained")
-        self.steps, self.loses_slots = steps, loses_slots
+        self.steps, self.loses_slots = location, loses_slots
 
 
 @dataclass
@@ -117,16 +138,17 @@ class Call:
     """A closure for a worker.
 
     Attributes:
-      number: its number, one for each closure of a coordinator.
-      function: what to call.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      after: each server's clock when it was scheduled: the closure sees at least these changes.
-      floor: closures with smaller numbers are over.
-      states: by optimizer, the variables that it has slots of.
-      ended: iterators that are needed no more.
-      attempt: how often the closure was given to a worker before.
-      makes_own: whether variables that it makes are the worker's own.
+      closure_id: Id of the closure, unique within its coordinator.
+      function: The function.
+      args: Its arguments.
+      kwargs: Its keyword arguments.
+      min_clocks: The clock of each server when the closure was scheduled. The closure sees at least
+        the changes up to then.
+      floor: Closures with smaller ids are finished.
+      slot_keys: By optimizer, the keys of the variables for which it has slots.
+      deleted_iterators: Keys of iterators that the program has deleted.
+      attempt: Number of earlier attempts at the closure.
+      has_private_variables: Whether variables that the closure creates belong to the worker.
     """
 
     number: int
@@ -143,82 +165,114 @@ class Call:
 
 @dataclass
 class Outcome:
-    """What came of a closure.
+    """Result of a closure.
 
     Attributes:
-      value: the result, with NumPy arrays for tensors.
-      clocks: each server's clock.
-      staleness: of each push, how many changes came between.
-      repeated: whether some server had done the closure's writes before.
-      traffic: bytes that the worker has sent and received since the last outcome.
+      value: The returned value, with NumPy arrays in place of tensors.
+      clocks: The clock of each server.
+      staleness: For each push, the number of changes by other closures between pull and push.
+      repeated: Whether some server had applied the writes before.
+      traffic: Bytes that the worker has sent and received since the last outcome.
     """
 
-    value: Any
+    value: PyTree
     clocks: list[int]
     staleness: list[int]
     repeated: bool = False
     traffic: tuple[int, int] = (0, 0)
 
 
+class WorkerCluster(Protocol):
+    """Cluster as workers see it; see `Cluster`."""
+
+    @property
+    def servers(self) -> Sequence[ServerInterface]:
+        """Return the servers."""
+
+    @property
+    def worker_count(self) -> int:
+        """Return the number of workers."""
+
+
+class WorkerStrategy(Protocol):
+    """Strategy as workers see it; see `ParameterServerStrategy`."""
+
+    @property
+    def options(self) -> Options:
+        """Return the options of closures."""
+
+    @property
+    def cluster(self) -> WorkerCluster:
+        """Return the cluster."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Make this the current strategy."""
+
+
 class Worker:
-    """Runs closures one after the other.
+    """Worker that runs closures.
+
+    The computation of one closure may overlap with the communication of another.
 
     Args:
-      number: the worker's number.
-      servers: the servers, each with `exchange`.
-      strategy: the strategy that closures find as the current one.
-      crowded: whether other workers compute on the same cores, of which there is no more than one for each.
-      apart: whether servers are in other processes, and are asked at the same time.
+      worker_id: Index of the worker.
+      servers: The servers.
+      strategy: The current strategy of closures.
+      crowded: Whether there are at least as many workers on this machine as cores.
+      has_remote_servers: Whether servers are in other processes, so that concurrent calls save
+        time.
 
     Attributes:
-      rehearses: whether closures are only run for the variables that they make.
+      is_dry_run: Whether closures run only to create their variables.
+      resources: Iterators by their keys; see `remote_values`.
     """
 
     rehearses = False
 
     def __init__(
         self,
-        number: int,
-        servers: Sequence[Any],
-        strategy: Any,
+        worker_id: int,
+        servers: Sequence[ServerInterface],
+        strategy: WorkerStrategy,
         crowded: bool = False,
-        apart: bool = False,
+        has_remote_servers: bool = False,
     ) -> None:
-        self.number = number
+        self.number = worker_id
         self.servers = servers
         self._strategy = strategy
-        # A team of threads would wait for a core that another worker has.
+        # Threads of a parallel kernel would wait for cores that other workers use.
         self._cores = sizes.one_core if crowded else contextlib.nullcontext
-        self._exchanges = Exchanges(servers, apart)
-        # Each server's clock of what closures see.
+        self._exchanges = Exchanges(servers, has_remote_servers)
+        # Clock of each server up to which the copies in `_copies` are updated.
         self._own_clocks = [-1] * len(servers)
-        self._values: dict[int, Any] = {}
-        # What closures' arguments stand for here, such as iterators; see `remote_values`.
+        self._values: dict[int, jax.Array] = {}
         self.resources: dict[int, Any] = {}
-        # Memory of gradients that were sent.
+        # Arrays that were sent. Programs reuse their memory for the next gradients.
         self.spares = Spares()
         self._compress = Compressor(strategy.options.compression)
-        # Closures that touched no variables when they ran last, and whether nothing was pulled after one.
+        # Functions that used no variables in their last run, and whether no pull followed such a
+        # run.
         self._without_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._behind = False
-        # How many programs of a function were looked at for variables of the coordinator's own.
+        # The number of programs of each function that were checked for variables without a server.
         self._looked_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._apart = apart
-        # Closures that go on with what they have trained.
+        self._apart = has_remote_servers
+        # Locations of the optimizer steps of functions that do not take them on servers only.
         self._stepping: weakref.WeakKeyDictionary[Any, Steps] = weakref.WeakKeyDictionary()
-        # Closures may overlap: one computes while another pushes what it wrote, and pulls.
+        # Two closures may overlap: one computes while the other one pushes and pulls.
         self._computing = threading.Lock()
 
     def run(self, call: Call) -> Outcome:
-        """Runs a closure: pulls if it must, computes, pushes, and pulls for the next one.
+        """Run a closure: pull if necessary, compute, push, and pull for the next closure.
 
         Args:
-          call: the closure.
+          call: The closure.
 
         Raises:
-          StateNeededError: when an optimizer has no slots; nothing was pushed.
-          VariablesNeededError: when it makes a variable that workers may share; nothing was pushed.
-          Exception: the closure's own; nothing was pushed.
+          StateNeededError: If an optimizer has no slots. Nothing was pushed.
+          VariablesNeededError: If the closure creates a variable that workers may share. Nothing
+            was pushed.
+          Exception: The exception that the closure raised. Nothing was pushed.
         """
         with self._computing, Trace("closure", step_num=call.number, _r=1):
             for key in call.ended:
@@ -231,25 +285,29 @@ class Worker:
             if self._is_over(call, running):
                 return Outcome(value, clocks, [], False, self._exchanges.traffic())
             self._compress(pushes)
-            # What the closure saw may be changed in place from here on.
+            # Without these references, programs may update the values in place.
             running.values.clear()
-        changes, repeated = self._exchanges.push(call.number, call.attempt, call.floor, pushes)
-        sent = [push is not None for push in pushes]
+        replies, repeated = self._exchanges.push(call.number, call.attempt, call.floor, pushes)
+        has_push = [push is not None for push in pushes]
         del pushes
         running.spare()
-        stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
-        clocks = [c.clock for c in changes]
+        stale = [c.staleness for c, s in zip(replies, has_push, strict=True) if s]
+        clocks = [c.clock for c in replies]
         return Outcome(value, clocks, stale, repeated, self._exchanges.traffic())
 
     def _computed(
         self, call: Call, clocks: Sequence[int]
     ) -> tuple[Any, Running, list[Push | None]]:
-        """What a closure returns, what it wrote, and what servers are to hear of that."""
-        steps = Steps.OF_SERVERS
+        """Run the function of a closure.
+
+        Returns:
+          The result, the closure with its writes, and the push for each server.
+        """
+        location = Steps.OF_SERVERS
         with contextlib.suppress(TypeError):
-            steps = self._stepping.get(call.function, steps)
+            location = self._stepping.get(call.function, location)
         while True:
-            running = Running(self, call, steps)
+            running = Running(self, call, location)
             try:
                 with self._strategy.scope(), entered(running):
                     with running.making_own():
@@ -258,18 +316,22 @@ class Worker:
                 self._check_variables(call)
                 return value, running, running.pushes(call, clocks)
             except OwnStepsError as error:
-                steps = error.steps
+                location = error.steps
                 if error.loses_slots and self._strategy.cluster.worker_count > 1:
                     _log.warning(
-                        "%s takes many steps, or steps in a loop of the program: of an optimizer's slots, such as momenta, "
-                        "those of the worker that came last stay. A short loop of Python's own loses nothing.",
+                        "%s takes many steps, or takes steps in a traced loop. Concurrent updates of "
+                        "optimizer slots, such as momenta, are lost then: the last writer wins. "
+                        "A short Python loop loses nothing.",
                         getattr(call.function, "__name__", "A closure"),
                     )
                 with contextlib.suppress(TypeError):
-                    self._stepping[call.function] = steps
+                    self._stepping[call.function] = location
 
     def _check_variables(self, call: Call) -> None:
-        """Refuses a variable of the coordinator's own, which it would share with the workers of its process alone."""
+        """Raise an error if the closure reads a variable that no server hosts.
+
+        Workers in the coordinator's process would share it, unlike workers in other processes.
+        """
         function = call.function
         if self._apart or call.makes_own or not isinstance(function, Function):
             return
@@ -278,15 +340,17 @@ class Worker:
         programs = list(function._cache.values())
         self._looked_at[function] = len(programs)
         for program in programs:
-            for wrong in filter(None, map(not_shared, program.traced.captures)):
-                raise FailedPreconditionError(wrong)
+            for message in filter(None, map(not_shared, program.traced.captures)):
+                raise FailedPreconditionError(message)
 
-    def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """What a function returns, on the host."""
+    def _result(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PyTree:
+        """Call a function, and return its result with NumPy arrays in place of tensors."""
         return _mapped(_on_host, function(*args, **kwargs))
 
     def _must_pull(self, call: Call) -> bool:
-        """Whether a closure's values have to be pulled before it."""
+        """Check whether variables must be pulled before a closure."""
         if any(own < after for own, after in zip(self._exchanges.clocks, call.after, strict=False)):
             return True
         if not self._behind:
@@ -297,43 +361,49 @@ class Worker:
             return True
 
     def _is_over(self, call: Call, running: Running) -> bool:
-        """Whether a closure has touched no variables: servers need not hear of it, and the next one can do the pulling."""
-        # What another attempt has written is not known.
+        """Check whether a closure has used no variables, so no exchange with servers is needed.
+
+        The next closure pulls then.
+        """
+        # After a failed attempt, an exchange is necessary, because its writes are unknown to this
+        # worker.
         self._behind = not (running.values or running.outboxes or call.attempt)
-        # One that no such set can have is pulled for each time.
+        # Functions without weak references are not recorded, so variables are pulled before each of
+        # their runs.
         with contextlib.suppress(TypeError):
             note = self._without_variables.add if self._behind else self._without_variables.discard
             note(call.function)
         return self._behind
 
-    def _own_arguments(self, call: Call) -> tuple[Any, Any]:
-        """A closure's arguments with what they stand for on this worker."""
+    def _own_arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a closure, with this worker's values for `PerWorkerValues`."""
         if not call.kwargs and all(type(a) is Tensor for a in call.args):
             return call.args, call.kwargs
         args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
         return args, kwargs
 
-    def _own(self, leaf: Any) -> Any:
-        """What an argument stands for on this worker."""
-        of_worker = getattr(leaf, "_of_worker", None)
-        return leaf if of_worker is None else of_worker(self)
+    def _own(self, leaf: object) -> object:
+        return leaf._of_worker(self) if isinstance(leaf, PerWorkerValues) else leaf
 
     # ---- values ----------------------------------------------------------------------------
 
-    def value(self, variable: HostedVariable) -> Any:
-        """The own copy of a variable; pulled when it was never used before."""
-        found = self._values.get(variable.key)
-        if found is None:
-            first = self._exchanges.first(variable.servers[0], variable.key)
-            found = self._values[variable.key] = _on_device(first)
-        return found
+    def value(self, variable: HostedVariable) -> Array:
+        """Return the worker's copy of a variable, which is pulled on first use."""
+        value = self._values.get(variable.key)
+        if value is None:
+            pulled = self._exchanges.first(variable.servers[0], variable.key)
+            value = self._values[variable.key] = _on_device(pulled)
+        return value
 
     def _settled(self) -> list[int]:
-        """Takes what has arrived, while no closure computes; each server's clock of the values then."""
-        arrived = self._exchanges.arrived
-        while arrived:
-            for number, change in enumerate(arrived.popleft()):
-                self._own_clocks[number] = change.clock
+        """Update the copies from replies that have arrived, and return the clock of each server.
+
+        No closure may compute meanwhile.
+        """
+        replies = self._exchanges.arrived
+        while replies:
+            for index, change in enumerate(replies.popleft()):
+                self._own_clocks[index] = change.clock
                 for key, value in change.values.items():
                     if isinstance(value, Rows):
                         _replace_rows(self._values, key, value)
@@ -342,12 +412,12 @@ class Worker:
         return list(self._own_clocks)
 
 
-def _on_device(value: Any) -> Any:
+def _on_device(value: Array) -> jax.Array:
     return transfers.to_device(value) if isinstance(value, np.ndarray) else value
 
 
-def _replace_rows(values: dict[int, Any], key: int, rows: Rows) -> None:
-    """Replaces rows of an array, in place unless somebody else has it too."""
+def _replace_rows(values: dict[int, jax.Array], key: int, rows: Rows) -> None:
+    """Replace rows of an array, in place unless there are other references to it."""
     old = values.pop(key)
     if sys.getrefcount(old) > 2:
         old = transfers.duplicate(old)
@@ -358,62 +428,63 @@ _with_rows = jax.jit(lambda old, indices, new: old.at[indices].set(new), donate_
 
 
 class Running:
-    """A closure that runs: the values it sees, and what it writes.
+    """A closure that runs: the values that it sees, and its writes.
 
     Args:
-      worker: the worker.
-      call: the closure.
-      steps: who takes its steps. Of one that reads what it has trained, or takes several, the worker takes them too, for
-        the closure to see; of one that takes them in a loop, or writes what it has trained, servers get what came of the
-        worker's.
+      worker: The worker.
+      call: The closure.
+      location: Location of its optimizer steps.
 
     Attributes:
-      values: what it has read and written so far, as it sees it.
-      makes_own: whether variables made now are the worker's own.
-      rehearses: whether it is run for the variables that it makes.
-      outboxes: what servers are to do, by outbox.
+      worker_id: Index of the worker.
+      is_silent: Whether writes are the worker's copy of a step that servers take, so they are not
+        sent.
+      has_private_variables: Whether variables that are created now belong to the worker.
+      is_dry_run: Whether the closure runs only to create its variables.
+      values: The values that it has read or written, by variable key.
+      outboxes: The outboxes that it has written, with their values, by `id`.
     """
 
-    def __init__(self, worker: Worker, call: Call, steps: Steps = Steps.OF_SERVERS) -> None:
+    def __init__(self, worker: Worker, call: Call, location: Steps = Steps.OF_SERVERS) -> None:
         self._worker, self._call = worker, call
-        self.worker, self.steps = worker.number, steps
-        # While it takes a step of which servers hear otherwise.
+        self.worker, self.steps = worker.number, location
         self.silent = False
         self.makes_own, self.rehearses = call.makes_own, worker.rehearses
-        # By function that is traced, or this: the variables that servers will train, and how many steps optimizers took.
+        # By traced function, or by this closure outside functions: the variables that steps on
+        # servers train, with the number of steps that each counter lacks.
         self._trained: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
-        # How many steps it took before the last one.
+        # The number of earlier steps, by the same keys.
         self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.values: dict[int, Any] = {}
-        self.outboxes: dict[int, tuple[Outbox, Any]] = {}
+        self.values: dict[int, Array] = {}
+        self.outboxes: dict[int, tuple[Outbox, Array]] = {}
 
     @property
-    def kind(self) -> Any:
-        """What functions are traced apart for."""
+    def kind(self) -> tuple[int, Steps]:
+        """Return the properties on which traces of functions depend."""
         return self.worker, self.steps
 
-    def value(self, variable: HostedVariable) -> Any:
-        """The value that the closure sees."""
-        found = self.values.get(variable.key)
-        # Known twice, here and to the worker: a program that writes it is given a copy.
+    def value(self, variable: HostedVariable) -> Array:
+        """Return the value of a variable that the closure sees."""
+        value = self.values.get(variable.key)
+        # The worker's reference to the value keeps programs from updating it in place.
         return (
             self.values.setdefault(variable.key, self._worker.value(variable))
-            if found is None
-            else found
+            if value is None
+            else value
         )
 
-    def outgoing(self, box: Outbox) -> Any:
-        """What the closure has written to an outbox; zeros at first."""
-        found = self.outboxes.get(id(box))
-        if found is None and box.spared:
+    def outgoing(self, box: Outbox) -> Array:
+        """Return the value that the closure has written to an outbox, zeros at first."""
+        entry = self.outboxes.get(id(box))
+        if entry is None and box.spared:
             worker = self._worker
-            spare = worker.spares.get(worker.servers[box.server], box._shape, box.dtype.dtype)
-            found = self.outboxes[id(box)] = box, spare
-            del spare
-        return _zeros(box) if found is None else found[1]
+            memory = worker.spares.get(worker.servers[box.server], box._shape, box.dtype.dtype)
+            entry = self.outboxes[id(box)] = box, memory
+            del memory
+        return _zeros(box) if entry is None else entry[1]
 
     def spare(self) -> None:
-        """Gives back the memory of gradients, after they were sent."""
+        """Return the memory of gradients to the worker's pool, after they were sent."""
         for box, value in self.outboxes.values():
             if box.spared:
                 self._worker.spares.put(self._worker.servers[box.server], value)
@@ -421,52 +492,53 @@ class Running:
 
     # ---- optimizers ------------------------------------------------------------------------
 
-    def need_state(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Checks that the servers have an optimizer's slots for variables.
+    def need_state(self, optimizer: Optimizer, variables: Sequence[HostedVariable]) -> None:
+        """Check that the servers have the slots of an optimizer for variables.
 
         Raises:
-          StateNeededError: when they have not.
-          FailedPreconditionError: for a variable that is on no server.
+          StateNeededError: If they do not have them.
+          FailedPreconditionError: If no server hosts a variable.
         """
         for variable in variables:
             if not isinstance(variable, HostedVariable):
                 raise FailedPreconditionError(
                     f"A closure trains the variable {variable.name}, which was not made in the scope of the "
-                    "ParameterServerStrategy. Make models, and layers' weights by `build`, in `strategy.scope()`."
+                    "ParameterServerStrategy. Create models, and the weights of layers by `build`, in `strategy.scope()`."
                 )
-        known = self._call.states.get(getattr(optimizer, "_hosted_key", None) or 0, ())
-        needed = any(v.key not in known for v in variables)
-        if self.worker_steps and not needed:
-            # In another process the optimizer may be a copy of the time before.
-            needed = any(optimizer._var_key(v) not in optimizer._index_dict for v in variables)
-        if needed:
+        slot_keys = self._call.states.get(getattr(optimizer, "_hosted_key", None) or 0, ())
+        is_missing = any(v.key not in slot_keys for v in variables)
+        if self.worker_steps and not is_missing:
+            # In another process, the optimizer may have been copied before the slots were created.
+            is_missing = any(optimizer._var_key(v) not in optimizer._index_dict for v in variables)
+        if is_missing:
             raise StateNeededError(optimizer, variables)
 
-    def push(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`.
+    def push(self, optimizer: Optimizer, pairs: Sequence[tuple[Gradient, HostedVariable]]) -> None:
+        """Write gradients that servers will apply; `Optimizer.apply_gradients` calls this method.
 
         Raises:
-          OwnStepsError: in a loop, and for a second step: the gradients of that need what the first one made.
+          StepLocationError: In a traced loop, or if an earlier step has trained one of the
+            variables, because the gradients depend on its result.
         """
-        whole, repeats = self._whole()
-        trained = self._trained.setdefault(whole, {})
+        trace, is_in_loop = self._whole()
+        trained = self._trained.setdefault(trace, {})
         has_slots = any(optimizer._slots.values())
-        if repeats or self._turns.get(whole, 0) + 1 >= _MOST_STEPS:
+        if is_in_loop or self._turns.get(trace, 0) + 1 >= _MOST_STEPS:
             raise OwnStepsError(Steps.OWN, has_slots)
         if not self.worker_steps and any(v.key in trained for _, v in pairs):
             raise OwnStepsError(Steps.FOLLOWED)
-        turn = self._turns[whole] = self._turns.get(whole, -1) + 1
+        call_index = self._turns[trace] = self._turns.get(trace, -1) + 1
         trained.update((v.key, _TRAINED) for _, v in pairs)
-        steps = optimizer.iterations
-        if isinstance(steps, HostedVariable) and not optimizer.gradient_accumulation_steps:
-            trained[steps.key] = trained.get(steps.key, 0) + 1
-        boxes = gradient_boxes(optimizer._hosted_key, pairs, turn)
+        counter = optimizer.iterations
+        if isinstance(counter, HostedVariable) and not optimizer.gradient_accumulation_steps:
+            trained[counter.key] = trained.get(counter.key, 0) + 1
+        boxes = gradient_boxes(optimizer._hosted_key, pairs, call_index)
         boxes.has_slots = has_slots
         boxes.put([g for g, _ in pairs])
 
     @contextlib.contextmanager
     def making_own(self) -> Iterator[None]:
-        """What is made inside, such as a dataset, is the worker's own with all its variables."""
+        """Let variables that are created in this context belong to the worker."""
         saved, self.makes_own = self.makes_own, True
         try:
             yield
@@ -475,17 +547,20 @@ class Running:
 
     @property
     def servers_step(self) -> bool:
-        """Whether servers take its steps."""
+        """Check whether servers take the steps of the closure."""
         return self.steps is not Steps.OWN
 
     @property
     def worker_steps(self) -> bool:
-        """Whether the worker takes them."""
+        """Check whether the worker takes the steps of the closure."""
         return self.steps is not Steps.OF_SERVERS
 
     @contextlib.contextmanager
     def taking_steps(self) -> Iterator[None]:
-        """What is written inside are steps of the worker."""
+        """Run a step of the worker in this context.
+
+        Its writes are not sent if servers take the step too.
+        """
         saved, self.silent = self.silent, self.steps is Steps.FOLLOWED
         try:
             yield
@@ -493,108 +568,120 @@ class Running:
             self.silent = saved
 
     def steps_before(self, variable: HostedVariable) -> int:
-        """How many steps, of which servers will hear, a variable counts: not 0 for an optimizer's step number.
+        """Return the number of steps on servers that the worker's copy of a step counter lacks.
+
+        The number is 0 for variables that are no step counters.
 
         Raises:
-          OwnStepsError: for a variable that such a step trains.
+          StepLocationError: If a step on servers trains the variable, because its value is then
+            unknown here.
         """
         if self.worker_steps or not self._trained:
             return 0
-        steps = self._trained.get(self._whole()[0], {}).get(variable.key, 0)
-        if steps == _TRAINED:
+        num_steps = self._trained.get(self._whole()[0], {}).get(variable.key, 0)
+        if num_steps == _TRAINED:
             raise OwnStepsError(Steps.FOLLOWED)
-        return steps
+        return num_steps
 
     def note_set(self, variable: HostedVariable) -> None:
-        """Hears of a value that replaces a variable's.
+        """Check that a variable can be assigned.
 
         Raises:
-          OwnStepsError: for a variable that a step has changed of which servers will hear: they set values first.
+          StepLocationError: If an earlier step on servers changes the variable, because servers
+            apply assignments before steps.
         """
         if self._trained and variable.key in self._trained.get(self._whole()[0], {}):
             raise OwnStepsError(Steps.OWN)
 
     def _whole(self) -> tuple[Any, bool]:
-        """The outermost function that is traced, or this; and whether a loop's body is."""
-        whole: Any = self
-        repeats, trace = False, context.trace
+        """Return the outermost trace, or this closure, and whether a loop body is being traced."""
+        outermost: Any = self
+        is_in_loop, trace = False, context.trace
         while trace is not None:
-            whole, repeats, trace = trace, repeats or trace.repeats, trace.parent
-        return whole, repeats
+            outermost, is_in_loop, trace = trace, is_in_loop or trace.repeats, trace.parent
+        return outermost, is_in_loop
 
     # ---- what is sent ----------------------------------------------------------------------
 
     def pushes(self, call: Call, clocks: Sequence[int]) -> list[Push | None]:
-        """The message for each server; None where there is nothing to do.
+        """Return the push for each server, or None for a server with nothing to do.
 
         Args:
-          call: the closure.
-          clocks: each server's clock of the values used.
+          call: The closure.
+          clocks: The clock of each server at the last pull.
         """
         pushes = [Push(call.number, clock, attempt=call.attempt) for clock in clocks]
-        written = {id(box.owner): box.owner for box, _ in self.outboxes.values()}
-        for owner in written.values():
+        owners = {id(box.owner): box.owner for box, _ in self.outboxes.values()}
+        for owner in owners.values():
             if isinstance(owner, Outboxes):
                 self._put_writes(owner, pushes)
             else:
                 self._put_step(owner, pushes)
         return [p if p.sets or p.adds or p.steps else None for p in pushes]
 
-    def _sent(self, box: Outbox) -> Any:
-        found = self.outboxes.get(id(box))
-        return None if found is None else found[1]
+    def _sent(self, box: Outbox) -> Array | None:
+        entry = self.outboxes.get(id(box))
+        return None if entry is None else entry[1]
 
     def _put_writes(self, boxes: Outboxes, pushes: list[Push]) -> None:
         key, added, is_set = boxes.variable.key, self._sent(boxes.added), self._sent(boxes.is_set)
-        for number in boxes.variable.servers:
+        for index in boxes.variable.servers:
             if is_set is not None and int(is_set):
-                pushes[number].sets[key] = self._sent(boxes.value)
+                value = self._sent(boxes.value)
+                assert value is not None
+                pushes[index].sets[key] = value
             if added is not None:
-                pushes[number].adds[key] = added
+                pushes[index].adds[key] = added
 
     def _put_step(self, boxes: GradientBoxes, pushes: list[Push]) -> None:
-        count = int(self._sent(boxes.count))
+        count = int(self.outboxes[id(boxes.count)][1])
         if count > 1:
-            # A function was called that had been traced before.
+            # The program called a function that was traced earlier, so the step was taken several
+            # times with the same outboxes.
             raise OwnStepsError(Steps.OWN, boxes.has_slots)
         if not count:
             return
-        for number, push in enumerate(pushes):
-            own = [
-                (v.key, _gradient([self._sent(b) for b in parts], v._shape))
+        for index, push in enumerate(pushes):
+            trained = [
+                (v.key, _gradient([self.outboxes[id(b)][1] for b in parts], v._shape))
                 for v, parts in zip(boxes.variables, boxes.boxes, strict=True)
-                if number in v.servers
+                if index in v.servers
             ]
-            keys, gradients = tuple(k for k, _ in own), tuple(g for _, g in own)
+            keys, gradients = tuple(k for k, _ in trained), tuple(g for _, g in trained)
             push.steps.append(Step(boxes.optimizer, keys, gradients))
 
 
-def _zeros(box: Outbox) -> Any:
+def _zeros(box: Outbox) -> Array:
     make = _shared_zeros if box._is_lent else _fresh_zeros
     return make(box._shape, box.dtype.dtype)
 
 
-def _fresh_zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+def _fresh_zeros(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return transfers.transfer(np.zeros(shape, dtype), copy=False)
 
 
 _shared_zeros = functools.lru_cache(64)(_fresh_zeros)
 
 
-def _gradient(parts: list[Any], shape: tuple[int, ...]) -> Any:
+def _gradient(parts: list[Array], shape: tuple[int, ...]) -> Array | Rows:
     if len(parts) == 1:
         return parts[0]
-    values, numbers = parts[0], np.asarray(parts[1])
-    # Programs have as many rows for each shard as for the table; those of other shards are past its end.
-    here = numbers < shape[0]
-    return Rows(values, numbers) if here.all() else Rows(np.asarray(values)[here], numbers[here])
+    values, indices = parts[0], np.asarray(parts[1])
+    # For a sharded table, the program computes all rows for each shard. Rows of other shards have
+    # indices past the end of this one.
+    is_local = indices < shape[0]
+    return (
+        Rows(values, indices)
+        if is_local.all()
+        else Rows(np.asarray(values)[is_local], indices[is_local])
+    )
 
 
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+def _mapped(function: Callable[[Any], Any], value: PyTree) -> PyTree:
     return function(value) if type(value) is Tensor else nest.map_structure(function, value)
 
 
-def _on_host(leaf: Any) -> Any:
+def _on_host(leaf: object) -> object:
     if isinstance(leaf, (IndexedSlices, SparseTensor)):
         return leaf
     if hasattr(leaf, "_as_tensor"):

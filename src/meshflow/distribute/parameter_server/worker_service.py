@@ -1,4 +1,4 @@
-"""A worker in a process of its own: what the coordinator may call there."""
+"""Service that executes the calls of the coordinator in a worker's own process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.distribute.parameter_server.absent import Absent
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.hosting import HostedVariable
+from meshflow.distribute.parameter_server.messages import Options, ServerInterface
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.remote_worker import FUNCTIONS, Request
 from meshflow.distribute.parameter_server.roles import working
-from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
+from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.distribute.parameter_server.wire import dump_error
 from meshflow.distribute.parameter_server.worker import (
     Call,
@@ -26,22 +27,25 @@ from meshflow.distribute.parameter_server.worker import (
     VariablesNeededError,
     Worker,
 )
+from meshflow.environment.types import PyTree
 
 __all__ = ["WorkerService"]
 
 
 class _Worker(Worker):
-    """A worker whose results go to another process."""
+    """Worker that checks whether results can be sent to the coordinator."""
 
-    def _result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A result that can be sent: of another one servers are not to hear."""
+    def _result(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PyTree:
+        """Call a function and check its result before servers apply the writes of the closure."""
         value = super()._result(function, args, kwargs)
         if not all(isinstance(leaf, _SENDABLE) for leaf in nest.flatten(value)):
-            dumps(value, what="the result of the closure", to="the coordinator")
+            dumps(value, description="the result of the closure", recipient="the coordinator")
         return value
 
 
-# What needs no look before it is sent.
+# Results of these types need no check.
 _SENDABLE = (np.ndarray, np.generic, int, float, str, bytes, type(None))
 
 
@@ -49,13 +53,13 @@ class WorkerService:
     """A worker, for the coordinator in another process.
 
     Args:
-      number: the worker's number.
-      servers: the servers.
-      crowded: see `Worker`.
+      worker_id: Index of the worker.
+      servers: The servers.
+      crowded: See `Worker`.
     """
 
-    def __init__(self, number: int, servers: Sequence[Any], crowded: bool) -> None:
-        self._number, self._servers, self._crowded = number, servers, crowded
+    def __init__(self, worker_id: int, servers: Sequence[ServerInterface], crowded: bool) -> None:
+        self._number, self._servers, self._crowded = worker_id, servers, crowded
         self._worker: Worker | None = None
         self._functions: dict[int, Any] = {}
         self._iterators: dict[int, Any] = {}
@@ -64,27 +68,33 @@ class WorkerService:
         self._loading = threading.RLock()
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """What may be called."""
+        """Return the methods that may be called, by name."""
         return {"configure": self._configure, "run": self._run}
 
     def _configure(self, path: Sequence[str], workers: int, options: tuple[Any, ...]) -> None:
-        """Makes the coordinator's modules importable; before the first closure."""
+        """Create the worker, and make the modules of the program importable."""
         sys.path.extend(p for p in path if p not in sys.path)
         self._strategy = ParameterServerStrategy.of_worker(
             workers, len(self._servers), Options(*options)
         )
         self._worker = _Worker(
-            self._number, self._servers, self._strategy, self._crowded, apart=True
+            self._number, self._servers, self._strategy, self._crowded, has_remote_servers=True
         )
 
     def _run(self, request: Request) -> tuple[str, Any]:
-        """What came of a closure: its outcome, its error, or what the coordinator has to make first."""
+        """Run a closure.
+
+        Returns:
+          The kind of the result, and its data: "done" with the outcome, "error" with the pickled
+          exception, or "state" or "variables" if the coordinator must create slots or variables
+          first.
+        """
         assert self._worker is not None
         working.worker = self._number
         try:
             return "done", self._worker.run(self._call(request))
-        except StateNeededError as need:
-            return "state", (need.optimizer._hosted_key, [v.key for v in need.variables])
+        except StateNeededError as missing:
+            return "state", (missing.optimizer._hosted_key, [v.key for v in missing.variables])
         except VariablesNeededError:
             return "variables", None
         except BaseException as error:
@@ -100,40 +110,47 @@ class WorkerService:
             if request.states is not None:
                 self._states = request.states
             for key, data in request.functions.items():
-                # One that comes again is the last one that came, as the coordinator has it.
-                known = self._functions.pop(key, None)
-                self._functions[key] = loads(data, resolve) if known is None else known
+                # A function that is sent again becomes the most recent one, as in the coordinator's
+                # record.
+                known_function = self._functions.pop(key, None)
+                self._functions[key] = (
+                    loads(data, resolve) if known_function is None else known_function
+                )
             while len(self._functions) > FUNCTIONS:
                 self._functions.pop(next(iter(self._functions)))
             for key, data in request.iterators.items():
                 if key not in self._iterators:
                     self._iterators[key] = PerWorkerIterator(loads(data, resolve))
-            given = loads(request.arguments, resolve, request.arrays)
+            arguments = loads(request.arguments, resolve, request.arrays)
             function = self._functions[request.function]
         for key in request.ended:
             self._iterators.pop(key, None)
         return Call(
-            request.number, function, given["args"], given["kwargs"], request.after, request.floor, self._states,
+            request.number, function, arguments["args"], arguments["kwargs"], request.after, request.floor, self._states,
             request.ended, request.attempt, request.makes_own,
         )  # fmt: skip
 
-    def _iterator(self, key: int) -> Any:
-        """An iterator that some closure was given; what only objects refer to stands there for it."""
+    def _iterator(self, key: int) -> PerWorkerIterator | Absent:
+        """Return the iterator of a key, or a stub if it was not sent as an argument of a closure."""
         return self._iterators.get(key) or Absent(
             "An iterator of a per-worker dataset is an argument of closures: pass it by `schedule(fn, args=(iterator,))`."
         )
 
-    def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:
-        """This process's one object for a hosted variable."""
-        found = self._variables.get(key)
-        if found is None:
-            found = self._variables[key] = object.__new__(HostedVariable)
-            found._static_shape = TensorShape(about["shape"])
-            found._dtype, found._name = as_dtype(about["dtype"]), about["name"]
-            found._constraint = None
-            for name in ("trainable", "autocast", "synchronization", "aggregation"):
-                setattr(found, f"_{name}", about[name])
-            found.key = key
-            found._distribute_strategy = self._strategy  # type: ignore[attr-defined]
-        found.servers = about["servers"]
-        return found
+    def _variable(self, key: int, description: dict[str, Any]) -> HostedVariable:
+        """Return this process's object for a hosted variable, which is created on first use."""
+        variable = self._variables.get(key)
+        if variable is None:
+            variable = self._variables[key] = object.__new__(HostedVariable)
+            variable._static_shape = TensorShape(description["shape"])
+            variable._dtype, variable._name = as_dtype(description["dtype"]), description["name"]
+            variable._constraint = None
+            variable._trainable, variable._autocast = (
+                description["trainable"],
+                description["autocast"],
+            )
+            variable._synchronization = description["synchronization"]
+            variable._aggregation = description["aggregation"]
+            variable.key = key
+            variable._distribute_strategy = self._strategy  # type: ignore[attr-defined]
+        variable.servers = description["servers"]
+        return variable
