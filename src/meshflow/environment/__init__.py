@@ -1,1 +1,3 @@
-"""What Meshflow finds around it: private names of JAX, optional packages, limits from environment variables."""
+"""The interface to the environment: private names of JAX, optional packages, and limits from
+environment variables.
+"""

@@ -1,1 +1,3 @@
-"""A Python function run once into a jaxpr, with its captures and writes; calls back to the host; the passes in force."""
+"""Tracing of Python functions into jaxprs, with captures and variable writes; host callbacks; the pass
+pipeline.
+"""
