@@ -16,6 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from meshflow.core.values.tensor import Tensor
 
+
 class Recorder(Protocol):
     """Interface of objects that record ops while these run: gradient tapes and forward
     accumulators.

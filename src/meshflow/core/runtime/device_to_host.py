@@ -42,7 +42,9 @@ def to_host(value: Any) -> np.ndarray:
             return _joined(value)
         return read(value) if value.nbytes > _KEPT else np.asarray(value)
     except (RuntimeError, MemoryError, ValueError) as error:
-        translated = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(error)
+        translated = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(
+            error
+        )
         if translated is not None:
             raise translated from error
         if not isinstance(value, jax.Array) or value.is_fully_addressable:

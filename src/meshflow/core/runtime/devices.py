@@ -81,7 +81,7 @@ def type_of(device: jax.Device) -> str:
     return _TYPES.get(device.platform, device.platform.upper())
 
 
-def devices_of(kind: str, local: bool = True) -> list[jax.Device]:
+def devices_of(device_type: str, local: bool = True) -> list[jax.Device]:
     """Return the JAX devices of a type, or an empty list if there are none.
 
     Args:
@@ -121,7 +121,7 @@ def start_anew() -> bool:
     return True
 
 
-def _devices_of(kind: str, local: bool = True) -> list[jax.Device]:
+def _devices_of(device_type: str, local: bool = True) -> list[jax.Device]:
     platform = "cpu" if device_type == "TPU" and emulated_tpus() else device_type.lower()
     try:
         devices = jax.local_devices(backend=platform) if local else jax.devices(platform)

@@ -332,7 +332,9 @@ def error_of_python(error: Exception) -> OpError:
         if isinstance(error, StopIteration):
             # A StopIteration would end the loop of a caller.
             return error_class(text)
-        combined_class = type(error_class.__name__, (error_class, type(error)), {"__module__": error_class.__module__})
+        combined_class = type(
+            error_class.__name__, (error_class, type(error)), {"__module__": error_class.__module__}
+        )
         return combined_class(text)
     except TypeError:
         # The class cannot be subclassed, or its constructor takes other arguments than a message.

@@ -70,7 +70,11 @@ class _PublicPaths(MetaPathFinder):
                 attribute = importlib.import_module(f"{package.__name__}.{name}")
             except ModuleNotFoundError:
                 return None
-        return spec_from_loader(fullname, _Known(attribute)) if isinstance(attribute, ModuleType) else None
+        return (
+            spec_from_loader(fullname, _Known(attribute))
+            if isinstance(attribute, ModuleType)
+            else None
+        )
 
 
 def install() -> None:

@@ -52,5 +52,8 @@ def _place(value: jax.Array) -> str:
 
 def _names(devices: Sequence[jax.Device]) -> str:
     own_process = jax.process_index()
-    names = [f"{type_of(d)}:{local_index(d) if d.process_index == own_process else d.id}" for d in devices]
+    names = [
+        f"{type_of(d)}:{local_index(d) if d.process_index == own_process else d.id}"
+        for d in devices
+    ]
     return ", ".join(names) if len(names) <= 8 else f"{names[0]} ... {names[-1]}"
