@@ -1,3 +1,2 @@
-"""Process-wide services that do not depend on tensors: devices, transfers, scopes, names and
-errors.
+"""Process-wide services that do not depend on tensors: devices, transfers, scopes, names and errors.
 """

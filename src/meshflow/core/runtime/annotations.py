@@ -1,8 +1,7 @@
 """Annotations for profiles: regions of host work, and name scopes of traced computations.
 
 A region costs about 0.3 microseconds while no profile is recorded. A scope has no cost at run time:
-it names the
-equations that are traced inside it, and the compiled program keeps the names.
+it names the equations that are traced inside it, and the compiled program keeps the names.
 """
 
 from __future__ import annotations

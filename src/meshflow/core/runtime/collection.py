@@ -1,10 +1,9 @@
 """Suspension of Python's garbage collector during imports, tracing and lowering.
 
 Imports, tracing and lowering allocate some hundred thousand long-lived objects. Each batch of
-allocations triggers the
-collector, which visits every object of the process and takes about a tenth of their time. Objects
-made by imports are
-therefore frozen: freeing them when a process exits took a third of the run time of a short process.
+allocations triggers the collector, which visits every object of the process and takes about a tenth
+of their time. Objects made by imports are therefore frozen: freeing them when a process exits took
+a third of the run time of a short process.
 """
 
 from __future__ import annotations

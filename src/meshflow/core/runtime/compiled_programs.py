@@ -22,10 +22,8 @@ def keep() -> None:
     """Configure JAX to cache compiled programs in the user's cache folder.
 
     The environment variable `MESHFLOW_CACHE_DIR` selects another folder; an empty value disables
-    the cache. When a
-    process that added entries exits, the least recently used entries are removed until at most
-    `MESHFLOW_CACHE_BYTES`
-    bytes remain (default: 1 GiB; 0 means no limit).
+    the cache. When a process that added entries exits, the least recently used entries are removed
+    until at most `MESHFLOW_CACHE_BYTES` bytes remain (default: 1 GiB; 0 means no limit).
     """
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Interface of objects that record ops while these run: gradient tapes and forward
-    accumulators.
+    """Interface of objects that record ops while these run: gradient tapes and forward accumulators.
     """
 
     def watches(self, tensor: Any) -> bool:
@@ -90,8 +89,8 @@ class Context(threading.local):
       outer_tapes: Whether a tape of an enclosing level needs the gradient of ops at this level.
       name_scopes: Open name scopes, outermost first.
       name_counts: How often each name was used for objects, while these are counted separately:
-        during the trace of a
-        function or the call of a layer on symbolic tensors. None to use the counts of the process.
+        during the trace of a function or the call of a layer on symbolic tensors. None to use the
+        counts of the process.
       device: The device string of the innermost `tf.device`, or None.
       variable_creators: Functions called instead of the constructor of `tf.Variable`, outermost
         first.
@@ -110,14 +109,12 @@ class Context(threading.local):
       value_probe: Supplies placeholder values while only shapes are determined, or None.
       replica_program: Identity of the replica function that is being traced, or None.
       worker_closure: The closure that a parameter-server worker runs, in which the worker has its
-        own copies of hosted
-        variables, or None.
+        own copies of hosted variables, or None.
       in_shard_region: Whether each device computes the traced code on its own shard, where layouts
         have no effect.
       label_layer: Returns the scope that assigns equations to a layer, or None.
       override_read: Returns the tensor that a trace reads instead of a variable's own value, or
-        None; see
-        `MeshStrategy`.
+        None; see `MeshStrategy`.
       on_first_batch: Called with the model and its first batch instead of starting the training, or
         None.
       shapes_only: Whether weights are created without values, for models that are planned but not

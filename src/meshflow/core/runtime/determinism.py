@@ -1,10 +1,8 @@
 """Op determinism: bitwise equal results in every run.
 
 CPU programs are deterministic already. For GPUs this module sets an XLA flag that avoids reductions
-in an
-undefined order; it must be set before the first program is compiled. Random ops without a seed draw
-from the
-operating system and raise an error in this mode.
+in an undefined order; it must be set before the first program is compiled. Random ops without a
+seed draw from the operating system and raise an error in this mode.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Copies of device arrays on the host, including arrays that are distributed over several
-processes.
+"""Copies of device arrays on the host, including arrays that are distributed over several processes.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ def to_host(value: Any) -> np.ndarray:
     """Return the value of an array on the host.
 
     The result is writable only if it is a copy that is not shared. An array with shards on other
-    processes is gathered
-    first, so every process must call this function.
+    processes is gathered first, so every process must call this function.
 
     Args:
       value: A JAX array, or an object that NumPy converts to an array.

@@ -96,8 +96,7 @@ def count_of(device_type: str) -> int:
     """Return the number of devices of a type in this process.
 
     Unlike `list_devices`, this function does not hand out devices, so the numbers of threads and of
-    virtual devices can
-    still be changed afterwards.
+    virtual devices can still be changed afterwards.
     """
     was_only_listed = Placement.listed or not backend_started()
     count = len(_devices_of(device_type)) if device_type in kinds() else 0
@@ -172,8 +171,7 @@ def find_device(name: str) -> jax.Device:
 
     Raises:
       InvalidArgumentError: If there is no such device; the message lists the available devices. The
-        error is a
-        `ValueError`, too.
+        error is a `ValueError`, too.
     """
     device, devices = _named(name)
     if device is None:
@@ -219,10 +217,9 @@ def device(device_name: object) -> Iterator[None]:
 
     Args:
       device_name: A device name such as `"CPU:0"`, `"/GPU:1"` or
-        `"/job:localhost/replica:0/task:0/device:CPU:0"`. None
-        removes the placement, as does `dtensor.device_name()`: ops then run on the devices of their
-        operands. A missing
-        device is replaced by the first one of its type, or by the CPU.
+        `"/job:localhost/replica:0/task:0/device:CPU:0"`. None removes the placement, as does
+        `dtensor.device_name()`: ops then run on the devices of their operands. A missing device is
+        replaced by the first one of its type, or by the CPU.
 
     Raises:
       InvalidArgumentError: If the name is malformed, or if the device is missing and
@@ -251,8 +248,7 @@ def make_virtual_cpus(count: int) -> None:
     """Split the CPU into `count` JAX devices; call this before the first op.
 
     XLA's CPU collectives deadlock if its thread pool has fewer than a few threads per device. The
-    environment variable
-    NPROC sets the size of the pool when the backend starts.
+    environment variable NPROC sets the size of the pool when the backend starts.
 
     Raises:
       RuntimeError: If the backend already runs with another number of devices.

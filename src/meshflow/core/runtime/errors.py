@@ -37,8 +37,7 @@ class OpError(Exception):
     """Base class of all errors with a canonical code.
 
     TensorFlow's constructor is `OpError(node_def, op, message, error_code)`; the short form
-    `OpError(message)` is accepted
-    too.
+    `OpError(message)` is accepted too.
 
     Attributes:
       message: The message.
@@ -120,8 +119,7 @@ class InvalidValueError(InvalidArgumentError, ValueError, TypeError):
     """Operands are incompatible in shape or value.
 
     TensorFlow raises `InvalidArgumentError` for this eagerly and `ValueError` or `TypeError` inside
-    a function; this class
-    is all of them.
+    a function; this class is all of them.
     """
 
 
@@ -224,8 +222,7 @@ class FailedPreconditionError(OpError):
 
 
 class OutOfMemoryError(ResourceExhaustedError, MemoryError):
-    """No memory is left, on the host or on a device; also a `MemoryError`, like Python's and
-    NumPy's.
+    """No memory is left, on the host or on a device; also a `MemoryError`, like Python's and NumPy's.
     """
 
 
@@ -365,8 +362,7 @@ class ValueNeededError(OperatorNotAllowedInGraphError):
     """An op needs a value that only the running program knows, usually for the size of its result.
 
     XLA compiles programs with static shapes. A `tf.function` or a training step that raises this
-    error during tracing
-    runs op by op instead.
+    error during tracing runs op by op instead.
     """
 
 

@@ -1,8 +1,8 @@
 """Lowering of `jax.export` programs without importing SciPy, if they do not call LAPACK.
 
 JAX takes the addresses of LAPACK functions from SciPy for each exported program that may run on a
-CPU, whether or not
-the program calls them. The import of SciPy takes as long as the compilation of many programs.
+CPU, whether or not the program calls them. The import of SciPy takes as long as the compilation of
+many programs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Detection of processes that were forked after their parent had used its devices.
 
 XLA and the kernels compute with threads. A forked process has none of its parent's threads, so it
-would wait for them
-forever. Such a process raises an error at its first computation. A process that was forked before
-its parent used a
-device can compute.
+would wait for them forever. Such a process raises an error at its first computation. A process that
+was forked before its parent used a device can compute.
 """
 
 from __future__ import annotations

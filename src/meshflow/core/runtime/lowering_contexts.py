@@ -1,9 +1,8 @@
 """MLIR contexts that several lowerings share.
 
 JAX creates a context for each program that it lowers, loads every dialect into it (2.5 ms, a fifth
-of the cost of the
-first call of an op), and keeps it (more than 1 MB) as long as the program. Several modules can
-share a context.
+of the cost of the first call of an op), and keeps it (more than 1 MB) as long as the program.
+Several modules can share a context.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ def sharing(make: Callable[[], Any], programs: int = PROGRAMS) -> Callable[[], A
     """Return a factory that returns the same context for several programs in a row.
 
     Only the main thread shares contexts. A context loads dialects without a lock, and XLA's
-    threads, which lower parts of
-    partitioned programs, cannot keep one: no Python object may be destroyed at the exit of such a
-    thread.
+    threads, which lower parts of partitioned programs, cannot keep one: no Python object may be
+    destroyed at the exit of such a thread.
 
     Args:
       make: Creates a context.

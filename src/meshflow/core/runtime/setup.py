@@ -38,8 +38,7 @@ def configure() -> None:
     """Configure JAX, without starting a backend.
 
     * Compiled programs are cached in the user's cache folder, so a script does not compile again
-      when it is started a
-      second time (`compilation_cache.enable_cache`).
+      when it is started a second time (`compilation_cache.enable_cache`).
     * Programs are lowered in shared MLIR contexts, and exported programs without SciPy unless they
       call LAPACK.
     * Convolutions and matrix products on the CPU use oneDNN if it is installed.

@@ -194,8 +194,7 @@ def lent(memory: memoryview, on_release: Callable[[], None]) -> np.ndarray:
     Args:
       memory: The bytes, which the owner must not change.
       on_release: Called when the array is no longer used. Call `release_deleted_arrays` to detect
-        the deletion of device
-        arrays.
+        the deletion of device arrays.
     """
     foreign = _Lent(len(memory), np.uint8, memory)
     foreign.over = on_release
