@@ -59,18 +59,18 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
-        is_foldable: bool = True,
-        is_opaque: bool = False,
+        constant: bool = True,
+        whole: bool = False,
     ) -> None:
         self.name = name
-        self.whole = is_opaque
+        self.whole = whole
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
         self.host: Callable[..., Any] | None = None
         self.by_rows: Callable[..., Any] | None = None
         self.heavy = heavy
-        self.constant = is_foldable
+        self.constant = constant
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
         self._residual: dict[Any, Callable[..., Any]] = {}
