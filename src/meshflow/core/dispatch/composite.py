@@ -247,7 +247,7 @@ def picked_rows(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlic
       indices: Indices of the gathered rows, a tensor of any shape.
       gradient: Gradient of the gathered rows, of shape [*indices.shape, ...].
     """
-    count = indices.shape.num_elements()
+    count: Any = indices.shape.num_elements()
     values, flat_indices = apply(_picked_rows, (gradient, indices), count)
     return IndexedSlices(values, flat_indices, np.array(table.array.shape, np.int32))
 

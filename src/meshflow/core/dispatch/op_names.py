@@ -97,7 +97,7 @@ def name_of(function: Callable[..., Any]) -> str | None:
         return None
 
 
-def is_entered(function: object) -> bool:
+def is_entered(function: Any) -> bool:
     """Check whether a function, or a function that it wraps, is registered.
 
     Args:

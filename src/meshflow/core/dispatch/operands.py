@@ -180,7 +180,7 @@ def check_whole(value: object, name: str, op_name: str = "") -> None:
             )
 
 
-def as_operand_list(op_name: str, name: str, value: object) -> list[Any]:
+def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
     """Return the items of an argument that is a list of operands, or the rows of a tensor.
 
     Raises:

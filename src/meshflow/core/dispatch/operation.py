@@ -164,7 +164,7 @@ def forget_forms() -> None:
         op.forget()
 
 
-def kept(forms: dict[Any, T], key: Hashable, form: T) -> T:
+def kept(forms: dict[Any, Any], key: Hashable, form: T) -> T:
     """Store and return a form; the oldest one is deleted if the cache is full."""
     if len(forms) >= FORMS:
         # Other threads may add forms at the same time, so the keys are copied first.

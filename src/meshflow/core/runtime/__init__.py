@@ -1,2 +1,1 @@
-"""Process-wide services that do not depend on tensors: devices, transfers, scopes, names and errors.
-"""
+"""Process-wide services that do not depend on tensors: devices, transfers, scopes, names and errors."""

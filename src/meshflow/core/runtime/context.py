@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Interface of objects that record ops while these run: gradient tapes and forward accumulators.
-    """
+    """Interface of objects that record ops while these run: gradient tapes and forward accumulators."""
 
     def watches(self, tensor: Any) -> bool:
         """Check whether ops on this tensor must be recorded."""

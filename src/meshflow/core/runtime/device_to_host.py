@@ -1,5 +1,4 @@
-"""Copies of device arrays on the host, including arrays that are distributed over several processes.
-"""
+"""Copies of device arrays on the host, including arrays that are distributed over several processes."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 from collections.abc import Iterator
@@ -151,7 +152,7 @@ def device_of(value: Array) -> str:
         return ""
     if isinstance(value, np.ndarray):
         return full_name("CPU", 0)
-    device = min(value.sharding.addressable_devices, key=lambda d: d.id)
+    device = min(value.sharding.addressable_devices, key=operator.attrgetter("id"))
     return full_name(type_of(device), local_index(device))
 
 

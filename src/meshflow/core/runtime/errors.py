@@ -222,8 +222,7 @@ class FailedPreconditionError(OpError):
 
 
 class OutOfMemoryError(ResourceExhaustedError, MemoryError):
-    """No memory is left, on the host or on a device; also a `MemoryError`, like Python's and NumPy's.
-    """
+    """No memory is left, on the host or on a device; also a `MemoryError`, like Python's and NumPy's."""
 
 
 OutOfMemoryError.__name__ = OutOfMemoryError.__qualname__ = "ResourceExhaustedError"

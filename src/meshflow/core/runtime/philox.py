@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from meshflow.environment.types import ArrayLike
 

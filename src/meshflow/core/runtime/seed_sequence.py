@@ -55,7 +55,7 @@ def states(words: Sequence[int], last_words: np.ndarray, size: int = 2) -> np.nd
     for source in range(_POOL):
         for target in range(_POOL):
             if source != target:
-                value = left * pool[target] - right * next(mixers)(pool[source])
+                value: np.ndarray = left * pool[target] - right * next(mixers)(pool[source])
                 pool[target] = value ^ value >> np.uint32(16)
     output_mixers = _hashes(0x8B51F9DD, 0x58F38DED)
     return np.stack([next(output_mixers)(pool[i % _POOL]) for i in range(size)], axis=-1)

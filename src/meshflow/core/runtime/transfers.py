@@ -242,7 +242,7 @@ def _is_kept(memory: object) -> bool:
     memory_type = type(memory)
     if isinstance(memory, memoryview):
         # A view of a device array, or of the read-only array that unpickling creates.
-        owner = memory.obj
+        owner: Any = memory.obj
         return isinstance(owner, jax.Array) or (
             type(owner) is np.ndarray and type(owner.base) in _OURS
         )

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -50,7 +50,7 @@ _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
-def bind_capture(index: int, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+def bind_capture(index: int, shape: Iterable[Any], dtype: DTypeLike) -> jax.Array:
     """Create a symbolic array that becomes an input of the trace.
 
     Args:

@@ -244,7 +244,7 @@ def of_numpy(dtype: np.dtype) -> DType:
 DTypeLike: TypeAlias = DType | str | int | np.dtype[Any] | type[Any]
 
 
-def as_dtype(type_value: DTypeLike) -> DType:
+def as_dtype(type_value: object) -> DType:
     """Convert a name, NumPy dtype, Python type or enum value to a `DType`.
 
     Args:
@@ -273,7 +273,7 @@ def as_dtype(type_value: DTypeLike) -> DType:
     try:
         if type_value is None:  # NumPy would interpret None as float64.
             raise TypeError
-        return of_numpy(np.dtype(type_value))
+        return of_numpy(np.dtype(type_value))  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise TypeError(
             f"Cannot convert {type_value!r} to a dtype. Expected a tf.DType, a name such as "

@@ -221,7 +221,7 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
     return tuple(_as_size(d) for d in dims)
 
 
-def _as_size(size: object) -> int | None:
+def _as_size(size: Any) -> int | None:
     if size is None:
         return None
     if jax.export.is_symbolic_dim(size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import dtypes
@@ -52,7 +53,10 @@ class TensorSpec(TypeSpec):
     __slots__ = ("_dtype", "_name", "_shape")
 
     def __init__(
-        self, shape: ShapeLike, dtype: DTypeLike = dtypes.float32, name: str | None = None
+        self,
+        shape: ShapeLike | Iterable[Any],
+        dtype: DTypeLike | None = dtypes.float32,
+        name: str | None = None,
     ) -> None:
         self._shape = as_shape(shape)
         self._dtype = dtypes.as_dtype(dtype)

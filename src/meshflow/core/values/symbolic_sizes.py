@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax.export import is_symbolic_dim
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -64,7 +64,7 @@ def part_of(tensor: Tensor, key: object) -> Tensor | None:
     return None
 
 
-def symbols_of(tensor: object) -> np.ndarray | None:
+def symbols_of(tensor: object) -> Any:
     """Return the sizes that a tensor holds, as a NumPy array of symbols and integers, or None if they
     are unknown.
 

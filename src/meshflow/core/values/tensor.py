@@ -111,7 +111,6 @@ class Tensor(_Operators):
         self._owner = context.trace
 
     @property
-    @property
     def array(self) -> Array:
         """Return the underlying array, without a copy or a transfer.
 
@@ -127,6 +126,7 @@ class Tensor(_Operators):
         """
         return self._value
 
+    @property
     def dtype(self) -> dtypes.DType:
         """Return the dtype of the elements."""
         return dtypes.of_numpy(self._value.dtype)
@@ -415,7 +415,7 @@ class Reference:
         return f"<Reference wrapping {self._target!r}>"
 
 
-def _on_device(value: Array) -> jax.Array:
+def _on_device(value: Array) -> Any:
     return jax.numpy.asarray(value)
 
 
