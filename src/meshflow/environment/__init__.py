@@ -1,3 +1,1 @@
-"""The interface to the environment: private names of JAX, optional packages, and limits from
-environment variables.
-"""
+"""Private names of JAX, optional packages, and limits from environment variables."""

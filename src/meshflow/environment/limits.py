@@ -1,5 +1,6 @@
-"""Limits on the sizes of data in files, which protect against decompression bombs. Environment
-variables can raise them.
+"""Limits on the sizes of data in files, which protect against decompression bombs.
+
+Environment variables can raise the limits.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ def described() -> dict[str, str]:
 
 @functools.cache
 def flags() -> tuple[str, ...]:
-    """Return Linux's names of the processor's instruction-set extensions; an empty tuple on other
-    systems.
+    """Return Linux's names of the processor's instruction-set extensions.
+
+    The result is empty on other systems.
     """
     info = described()
     return tuple(info.get("flags", info.get("Features", "")).split())

@@ -1,5 +1,4 @@
-"""The protocol-buffer wire format, for the few messages that are read and written without the package
-protobuf.
+"""The protocol-buffer wire format, for messages that are handled without the package protobuf.
 
 A message is a sequence of fields. Each field is a tag, which encodes the field's number and wire
 type, followed by a variable-length integer, four or eight bytes, or a length and that many bytes.

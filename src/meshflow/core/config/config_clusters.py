@@ -1,5 +1,6 @@
-"""Functions of `tf.config` about other processes. They do little, because strategies connect to
-processes themselves.
+"""Functions of `tf.config` about other processes.
+
+They do little, because strategies connect to the processes themselves.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def experimental_connect_to_cluster(
     make_master_device_default: bool = True,
     cluster_device_filters: ClusterDeviceFilters | None = None,
 ) -> None:
-    """Check the cluster that a strategy will use: TPUs of this machine, or workers and parameter
-    servers.
+    """Check the cluster that a strategy will use.
+
+    The cluster consists of TPUs of this machine, or of workers and parameter servers.
 
     `TPUStrategy` already has its devices, and `ParameterServerStrategy` connects when it is
     created. The ops of this program run in this process, so `tf.device("/job:worker/...")` does not
@@ -95,8 +97,7 @@ def experimental_connect_to_cluster(
 
 
 def experimental_connect_to_host(remote_host: str | None = None, job_name: str = "worker") -> None:
-    """Raise a `NotImplementedError`: processes are connected in another way, which the message
-    describes.
+    """Raise a `NotImplementedError`; its message describes how to connect processes.
 
     Raises:
       NotImplementedError: Always.

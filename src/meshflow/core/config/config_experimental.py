@@ -81,8 +81,9 @@ def enable_op_determinism() -> None:
 
 
 def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
-    """Store the setting; it has no effect. XLA_PYTHON_CLIENT_PREALLOCATE controls how XLA allocates
-    device memory.
+    """Store the setting, which has no effect.
+
+    The environment variable XLA_PYTHON_CLIENT_PREALLOCATE controls how XLA allocates device memory.
 
     Args:
       device: A physical GPU.
@@ -133,8 +134,9 @@ def reset_memory_stats(device: str) -> None:
 
 
 def get_device_details(device: PhysicalDevice) -> dict[str, Any]:
-    """Return properties of a physical device: `device_name` and `compute_capability` of a GPU, none of
-    a CPU.
+    """Return the properties of a physical device.
+
+    The properties of a GPU are `device_name` and `compute_capability`; a CPU has none.
     """
     if device.device_type == "CPU":
         return {}
@@ -156,8 +158,9 @@ def get_synchronous_execution() -> bool:
 
 
 def set_synchronous_execution(enable: bool) -> None:
-    """Store the setting; it has no effect. XLA runs ops asynchronously and waits when a value is
-    needed.
+    """Store the setting, which has no effect.
+
+    XLA runs ops asynchronously and waits when a value is needed.
     """
     _state["synchronous"] = bool(enable)
 

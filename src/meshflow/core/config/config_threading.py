@@ -17,8 +17,9 @@ _threads = {"inter": 0, "intra": 0}
 
 
 def set_intra_op_parallelism_threads(num_threads: int) -> None:
-    """Set the size of XLA's CPU thread pool, before the first op. Devices may already have been
-    listed.
+    """Set the size of XLA's CPU thread pool.
+
+    Call this before the first op. Devices may already have been listed.
 
     Args:
       num_threads: Number of threads; 0 lets XLA choose.

@@ -48,9 +48,7 @@ class Operation:
 
 
 def timestamp(name: str | None = None) -> Tensor:
-    """Return the seconds since 1970 as a float64 scalar; in a compiled function, the time of
-    tracing.
-    """
+    """Return the seconds since 1970 as a float64 scalar; in a compiled function, the time of tracing."""
     return Tensor(np.array(time.time(), np.float64))
 
 

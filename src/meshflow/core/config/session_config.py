@@ -1,5 +1,7 @@
-"""`tf.compat.v1.ConfigProto`: settings that programs pass to servers, with the fields of TensorFlow's
-message.
+"""`tf.compat.v1.ConfigProto`: settings that programs pass to servers.
+
+The fields are those of TensorFlow's message. Only the numbers of threads have an effect. The other
+settings are stored, because XLA makes most of these decisions.
 
 Only the numbers of threads have an effect. The other settings are stored, because XLA makes most of
 these decisions.
@@ -13,9 +15,7 @@ __all__ = ["ConfigProto", "GPUOptions"]
 
 
 class _Message:
-    """A message with a fixed set of fields, which have defaults; comparable like a protocol-buffer
-    message.
-    """
+    """A message with a fixed set of fields that have defaults."""
 
     _fields: dict[str, Any] = {}
 

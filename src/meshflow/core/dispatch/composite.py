@@ -1,5 +1,6 @@
-"""Values that consist of several tensors: `IndexedSlices`, which are gradients of a few rows, and
-`SparseTensor`.
+"""Values that consist of several tensors: `IndexedSlices` and `SparseTensor`.
+
+`IndexedSlices` are gradients of a few rows of a table.
 """
 
 from __future__ import annotations
@@ -253,8 +254,9 @@ def picked_rows(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlic
 
 
 def on_rows(public: F) -> F:
-    """Make a public op accept `tf.IndexedSlices` as its first argument; it is then applied to the
-    rows.
+    """Make a public op accept `tf.IndexedSlices` as its first argument.
+
+    The op is then applied to the rows.
     """
     first = next(iter(inspect.signature(public).parameters))
 
@@ -358,8 +360,9 @@ class SparseTensorSpec(TypeSpec):
 
 
 class SparseTensor:
-    """The nonzero elements of a tensor, for data on the host. Layers and ops take the result of
-    `tf.sparse.to_dense`.
+    """The nonzero elements of a tensor, for data on the host.
+
+    Layers and ops take the result of `tf.sparse.to_dense`.
 
     Args:
       indices: Coordinates of the elements, int64 of shape [n, rank].

@@ -7,7 +7,7 @@ part of the key of the compiled op. For every call the dispatcher
 1. passes the call to Keras if an operand is a symbolic Keras tensor,
 2. converts the operands to tensors by TensorFlow's dtype rules,
 3. runs the function: compiled and cached for each tuple of static arguments in eager mode, inlined
-while a function is traced, and on the host if all operands are constants during a trace,
+   while a function is traced, and on the host if all operands are constants during a trace,
 4. records the op on the active gradient tapes.
 
 `operation` defines ops, and `operands` converts operands.
@@ -142,8 +142,9 @@ def _begins_with_text(operands: Sequence[Any]) -> bool:
 
 
 def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
-    """Run an op on integer codes of strings, which have the order of the strings; 0 is the empty
-    string.
+    """Run an op on integer codes instead of strings.
+
+    The codes have the order of the strings; 0 is the empty string.
     """
     if op.strings == "joins":
         joined = np.asarray(operands[0].array + operands[1].array, object)
@@ -218,9 +219,7 @@ def _watched(operands: Sequence[Any]) -> bool:
 
 
 def _all_known(operands: Iterable[Any]) -> bool:
-    """Check whether the values of all operands are on the host, which is the case in shape
-    arithmetic.
-    """
+    """Check whether the values of all operands are on the host, which is the case in shape arithmetic."""
     has_operands = False
     for operand in operands:
         if type(operand) is Tensor:
@@ -449,8 +448,9 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
-    """Return TensorFlow's exception for a shape or value error of an op; it names the op and its
-    operands.
+    """Return TensorFlow's exception for a shape or value error of an op.
+
+    The message names the op and its operands.
     """
     if isinstance(error, FloatingPointError):
         return errors.NotFiniteError(f"{errors.NotFiniteError.TEXT} [Op:{op_name}]")

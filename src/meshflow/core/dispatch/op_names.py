@@ -1,5 +1,6 @@
-"""A registry of the functions that files may refer to by name: ops, and functions that are composed of
-ops.
+"""A registry of the functions that files may refer to by name.
+
+It contains ops, and functions that are composed of ops.
 
 The dispatcher registers every op, and modules register functions that only compute a result from
 their arguments. A name from a file is only looked up in this registry. It is never resolved through

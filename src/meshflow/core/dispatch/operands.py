@@ -57,8 +57,7 @@ def known_strings(value: TensorLike, use: str, subject: str) -> np.ndarray:
 
 
 class NumpyRules:
-    """Changes that the NumPy front end makes to Python's operators and to indexing while it is
-    enabled.
+    """Changes that the NumPy front end makes to operators and indexing while it is enabled.
 
     Attributes:
       promote: Converts the operands of an operator to one dtype, before they become tensors.
@@ -113,8 +112,9 @@ def _convert(operand: TensorLike, hint: DType | None) -> Tensor:
 
 
 def static_value(value: Any, name: str = "argument") -> Any:
-    """Return a hashable Python value for a static argument; constant tensors become numbers and
-    tuples.
+    """Return a hashable Python value for a static argument.
+
+    Constant tensors become numbers and tuples.
 
     Args:
       value: The argument.
@@ -158,8 +158,7 @@ WHOLE = frozenset(("axis", "axes", "dims", "multiples", "perm", "shape", "size")
 
 
 def check_whole(value: object, name: str, op_name: str = "") -> None:
-    """Check an argument that must be an integer or a nested tuple of integers, such as an axis or
-    shape.
+    """Check an argument that must be an integer or a nested tuple of integers.
 
     Args:
       value: Value that `to_static_value` returned.
@@ -196,9 +195,7 @@ def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
 def unify_lists(
     op_name: str, operands: list[Any], same: Sequence[int], list_indices: set[int]
 ) -> list[Any]:
-    """Convert operands like `convert_operands`; the items of operand lists count as separate
-    operands.
-    """
+    """Convert operands like `convert_operands`; the items of operand lists count as separate operands."""
     flat: list[Any] = []
     flat_same: list[int] = []
     for k, operand in enumerate(operands):

@@ -97,8 +97,7 @@ class Op:
         return function
 
     def donating(self, static: tuple[Any, ...], operands: tuple[int, ...]) -> Callable[..., Any]:
-        """Return `bind_static(static)`, compiled to reuse the buffers of some operands for its
-        results.
+        """Return `bind_static(static)`, compiled to reuse operand buffers for results.
 
         Args:
           static: Static arguments.
@@ -111,8 +110,9 @@ class Op:
         return function
 
     def gradient(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> Gradient:
-        """Return the op that maps (operands, output gradients) to the gradients of the requested
-        operands.
+        """Return the op that computes the gradients of the requested operands.
+
+        Its operands are those of this op, and the gradients of the outputs.
         """
         key = static, requested
         if (gradient_op := self._gradients.get(key)) is None:
@@ -137,9 +137,7 @@ class Op:
             forms.clear()
 
     def residual(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> Callable[..., Any]:
-        """Return a function from the operands to the outputs and the pullback to the requested
-        operands.
-        """
+        """Return a function that computes the outputs and the pullback to the requested operands."""
         key = static, requested
         if (function := self._residual.get(key)) is None:
             forward = functools.partial(forward_of_wanted, self.bound(static), requested)
@@ -215,9 +213,7 @@ def of_wanted(
 def forward_of_wanted(
     run: Callable[..., Any], requested: tuple[bool, ...], *operands: PyTree
 ) -> tuple[PyTree, Callable[..., Any]]:
-    """Return the outputs of `run` and the pullback from its inexact outputs to the requested
-    operands.
-    """
+    """Return the outputs of `run` and the pullback from its inexact outputs to the requested operands."""
     function, arguments = of_wanted(run, requested, operands)
     _, pullback, (flat, rebuild) = jax.vjp(function, *arguments, has_aux=True)
     return rebuild(flat), pullback

@@ -1,5 +1,6 @@
-"""The record of an op on gradient tapes. It only holds data; `core.gradients.nodes` computes gradients
-from it.
+"""The record of an op on gradient tapes.
+
+It only holds data; `core.gradients.nodes` computes gradients from it.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ def register_symbolic(symbolic_type: type, call: Callable[..., Any]) -> None:
 
 
 def also_symbolic(function: F) -> F:
-    """Make a function that is not an op accept symbolic Keras tensors, and register its name for
-    files.
+    """Make a function accept symbolic Keras tensors, and register its name for files.
 
     Args:
       function: A public function that needs the values of its arguments, for example the shape in
@@ -57,8 +56,9 @@ def in_graphs(function: F) -> F:
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-    """Check whether an argument, or an item of a nested list or dictionary of arguments, is a Keras
-    tensor.
+    """Check whether the arguments of a call contain a Keras tensor.
+
+    Nested lists and dictionaries are searched, too.
     """
     for value in args:
         if isinstance(value, types):

@@ -68,8 +68,9 @@ def inside(kind: str, detail: str = "") -> Callable[[Callable[P, T]], Callable[P
 
 
 def name_thread(name: str) -> None:
-    """Name the calling thread for profilers and debuggers; Python's own thread names are not visible
-    to them.
+    """Name the calling thread for profilers and debuggers.
+
+    Python's own thread names are not visible to these tools.
 
     A profile shows the name that the thread had in its first region.
 
@@ -82,8 +83,9 @@ def name_thread(name: str) -> None:
 
 
 def scope(name: str) -> AbstractContextManager[Any]:
-    """Return a context manager that names the equations traced inside it; it does nothing outside of a
-    trace.
+    """Return a context manager that names the equations traced inside it.
+
+    It does nothing outside of a trace.
 
     Args:
       name: Name of a layer, loss or another part of a model.

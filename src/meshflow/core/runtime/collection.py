@@ -52,8 +52,7 @@ resting = _Rest()
 
 
 def leave_imports_alone() -> None:
-    """Exclude all existing objects from garbage collection (`gc.freeze`) if no device has been used
-    yet.
+    """Exclude all existing objects from garbage collection, if no device has been used.
 
     Once a device has been used, models may exist. They contain reference cycles, which must stay
     collectable.

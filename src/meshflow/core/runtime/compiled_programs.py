@@ -95,9 +95,7 @@ def _entry(key: str) -> Path | None:
 
 
 def _changed(folder: str) -> float | None:
-    """Return the time at which entries were last added or removed, or None if the folder does not
-    exist.
-    """
+    """Return the time at which entries were last added or removed, or None without a folder."""
     try:
         return os.stat(folder).st_mtime
     except OSError:

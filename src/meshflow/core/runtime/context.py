@@ -156,8 +156,9 @@ writing = threading.RLock()
 
 
 def alone() -> contextlib.AbstractContextManager[object]:
-    """Return a context manager that holds the variable lock; it does nothing while a function is
-    traced.
+    """Return a context manager that holds the variable lock.
+
+    It does nothing while a function is traced.
     """
     return writing if context.trace is None else contextlib.nullcontext()
 

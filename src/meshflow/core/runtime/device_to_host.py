@@ -50,8 +50,9 @@ def to_host(value: Any) -> np.ndarray:
 
 
 def read(value: Any) -> np.ndarray:
-    """Return the value of a fully replicated array; unlike `numpy.asarray`, this does not cache the
-    host copy.
+    """Return the value of a fully replicated array without caching the host copy.
+
+    `numpy.asarray` would make JAX cache the copy as long as the array exists.
 
     Args:
       value: A JAX array, or an object that NumPy converts to an array.
@@ -95,9 +96,7 @@ def _joined(value: jax.Array) -> np.ndarray:
 
 
 def lost_worker(error: Exception) -> UnavailableError | None:
-    """Return the error to raise if another process was lost during a collective; None for any other
-    error.
-    """
+    """Return the error to raise if another process was lost; None for any other error."""
     text = str(error)
     if jax.process_count() == 1 or not any(word in text for word in _LOST):
         return None

@@ -62,8 +62,9 @@ _TYPES = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"
 
 
 def emulated_tpus() -> int:
-    """Return how many CPU devices emulate TPUs: `MESHFLOW_EMULATE_TPU`. The last CPU devices are
-    taken.
+    """Return the number of CPU devices that emulate TPUs, from `MESHFLOW_EMULATE_TPU`.
+
+    The last CPU devices emulate TPUs.
 
     Raises:
       ValueError: If the variable is not a non-negative integer.
@@ -106,8 +107,9 @@ def count_of(device_type: str) -> int:
 
 
 def start_anew() -> bool:
-    """Reset the backend so that it starts again with other settings, if it was only started to list
-    devices.
+    """Reset the backend, if it was only started to list devices.
+
+    The backend then starts again with other settings.
 
     Returns:
       False if arrays, compiled programs or handed-out devices would become invalid.

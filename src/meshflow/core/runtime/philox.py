@@ -271,8 +271,9 @@ def philox_normal(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) ->
 
 
 def normal_pair(state: jax.Array, offsets: ArrayLike, dtype: DTypeLike) -> tuple[jax.Array, ...]:
-    """Draw the standard normal numbers of each counter: two float64, or four float32 for any other
-    dtype.
+    """Draw the standard normal numbers of each counter.
+
+    A counter yields two float64, or four float32 for any other dtype.
 
     Args:
       state: State of the generator, int64 [3].

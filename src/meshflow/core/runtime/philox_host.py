@@ -1,5 +1,6 @@
-"""TensorFlow's stateless random numbers on the host, so a seed produces the same initial weights as in
-TensorFlow.
+"""TensorFlow's stateless random numbers, computed on the host.
+
+A seed produces the same initial weights as in TensorFlow.
 
 The counter is processed in blocks whose arrays fit in the processor's cache.
 """

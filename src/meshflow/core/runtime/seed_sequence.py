@@ -29,8 +29,7 @@ def _hashes(start: int, factor: int) -> Iterator[Callable[[np.ndarray], np.ndarr
 
 
 def states(words: Sequence[int], last_words: np.ndarray, size: int = 2) -> np.ndarray:
-    """Compute `np.random.SeedSequence([*words, last]).generate_state(size)` for each of many last
-    words.
+    """Generate the states of `numpy.random.SeedSequence([*words, last])` for many last words.
 
     Args:
       words: At most three leading words of the entropy, each below 2**32.

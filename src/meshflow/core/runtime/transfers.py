@@ -138,9 +138,7 @@ _pieces = _Pieces()
 
 
 def _memory(size: int) -> tuple[np.ndarray, int, int]:
-    """Return bytes, the offset in them at which an array of `size` bytes can start, and the address of
-    that offset.
-    """
+    """Return bytes, the offset at which an array can start in them, and its address."""
     if size <= _PIECE:
         offset, _pieces.at = _pieces.at, _pieces.at + size + -size % ALIGNMENT
         if _pieces.at > _PIECES:
@@ -178,8 +176,9 @@ def filled_at(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]
 
 
 def fresh(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Allocate an array that is filled once and only read afterwards, so device arrays can share its
-    memory.
+    """Allocate an array that is filled once and only read afterwards.
+
+    Device arrays can share its memory.
 
     Args:
       shape: Shape of the array.
@@ -208,16 +207,16 @@ def let_go() -> None:
 
 
 def is_ours(array: np.ndarray) -> bool:
-    """Check whether an array never changes: its memory comes from this module, or belongs to a device
-    array.
+    """Check whether an array never changes.
+
+    The memory of such an array comes from this module, or belongs to a device array.
     """
     base = array.base
     return _is_kept(base) or (base is not None and _is_kept(getattr(base, "base", None)))
 
 
 def joined(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return one view of consecutive rows of an immutable array, or None if the arrays are not such
-    rows.
+    """Return one view of consecutive rows of an immutable array, or None for other arrays.
 
     Args:
       arrays: Arrays of one shape and dtype, for example views of single rows.

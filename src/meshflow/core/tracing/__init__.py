@@ -1,3 +1,1 @@
-"""Tracing of Python functions into jaxprs, with captures and variable writes; host callbacks; the pass
-pipeline.
-"""
+"""Tracing of Python functions into jaxprs, host callbacks, and the pass pipeline."""

@@ -80,8 +80,9 @@ def _lies_on_several(array: object) -> bool:
 
 
 def callbacks_are_ordered() -> bool:
-    """Check whether a traced program calls Python in program order, which JAX only supports on one
-    device.
+    """Check whether a traced program calls Python in program order.
+
+    JAX only supports ordered callbacks on one device.
     """
     return context.replicas is None
 

@@ -51,8 +51,9 @@ def compile_again() -> None:
 
 
 def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """Apply the installed passes and the fusions that precede compilation; the result is not
-    differentiated.
+    """Apply the installed passes, and the fusions that precede compilation.
+
+    The result must not be differentiated.
     """
     return fuse_bias_gradients(
         fuse_epilogues(fold_converts(eliminate_transposes(rewritten(closed))))

@@ -305,8 +305,9 @@ class Traced:
         return self._rewritten[1]
 
     def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
-        """Run the program on arrays; return the result arrays, then the new values of written
-        variables.
+        """Run the program on arrays.
+
+        Returns the result arrays, then the new values of the written variables.
         """
         return self.op.call((arguments, captures), ())
 
@@ -413,9 +414,7 @@ class Slot:
 
 
 class RowsSlot:
-    """Placeholder of `tf.IndexedSlices`: a constructor, and the parts, which are slots or
-    constants.
-    """
+    """Placeholder of `tf.IndexedSlices`: a constructor, and the parts, which are slots or constants."""
 
     __slots__ = ("make", "parts")
 
@@ -609,8 +608,7 @@ def _promote_captures(closed: ClosedJaxpr, scope: TraceContext) -> tuple[ClosedJ
 
 
 def trace_shapes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
-    """Return the result structure of `fn` with `TensorSpec`s for tensors; variable writes are
-    discarded.
+    """Return the result structure of `fn` with `TensorSpec`s for tensors.
 
     This infers the output of a layer without running it.
     """

@@ -1,5 +1,4 @@
-"""Data types as objects, such as `tf.float32` with `.name`, `.as_numpy_dtype`, `.is_floating` and
-`.max`.
+"""Data types as objects, such as `tf.float32`.
 
 A `DType` wraps the NumPy dtype of the underlying arrays, so a conversion in either direction is a
 dictionary lookup. `tf.string` arrays are NumPy object arrays on the host, because XLA has no
@@ -123,8 +122,9 @@ class DType:
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """Return the range of image elements: (0, 1) for floats, and 0 to the largest value for
-        integers.
+        """Return the range of image elements of this type.
+
+        It is (0, 1) for floats, and 0 to the largest value for integers.
 
         Raises:
           ValueError: For other types.
@@ -145,9 +145,7 @@ class DType:
         raise TypeError(f"Cannot find the {which}imum value of {self!r}.")
 
     def is_compatible_with(self, other: object) -> bool:
-        """Check whether values of type `other` can be used as this type, which requires equal
-        types.
-        """
+        """Check whether values of type `other` can be used as this type, which requires equal types."""
         return self == other
 
     def __eq__(self, other: object) -> bool:

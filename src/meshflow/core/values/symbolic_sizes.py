@@ -1,5 +1,6 @@
-"""Symbolic sizes in programs that are exported for any size, such as `tf.shape` of a tensor with an
-unknown batch size.
+"""Symbolic sizes in programs that are exported for any size.
+
+An example is `tf.shape` of a tensor with an unknown batch size.
 
 As a tensor, such a size is only known when the program runs. As the size of another tensor, its
 symbol is sufficient, so the tensor stores the symbol (`Tensor._sizes`).
@@ -65,8 +66,9 @@ def part_of(tensor: Tensor, key: object) -> Tensor | None:
 
 
 def symbols_of(tensor: object) -> Any:
-    """Return the sizes that a tensor holds, as a NumPy array of symbols and integers, or None if they
-    are unknown.
+    """Return the sizes that a tensor holds, or None if they are unknown.
+
+    The result is a NumPy array of symbols and integers.
 
     Args:
       tensor: A tensor, or any other object.

@@ -114,8 +114,9 @@ class Tensor(_Operators):
     def array(self) -> Array:
         """Return the underlying array, without a copy or a transfer.
 
-        It is a `jax.Array`, a JAX tracer (which is a `jax.Array` for type checkers) while a function
-        is traced, or a `numpy.ndarray` for strings and small constants, which must not be changed.
+        It is a `jax.Array`, a JAX tracer (which is a `jax.Array` for type checkers) while a
+        function is traced, or a `numpy.ndarray` for strings and small constants, which must not be
+        changed.
 
         Example:
           >>> import meshflow as tf
@@ -148,8 +149,9 @@ class Tensor(_Operators):
 
     @property
     def device(self) -> str:
-        """Return the name of the device that holds the value, such as
-        `'/job:localhost/replica:0/task:0/device:CPU:0'`.
+        """Return the name of the device that holds the value.
+
+        An example is `'/job:localhost/replica:0/task:0/device:CPU:0'`.
         """
         return device_of(self._value)
 
@@ -253,8 +255,10 @@ class Tensor(_Operators):
         return to_host(self._value)
 
     def _foreseen(self) -> np.ndarray | None:
-        """Return the value of a traced tensor if it depends only on outer tensors, a placeholder value
-        while shapes are determined, or None.
+        """Return the value of a traced tensor if it is known during the trace, or None.
+
+        The value is known if it depends only on outer tensors. While shapes are determined, it is a
+        placeholder value.
         """
         known = getattr(self, "_known_value", None)
         if known is not None:
@@ -392,8 +396,9 @@ _NUMPY_METHODS = frozenset(
 
 
 class Reference:
-    """A hashable reference to a tensor or variable, created by `ref()`. References compare by
-    identity.
+    """A hashable reference to a tensor or variable, which `ref()` creates.
+
+    References compare by identity.
     """
 
     __slots__ = ("_target",)
