@@ -94,7 +94,7 @@ def set_logical_device_configuration(
 
     Raises:
       RuntimeError: If devices are already in use.
-      ValueError: For other devices, whose memory XLA manages.
+      ValueError: For other devices, because XLA manages their memory.
     """
     if device.device_type != "CPU":
         if len(logical_devices) == 1:

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class ClusterDeviceFilters:
-    """For each task of a cluster, the other tasks whose devices are visible to it.
+    """Filters of the devices that are visible to each task of a cluster.
 
     This has no effect: a worker of a parameter-server cluster only communicates with the
     coordinator and its servers, never with another worker.

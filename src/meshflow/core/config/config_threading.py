@@ -22,7 +22,7 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
     Call this before the first op. Devices may already have been listed.
 
     Args:
-      num_threads: Number of threads; 0 lets XLA choose.
+      num_threads: Number of threads; 0 selects XLA's default.
 
     Raises:
       RuntimeError: If the thread pool already exists.

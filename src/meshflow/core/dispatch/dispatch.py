@@ -334,8 +334,8 @@ def op(
       function: The array function; the op gets its signature and docstring.
       name: The op's name in messages; by default the function's.
       same: Names of the operands that must have the same dtype; by default all.
-      kinds: Allowed kinds of the `same` operands, letters of "b" (bool), "i" (integer), "f" (float)
-        and "c" (complex); by default all dtypes except strings.
+      kinds: Allowed dtypes of the `same` operands, as a string of the letters "b" (bool), "i"
+        (integer), "f" (float) and "c" (complex); by default all dtypes except strings.
       differentiable: Whether the op has a gradient.
       heavy: Whether gradient tapes keep intermediate values instead of computing the op again.
       strings: Support of strings: "moves" if the op only moves elements, "compares" if it compares

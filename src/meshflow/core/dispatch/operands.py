@@ -212,7 +212,7 @@ def unify_lists(
 
 
 def check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kinds: str) -> None:
-    """Check that the dtypes of operands are of the allowed kinds.
+    """Check that operands have one of the allowed dtypes.
 
     Raises:
       DtypeMismatchError: If an operand has another dtype.

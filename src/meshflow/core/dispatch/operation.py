@@ -1,6 +1,6 @@
 """`Op`: an array function with its compiled forms and its gradient.
 
-The gradient of an op is again an op (`GradientOp`) whose array function is `jax.vjp` of the first
+The gradient of an op is again an op (`GradientOp`). Its array function is `jax.vjp` of the first
 one, so gradients of any order are recorded like every other op.
 """
 

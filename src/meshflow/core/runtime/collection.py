@@ -20,7 +20,7 @@ __all__ = ["leave_imports_alone", "resting"]
 class _Rest:
     """A reentrant, thread-safe context manager that disables automatic collections.
 
-    A collector that was disabled before stays disabled.
+    It does not enable a collector that was disabled before.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ resting = _Rest()
 def leave_imports_alone() -> None:
     """Exclude all existing objects from garbage collection, if no device has been used.
 
-    Once a device has been used, models may exist. They contain reference cycles, which must stay
+    Once a device has been used, models may exist. They contain reference cycles, which must remain
     collectable.
     """
     if not xla_bridge.backends_are_initialized():

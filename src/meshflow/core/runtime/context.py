@@ -9,12 +9,9 @@ import collections
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from meshflow.core.values.tensor import Tensor
 
 
 class Recorder(Protocol):
@@ -26,7 +23,7 @@ class Recorder(Protocol):
     def is_watching(self, tensors: Sequence[Any]) -> bool:
         """Check whether at least one of the tensors is watched."""
 
-    def variable_read(self, variable: Any, value: Tensor) -> None:
+    def variable_read(self, variable: Any, value: Any) -> None:
         """Handle the read of a variable; `value` is the tensor that the read returned."""
 
     def record(self, node: Any) -> None:
@@ -58,13 +55,13 @@ class Tracing(Protocol):
     def writes(self) -> dict[int, Any]:
         """Return the variables written so far, by `id`."""
 
-    def value_of(self, tensor: Tensor) -> Any:
+    def value_of(self, tensor: Any) -> Any:
         """Return the array that represents a tensor in this trace."""
 
-    def read(self, variable: Any) -> Tensor:
+    def read(self, variable: Any) -> Any:
         """Return the current value of a variable in this trace."""
 
-    def write(self, variable: Any, value: Tensor) -> None:
+    def write(self, variable: Any, value: Any) -> None:
         """Set the value of a variable for the rest of this trace."""
 
     def initialize(self) -> None:
@@ -74,7 +71,7 @@ class Tracing(Protocol):
 class ShapeProbe(Protocol):
     """Source of placeholder values for a trace that only determines shapes."""
 
-    def value(self, tensor: Tensor) -> np.ndarray:
+    def value(self, tensor: Any) -> np.ndarray:
         """Return a placeholder array for a traced tensor, which has no value."""
 
 

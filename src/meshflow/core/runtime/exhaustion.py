@@ -17,7 +17,7 @@ def exhausted(error: BaseException, subject: str) -> OutOfMemoryError | None:
 
     Args:
       error: The caught exception.
-      subject: The op, function or array that ran out of memory; the message begins with it.
+      subject: The op, function or array that ran out of memory, for the message.
     """
     if isinstance(error, OutOfMemoryError):
         # The place that is nearest to the allocation has already translated the error.

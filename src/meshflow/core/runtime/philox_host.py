@@ -2,7 +2,7 @@
 
 A seed produces the same initial weights as in TensorFlow.
 
-The counter is processed in blocks whose arrays fit in the processor's cache.
+The counter is processed in blocks, so that the arrays fit in the processor's cache.
 """
 
 from __future__ import annotations

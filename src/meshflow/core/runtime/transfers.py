@@ -188,7 +188,7 @@ def fresh(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 
 def lent(memory: memoryview, on_release: Callable[[], None]) -> np.ndarray:
-    """Return read-only bytes of another owner as an array whose memory device arrays can share.
+    """Wrap read-only bytes of another owner, so that device arrays can share them.
 
     Args:
       memory: The bytes, which the owner must not change.
@@ -209,7 +209,7 @@ def let_go() -> None:
 def is_ours(array: np.ndarray) -> bool:
     """Check whether an array never changes.
 
-    The memory of such an array comes from this module, or belongs to a device array.
+    Either this module allocated its memory, or the memory belongs to a device array.
     """
     base = array.base
     return _is_kept(base) or (base is not None and _is_kept(getattr(base, "base", None)))

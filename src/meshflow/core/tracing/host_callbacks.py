@@ -51,7 +51,7 @@ def keeping_errors(callback: Callable[P, T]) -> Callable[P, T]:
 
 
 def check(callback: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a callback without results, whose exception stops the program that calls it.
+    """Wrap a callback without results so that its exception stops the calling program.
 
     On several devices, the program first runs to its end: the other devices would wait for a
     stopped device, and XLA terminates a process in which devices wait too long.
@@ -129,7 +129,7 @@ def needs_no_order(error: Exception) -> bool:
 
 
 def unordered(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program whose callbacks are unordered, as required on several devices."""
+    """Return a program with unordered callbacks, as required on several devices."""
     return closed.replace(jaxpr=_unordered(closed.jaxpr))
 
 

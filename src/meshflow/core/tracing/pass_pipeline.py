@@ -1,4 +1,4 @@
-"""The pipeline of named jaxpr passes that every compiled function goes through.
+"""The pipeline of named jaxpr passes for every compiled function.
 
 `tf.config.optimizer` and the mixed-precision functions install passes. Functions that are already
 compiled are compiled again at their next call.

@@ -67,7 +67,7 @@ def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") ->
     """Return the parts of `structure` at the leaves of `shallow`.
 
     Args:
-      shallow: A structure whose containers must match the outer containers of `structure`.
+      shallow: A structure with the same outer containers as `structure`.
       structure: The structure.
       path: Path of `structure` in an outer structure, for the error.
 
