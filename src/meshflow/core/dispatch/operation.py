@@ -59,18 +59,18 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
-        constant: bool = True,
-        whole: bool = False,
+        is_foldable: bool = True,
+        is_opaque: bool = False,
     ) -> None:
         self.name = name
-        self.whole = whole
+        self.whole = is_opaque
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
         self.host: Callable[..., Any] | None = None
         self.by_rows: Callable[..., Any] | None = None
         self.heavy = heavy
-        self.constant = constant
+        self.constant = is_foldable
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
         self._residual: dict[Any, Callable[..., Any]] = {}
@@ -244,7 +244,7 @@ class Gradient(Op):
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 
-        super().__init__(f"grad_{op.name}", call, constant=op.constant, whole=op.whole)
+        super().__init__(f"grad_{op.name}", call, is_foldable=op.constant, is_opaque=op.whole)
 
 
 def pull(

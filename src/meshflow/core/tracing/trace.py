@@ -292,7 +292,7 @@ class Traced:
             arguments, captures = operands
             return run(*arguments, *captures)
 
-        return Op(self.name, call, heavy=True, whole=True)
+        return Op(self.name, call, heavy=True, is_opaque=True)
 
     @property
     def op(self) -> Op:
@@ -451,9 +451,9 @@ def trace(
     name: str | None = None,
     *,
     isolated: bool = False,
-    runs: bool = False,
-    repeats: bool = False,
-    branch: bool = False,
+    runs_immediately: bool = False,
+    is_loop_body: bool = False,
+    is_branch: bool = False,
     axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
     """Run `fn(*args, **kwargs)` once on symbolic tensors.
@@ -465,10 +465,10 @@ def trace(
       name: Name in profiles and errors; by default the function's name.
       isolated: True for functions that are compiled and called from anywhere: tapes around this
         trace record the call, not the ops inside.
-      runs: Whether the program runs directly after this trace, and only once if it sets initial
-        values.
-      repeats: Whether the function is the body of a loop.
-      branch: Whether the function is a branch.
+      runs_immediately: Whether the program runs directly after this trace, and only once if it sets
+        initial values.
+      is_loop_body: Whether the function is the body of a loop.
+      is_branch: Whether the function is a branch.
       axes: Names and sizes of the axes over which collectives inside reduce.
 
     Returns:
@@ -498,7 +498,9 @@ def trace(
 
     def attempt(tapes: list[Recorder]) -> ClosedJaxpr:
         nonlocal scope
-        scope = TraceContext(context.trace, isolated or bool(axes), runs, repeats, branch)
+        scope = TraceContext(
+            context.trace, isolated or bool(axes), runs_immediately, is_loop_body, is_branch
+        )
         try:
             # Inside an `init_scope`, JAX evaluates equations without tracers, and capture equations
             # have none.
