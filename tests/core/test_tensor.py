@@ -31,6 +31,25 @@ def test_constants_do_not_alias_the_callers_array():
     assert tensor.numpy()[0] == 0
 
 
+def test_array_is_the_underlying_array():
+    constant, large = tf.constant([1, 2]), tf.zeros([1000])
+    assert type(constant.array) is np.ndarray and constant.array.tolist() == [1, 2]
+    assert isinstance(large.array, jax.Array) and large.array is large.array
+    assert tf.constant("a").array.dtype == object
+
+    @tf.function
+    def double(x):
+        assert isinstance(x.array, jax.core.Tracer)
+        return 2 * x
+
+    assert double(large).array.shape == (1000,)
+
+
+def test_array_cannot_be_assigned():
+    with pytest.raises(AttributeError, match="takes no new ones"):
+        tf.constant(1).array = np.zeros(2)
+
+
 def test_mixing_dtypes_names_both():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"int32.*float32"):
         tf.constant(1) + tf.constant(1.0)

@@ -9,7 +9,7 @@ from meshflow.experimental.dtensor import MATCH, UNSHARDED, Layout
 
 U = UNSHARDED
 DIFFERENT = (
-    r"lie on different meshes: .*float32\[4\].* on the mesh \(x=2\) of CPU:0, CPU:1; .*CPU:2"
+    r"are on different meshes: .*float32\[4\].* on the mesh \(x=2\) of CPU:0, CPU:1; .*CPU:2"
 )
 
 

@@ -1,1 +1,1 @@
-"""Tensors, variables, ops, gradients and tracing: what everything else stands on."""
+"""Tensors, variables, ops, gradients and tracing: the foundation of all other packages."""

@@ -1,1 +1,1 @@
-"""What Meshflow finds around it: private names of JAX, optional packages, limits from environment variables."""
+"""Private names of JAX, optional packages, and limits from environment variables."""

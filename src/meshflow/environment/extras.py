@@ -1,4 +1,4 @@
-"""Packages that only some programs need: they are imported when they are first used."""
+"""Imports of optional packages at their first use."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def load(module: str, extra: str, message: str) -> Any:
-    """A module of an optional package.
+    """Import a module of an optional package.
 
     Args:
-      module: its name.
-      extra: the extra of Meshflow that brings the package.
-      message: what needs which package, for the error.
+      module: Name of the module.
+      extra: Extra of Meshflow that installs the package.
+      message: Beginning of the error message; it names the feature and the required package.
 
     Raises:
-      ImportError: when it is not installed.
+      ImportError: If the package is not installed.
 
     Example:
       >>> load("json", "nothing", "This example needs the package json").dumps([1])

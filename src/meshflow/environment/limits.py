@@ -1,4 +1,7 @@
-"""How much may come out of a file: limits that the environment can raise."""
+"""Limits on the sizes of data in files, which protect against decompression bombs.
+
+Environment variables can raise the limits.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +17,53 @@ __all__ = [
 
 UNPACKED_VARIABLE = "MESHFLOW_MAX_UNPACKED_BYTES"
 IMAGE_VARIABLE = "MESHFLOW_MAX_IMAGE_BYTES"
-# Deflate makes at most so much of a byte.
+# Deflate expands a byte to at most this number of bytes.
 INFLATED = 1032
 _SMALLEST_UNPACKED = 1 << 30
 _UNPACKED_RATIO = 20
-# Where TensorFlow's decoders stop, too.
+# TensorFlow's image decoders have the same limit, in bytes.
 _IMAGE = 1 << 29
 
 
 def unpacked_limit(size: int) -> int:
-    """How many bytes a file may hold when unpacked: 1 GiB, or 20 times its size where that is more.
+    """Return the maximum size of a file's unpacked content.
 
     Args:
-      size: the size of the file in bytes.
+      size: Size of the packed file, in bytes.
 
     Returns:
-      The limit, which the environment's MESHFLOW_MAX_UNPACKED_BYTES sets otherwise.
+      The value of the environment variable MESHFLOW_MAX_UNPACKED_BYTES, in bytes. By default 1 GiB,
+      or 20 times `size` if that is more.
 
     Raises:
-      ValueError: where that is no number.
+      ValueError: If the environment variable is not a number.
     """
-    given = _given(UNPACKED_VARIABLE)
-    return max(_SMALLEST_UNPACKED, _UNPACKED_RATIO * size) if given is None else given
+    explicit_limit = _given(UNPACKED_VARIABLE)
+    return (
+        max(_SMALLEST_UNPACKED, _UNPACKED_RATIO * size)
+        if explicit_limit is None
+        else explicit_limit
+    )
 
 
 def image_limit() -> int:
-    """How many bytes the pixels of an image may take, all frames together: 2 ** 29.
+    """Return the maximum size of an image's pixels, for all frames together.
 
     Returns:
-      The limit, which the environment's MESHFLOW_MAX_IMAGE_BYTES sets otherwise.
+      The value of the environment variable MESHFLOW_MAX_IMAGE_BYTES, in bytes. By default 2**29.
 
     Raises:
-      ValueError: where that is no number.
+      ValueError: If the environment variable is not a number.
     """
-    given = _given(IMAGE_VARIABLE)
-    return _IMAGE if given is None else given
+    explicit_limit = _given(IMAGE_VARIABLE)
+    return _IMAGE if explicit_limit is None else explicit_limit
 
 
 def _given(variable: str) -> int | None:
-    given = os.environ.get(variable)
-    if given is None:
+    text = os.environ.get(variable)
+    if text is None:
         return None
     try:
-        return int(float(given))
+        return int(float(text))
     except (ValueError, OverflowError):
-        raise ValueError(f"{variable}={given!r} is no number of bytes.") from None
+        raise ValueError(f"{variable} must be a number of bytes, got {text!r}.") from None

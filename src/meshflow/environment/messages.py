@@ -1,6 +1,8 @@
-"""Protocol buffers declared by tables in Python, in pools of descriptors of their own.
+"""Protocol-buffer messages that are declared by tables in Python.
 
-So they live beside those of TensorFlow in one process; what they write, TensorFlow reads, and the reverse.
+Each table gets its own descriptor pool, so the messages do not conflict with TensorFlow's in the
+same process. The encoding is compatible: TensorFlow can read the messages, and its own messages can
+be read.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ except ImportError as error:
 
 __all__ = ["DecodeError", "Table", "declared"]
 
-# Messages: their fields with number and type. `*` marks repeated fields, `{}` maps from strings, `{int32}` from
-# numbers, `|` fields of which only one is set.
+# A table maps the name of each message to its fields, and each field to its number and type. A type
+# that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and
+# `|` marks the fields of the message's oneof.
 Table = Mapping[str, Mapping[str, tuple[int, str]]]
 
 _PACKAGE = "tensorflow"
@@ -41,14 +44,15 @@ _SCALARS = {
 
 
 def declared(name: str, table: Table) -> dict[str, Any]:
-    """Classes of messages.
+    """Create the message classes of a table.
 
     Args:
-      name: of the file of descriptors that the table stands for, as errors of protobuf show it.
-      table: fields by message; a message inside another is `Outer.Inner`, and comes after it.
+      name: Name of the descriptor file, which appears in protobuf's errors.
+      table: Fields by message. A nested message is called `Outer.Inner` and must follow its outer
+        message.
 
     Returns:
-      The classes, by the names in the table.
+      The classes by the names in the table.
 
     Example:
       >>> point = declared("point.proto", {"Point": {"x": (1, "int64"), "tags": (2, "*string")}})["Point"]
@@ -73,31 +77,33 @@ def _file(name: str, table: Table) -> Any:
         message = messages[outer].nested_type.add() if outer else file.message_type.add()
         message.name = inner
         messages[path] = message
-        for field_name, (number, kind) in fields.items():
-            _add_field(message, path, field_name, number, kind)
+        for field_name, (field_number, type_name) in fields.items():
+            _add_field(message, path, field_name, field_number, type_name)
     return file
 
 
-def _add_field(message: Any, path: str, name: str, number: int, kind: str) -> None:
-    repeated = kind.startswith(("*", "{"))
+def _add_field(message: Any, path: str, name: str, field_number: int, type_name: str) -> None:
+    repeated = type_name.startswith(("*", "{"))
     field = message.field.add(
-        name=name, number=number, label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
+        name=name,
+        number=field_number,
+        label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL,
     )
-    if kind.startswith("|"):
+    if type_name.startswith("|"):
         if not message.oneof_decl:
             message.oneof_decl.add(name="kind")
         field.oneof_index = 0
-    bare = kind.lstrip("*|")
-    if kind.startswith("{"):
-        # A map is repeated pairs of key and value.
-        bare = "".join(part.capitalize() for part in name.split("_")) + "Entry"
-        entry = message.nested_type.add(name=bare)
+    bare_type = type_name.lstrip("*|")
+    if type_name.startswith("{"):
+        # A map is encoded as repeated pairs of a key and a value.
+        bare_type = "".join(part.capitalize() for part in name.split("_")) + "Entry"
+        entry = message.nested_type.add(name=bare_type)
         entry.options.map_entry = True
-        key, _, value = kind[1:].partition("}")
+        key, _, value = type_name[1:].partition("}")
         _add_field(entry, path, "key", 1, key or "string")
         _add_field(entry, path, "value", 2, value)
-        bare = f"{path}.{bare}"
-    if bare in _SCALARS:
-        field.type = _SCALARS[bare]
+        bare_type = f"{path}.{bare_type}"
+    if bare_type in _SCALARS:
+        field.type = _SCALARS[bare_type]
     else:
-        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{bare}"
+        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{bare_type}"

@@ -1,4 +1,4 @@
-"""What the system says of this machine's processor."""
+"""Properties of this machine's processor, from /proc/cpuinfo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["described", "flags"]
 
 
 def described() -> dict[str, str]:
-    """What Linux says of the first core, by its names; empty on other systems."""
+    """Return Linux's properties of the first core by name; an empty dictionary on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:
@@ -20,6 +20,9 @@ def described() -> dict[str, str]:
 
 @functools.cache
 def flags() -> tuple[str, ...]:
-    """Names of the instructions that the processor has, as Linux calls them; none on other systems."""
-    known = described()
-    return tuple(known.get("flags", known.get("Features", "")).split())
+    """Return Linux's names of the processor's instruction-set extensions.
+
+    The result is empty on other systems.
+    """
+    info = described()
+    return tuple(info.get("flags", info.get("Features", "")).split())

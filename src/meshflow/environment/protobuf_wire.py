@@ -1,7 +1,7 @@
-"""Protocol buffers' encoding, for the few messages that are read and written without the package protobuf.
+"""The protocol-buffer wire format, for messages that are handled without the package protobuf.
 
-A message is its fields one after the other, each a number that says the field and how it is encoded,
-then a variable-length integer, four or eight bytes, or a length and so many bytes.
+A message is a sequence of fields. Each field is a tag, which encodes the field's number and wire
+type, followed by a variable-length integer, four or eight bytes, or a length and that many bytes.
 """
 
 from __future__ import annotations
@@ -22,104 +22,109 @@ _VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5
 _64 = 1 << 64
 
 
-def varint(number: int) -> bytes:
-    """A number in groups of 7 bits, the lowest first.
+def varint(value: int) -> bytes:
+    r"""Encode an integer in groups of 7 bits, the lowest first.
 
     Args:
-      number: at least 0.
+      value: A non-negative integer.
 
     Example:
       >>> varint(300)
-      b'\\xac\\x02'
+      b'\xac\x02'
     """
-    if number < 128:
-        return bytes((number,))
+    if value < 128:
+        return bytes((value,))
     out = bytearray()
-    while number >= 128:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
     return bytes(out)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """What `varint` wrote, and the position after it.
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Decode a variable-length integer.
 
     Args:
-      data: bytes.
-      at: where it begins.
+      data: The bytes.
+      offset: Offset of the first byte of the integer.
+
+    Returns:
+      The integer, and the offset after it.
 
     Raises:
-      ValueError: when it does not end, or has more than 64 bits.
+      ValueError: If the integer is incomplete or has more than 64 bits.
     """
-    number = shift = 0
-    while at < len(data) and shift < 70:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
+    value = shift = 0
+    while offset < len(data) and shift < 70:
+        byte = data[offset]
+        offset += 1
+        value |= (byte & 127) << shift
         if byte < 128:
-            if number >= _64:
+            if value >= _64:
                 break
-            return number, at
+            return value, offset
         shift += 7
-    raise ValueError(f"a number at byte {at} does not end")
+    raise ValueError(f"the integer that ends at byte {offset} is incomplete or too long")
 
 
 def signed(value: int) -> int:
-    """A number of 64 bits of which the highest is a sign."""
+    """Reinterpret an unsigned 64-bit integer as a signed one."""
     return value - _64 if value >= _64 >> 1 else value
 
 
 def number_field(tag: int, value: int) -> bytes:
-    """A field that is an integer; negative ones have 64 bits.
+    r"""Encode an integer field; a negative value takes 64 bits.
 
     Example:
       >>> number_field(1, 150)
-      b'\\x08\\x96\\x01'
+      b'\x08\x96\x01'
     """
     return varint(tag << 3 | _VARINT) + varint(value % _64)
 
 
 def fixed_field(tag: int, value: int) -> bytes:
-    """A field that is an integer of four bytes."""
+    """Encode a field of a four-byte unsigned integer."""
     return varint(tag << 3 | _INT) + value.to_bytes(4, "little")
 
 
 def bytes_field(tag: int, content: bytes) -> bytes:
-    """A field that is bytes, text or a message.
+    r"""Encode a field of bytes, text or a nested message.
 
     Example:
       >>> bytes_field(2, b"ab")
-      b'\\x12\\x02ab'
+      b'\x12\x02ab'
     """
     return varint(tag << 3 | _BYTES) + varint(len(content)) + content
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message one by one: their numbers, and integers or bytes.
+    """Yield the number and value of each field of a message.
+
+    Values are integers for variable-length integers, and bytes for all other types.
 
     Raises:
-      ValueError: for bytes that are no message.
+      ValueError: If the bytes are not a valid message.
 
     Example:
       >>> list(fields(number_field(1, 150) + bytes_field(2, b"ab")))
       [(1, 150), (2, b'ab')]
     """
-    at = 0
-    while at < len(message):
-        tag, at = read_varint(message, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == _VARINT:
-            value, at = read_varint(message, at)
+    offset = 0
+    while offset < len(message):
+        tag, offset = read_varint(message, offset)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == _VARINT:
+            value, offset = read_varint(message, offset)
             yield number, value
             continue
-        if kind == _BYTES:
-            size, at = read_varint(message, at)
-        elif kind in (_LONG, _INT):
-            size = 8 if kind == _LONG else 4
+        if wire_type == _BYTES:
+            size, offset = read_varint(message, offset)
+        elif wire_type in (_LONG, _INT):
+            size = 8 if wire_type == _LONG else 4
         else:
-            raise ValueError(f"byte {at} begins no field")
-        if at + size > len(message):
-            raise ValueError(f"a field at byte {at} ends behind the message")
-        yield number, message[at : at + size]
-        at += size
+            raise ValueError(f"the tag that ends at byte {offset} has an unknown wire type")
+        if offset + size > len(message):
+            raise ValueError(f"the field at byte {offset} extends beyond the end of the message")
+        yield number, message[offset : offset + size]
+        offset += size

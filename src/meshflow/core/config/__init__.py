@@ -1,1 +1,1 @@
-"""`tf.config`: devices, threads, the optimizer, graph mode."""
+"""`tf.config`: devices, threads, optimizer options and graph mode."""

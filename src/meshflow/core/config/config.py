@@ -1,8 +1,9 @@
-"""Devices as `tf.config` shows them, and process-wide switches."""
+"""Devices in `tf.config`, and process-wide switches."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from meshflow.core.functions.concrete_function import Settings
 from meshflow.core.runtime import gpu_memory
@@ -18,10 +19,10 @@ from meshflow.core.runtime.devices import (
 
 
 class LogicalDeviceConfiguration(NamedTuple):
-    """One logical device of a physical one.
+    """Configuration of one logical device of a physical one.
 
-    `memory_limit` (in MB) limits a GPU's memory; `experimental_priority` and `experimental_device_ordinal` are
-    accepted and have no effect.
+    `memory_limit` (in MB) limits the memory of a GPU; `experimental_priority` and
+    `experimental_device_ordinal` are accepted and have no effect.
     """
 
     memory_limit: int | None = None
@@ -30,7 +31,7 @@ class LogicalDeviceConfiguration(NamedTuple):
 
 
 class State:
-    """What was set through `tf.config`."""
+    """Settings made through `tf.config`."""
 
     logical_cpus: list[LogicalDeviceConfiguration] | None = None
     logical_gpus: dict[str, list[LogicalDeviceConfiguration]] = {}
@@ -38,10 +39,10 @@ class State:
 
 
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
-    """Devices of this machine; all virtual CPUs are one physical CPU.
+    """Return the devices of this machine. All virtual CPUs are one physical CPU.
 
     Args:
-      device_type: 'CPU', 'GPU' or 'TPU'; default all.
+      device_type: 'CPU', 'GPU' or 'TPU'; by default all types.
 
     Returns:
       A list of `PhysicalDevice`.
@@ -51,24 +52,24 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
       >>> tf.config.list_physical_devices("CPU")
       [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
     """
-    found = (
+    devices = (
         [PhysicalDevice("/physical_device:CPU:0", "CPU")] if device_type in (None, "CPU") else []
     )
     if device_type == "CPU":
-        return found
+        return devices
     for kind in ("GPU", "TPU"):
         if device_type in (None, kind):
-            found += [
+            devices += [
                 PhysicalDevice(f"/physical_device:{kind}:{i}", kind) for i in range(count_of(kind))
             ]
-    return found
+    return devices
 
 
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
-    """Devices that ops can be placed on.
+    """Return the devices on which ops can be placed.
 
     Args:
-      device_type: 'CPU', 'GPU' or 'TPU'; default all.
+      device_type: 'CPU', 'GPU' or 'TPU'; by default all types.
 
     Example:
       >>> import meshflow as tf
@@ -84,17 +85,19 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
     return result
 
 
-def set_logical_device_configuration(device: PhysicalDevice, logical_devices: Any) -> None:
-    """Splits a physical CPU into several logical ones, or limits a GPU's memory; before the first op.
+def set_logical_device_configuration(
+    device: PhysicalDevice, logical_devices: Sequence[LogicalDeviceConfiguration]
+) -> None:
+    """Split a physical CPU into several logical ones, or limit a GPU's memory; call this before the first op.
 
     Args:
-      device: a physical device.
-      logical_devices: a `LogicalDeviceConfiguration` for each logical device; one for a GPU, whose `memory_limit`
-        then holds for all GPUs of the process.
+      device: A physical device.
+      logical_devices: A `LogicalDeviceConfiguration` for each logical device. A GPU takes a single
+        one, whose `memory_limit` applies to all GPUs of the process.
 
     Raises:
-      RuntimeError: when devices are in use already.
-      ValueError: for several logical devices of a GPU or TPU.
+      RuntimeError: If devices are already in use.
+      ValueError: For several logical devices of a GPU or TPU.
     """
     if device.device_type != "CPU":
         if len(logical_devices) != 1:
@@ -113,40 +116,40 @@ def set_logical_device_configuration(device: PhysicalDevice, logical_devices: An
 def get_logical_device_configuration(
     device: PhysicalDevice,
 ) -> list[LogicalDeviceConfiguration] | None:
-    """What `set_logical_device_configuration` set, or None."""
+    """Return the configuration that `set_logical_device_configuration` set, or None."""
     if device.device_type == "CPU":
         return State.logical_cpus
     return State.logical_gpus.get(device.name)
 
 
-def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
-    """Says which devices the program may use; hiding is not enforced.
+def set_visible_devices(devices: Sequence[PhysicalDevice], device_type: str | None = None) -> None:
+    """Set the devices that the program may use. This is not enforced.
 
     Args:
-      devices: physical devices.
-      device_type: the type that the list is about.
+      devices: Physical devices.
+      device_type: The type to which the list applies; by default all types.
     """
     for kind in [device_type] if device_type else ["CPU", "GPU", "TPU"]:
         State.visible[kind] = [d for d in devices if d.device_type == kind]
 
 
 def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
-    """Devices that the program may use.
+    """Return the devices that the program may use.
 
     Example:
       >>> import meshflow as tf
       >>> tf.config.get_visible_devices("CPU")[0].device_type
       'CPU'
     """
-    kinds = [device_type] if device_type else ["CPU", "GPU", "TPU"]
-    return [d for k in kinds for d in State.visible.get(k, list_physical_devices(k))]
+    device_types = [device_type] if device_type else ["CPU", "GPU", "TPU"]
+    return [d for k in device_types for d in State.visible.get(k, list_physical_devices(k))]
 
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
-    """Makes `tf.function`s run as plain Python, for debugging.
+    """Make every `tf.function` run as plain Python, for debugging.
 
     Args:
-      run_eagerly: whether they do.
+      run_eagerly: Whether functions run as plain Python.
 
     Example:
       >>> import meshflow as tf
@@ -159,7 +162,7 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
 
 
 def functions_run_eagerly() -> bool:
-    """Whether `tf.function`s run as plain Python.
+    """Check whether every `tf.function` runs as plain Python.
 
     Example:
       >>> import meshflow as tf
@@ -170,10 +173,10 @@ def functions_run_eagerly() -> bool:
 
 
 def set_soft_device_placement(enabled: bool) -> None:
-    """Whether what `tf.device` asks of a device that is not there runs on another; it does from the start.
+    """Set whether ops that are placed on a missing device run on another one, which is the default.
 
     Args:
-      enabled: False makes it an error.
+      enabled: False to raise an error instead.
 
     Example:
       >>> import meshflow as tf
@@ -185,7 +188,7 @@ def set_soft_device_placement(enabled: bool) -> None:
 
 
 def get_soft_device_placement() -> bool:
-    """What `set_soft_device_placement` set.
+    """Return the value that `set_soft_device_placement` set.
 
     Example:
       >>> import meshflow as tf

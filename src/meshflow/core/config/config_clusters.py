@@ -1,4 +1,7 @@
-"""`tf.config`'s names for other processes, which strategies reach by themselves."""
+"""Functions of `tf.config` about other processes.
+
+They do little, because strategies connect to the processes themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ __all__ = [
 
 
 class ClusterDeviceFilters:
-    """Which other tasks each task of a cluster is to see.
+    """Filters of the devices that are visible to each task of a cluster.
 
-    Nothing is left for it to do: a worker of parameter servers speaks to the coordinator and its servers only, and sees
-    no other worker.
+    This has no effect: a worker of a parameter-server cluster only communicates with the
+    coordinator and its servers, never with another worker.
 
     Example:
       >>> import meshflow as tf
@@ -32,12 +35,12 @@ class ClusterDeviceFilters:
     def set_device_filters(
         self, job_name: str, task_index: int, device_filters: Sequence[str]
     ) -> None:
-        """Says what a task is to see.
+        """Set the devices that are visible to a task.
 
         Args:
-          job_name: its job.
-          task_index: its number in the job.
-          device_filters: the beginnings of the names of devices.
+          job_name: Job of the task.
+          task_index: Index of the task in the job.
+          device_filters: Prefixes of the names of visible devices.
         """
         self._device_filters.setdefault(job_name, {})[task_index] = tuple(device_filters)
 
@@ -50,27 +53,31 @@ def experimental_connect_to_cluster(
     make_master_device_default: bool = True,
     cluster_device_filters: ClusterDeviceFilters | None = None,
 ) -> None:
-    """Checks a cluster that a strategy is going to work with: TPUs of this machine, or workers and parameter servers.
+    """Check the cluster that a strategy will use.
 
-    `TPUStrategy` has its devices already, and `ParameterServerStrategy` connects when it is made. Operations of this
-    program run in this process, so `tf.device("/job:worker/...")` does not move them.
+    The cluster consists of TPUs of this machine, or of workers and parameter servers.
+
+    `TPUStrategy` already has its devices, and `ParameterServerStrategy` connects when it is
+    created. The ops of this program run in this process, so `tf.device("/job:worker/...")` does not
+    move them.
 
     Args:
-      cluster_spec_or_resolver: a `tf.train.ClusterSpec` with the jobs "worker" and "ps", or a resolver of one or of TPUs.
-      job_name: accepted.
-      task_index: accepted.
-      protocol: accepted.
-      make_master_device_default: accepted.
-      cluster_device_filters: accepted; see `ClusterDeviceFilters`.
+      cluster_spec_or_resolver: A `tf.train.ClusterSpec` with the jobs "worker" and "ps", or a
+        resolver of such a cluster or of TPUs.
+      job_name: Ignored.
+      task_index: Ignored.
+      protocol: Ignored.
+      make_master_device_default: Ignored.
+      cluster_device_filters: Ignored; see `ClusterDeviceFilters`.
 
     Raises:
-      ValueError: when an argument is of another type.
-      NotImplementedError: for a cluster without parameter servers.
+      ValueError: If an argument has the wrong type.
+      NotImplementedError: If the cluster has no parameter servers.
     """
-    given = cluster_spec_or_resolver
-    if not hasattr(given, "jobs") and not hasattr(given, "cluster_spec"):
+    cluster = cluster_spec_or_resolver
+    if not hasattr(cluster, "jobs") and not hasattr(cluster, "cluster_spec"):
         raise InvalidValueError(
-            f"`cluster_spec_or_resolver` must be a `ClusterSpec` or a `ClusterResolver`, got {given!r}."
+            f"`cluster_spec_or_resolver` must be a `ClusterSpec` or a `ClusterResolver`, got {cluster!r}."
         )
     if cluster_device_filters is not None and not isinstance(
         cluster_device_filters, ClusterDeviceFilters
@@ -79,9 +86,9 @@ def experimental_connect_to_cluster(
             "`cluster_device_filters` must be an instance of `tf.config.experimental.ClusterDeviceFilters`, got "
             f"{cluster_device_filters!r}."
         )
-    if getattr(given, "environment", "") == "tpu":
+    if getattr(cluster, "environment", "") == "tpu":
         return
-    spec = given if hasattr(given, "jobs") else given.cluster_spec()
+    spec = cluster if hasattr(cluster, "jobs") else cluster.cluster_spec()
     if "ps" not in spec.jobs:
         raise NotImplementedError(
             "Connecting to a cluster from one process is not available: start one process per host with "
@@ -90,10 +97,10 @@ def experimental_connect_to_cluster(
 
 
 def experimental_connect_to_host(remote_host: str | None = None, job_name: str = "worker") -> None:
-    """Not available.
+    """Raise a `NotImplementedError`; its message describes how to connect processes.
 
     Raises:
-      NotImplementedError: always.
+      NotImplementedError: Always.
     """
     raise NotImplementedError(
         f"Connecting to a running process ({remote_host!r}) is not available: start one process per host with "

@@ -17,7 +17,7 @@ from meshflow.core.config.config import (
 )
 from meshflow.core.config.config_clusters import ClusterDeviceFilters
 from meshflow.core.runtime import determinism, gpu_memory
-from meshflow.core.runtime.devices import find_device
+from meshflow.core.runtime.devices import PhysicalDevice, find_device
 from meshflow.core.tracing import pass_pipeline
 from meshflow.passes.full_precision import compute_in_full_float32
 
@@ -51,12 +51,12 @@ _state: dict[str, Any] = {"synchronous": True, "tf32": True, "growth": {}}
 
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
-    """Let products and convolutions on GPUs round float32 inputs to TensorFloat-32, as they do unless told otherwise.
+    """Allow matrix products and convolutions on GPUs to round float32 inputs to TensorFloat-32.
 
-    Functions that were traced before are compiled again when this is turned off.
+    This is the default. Traced functions are compiled again after a change.
 
     Args:
-      enabled: whether they may.
+      enabled: Whether rounding is allowed.
     """
     _state["tf32"] = bool(enabled)
     pass_pipeline.install("full_float32", None if enabled else compute_in_full_float32)
@@ -64,18 +64,18 @@ def enable_tensor_float_32_execution(enabled: bool) -> None:
 
 
 def tensor_float_32_execution_enabled() -> bool:
-    """Whether TensorFloat-32 is allowed; True unless changed."""
+    """Check whether TensorFloat-32 is allowed, which is the default."""
     return _state["tf32"]
 
 
 def enable_op_determinism() -> None:
-    """Makes every run give the same bits, for the same seed, program and devices.
+    """Make every run return the same bits for the same seed, program and devices.
 
-    Random ops without a seed are refused from then on. On a GPU it has to be called before the
-    first op. The environment variable TF_DETERMINISTIC_OPS=1 does the same.
+    Random ops without a seed raise an error afterwards. If a GPU is used, call this function before
+    the first op. The environment variable TF_DETERMINISTIC_OPS=1 has the same effect.
 
     Raises:
-      RuntimeError: when a GPU was used before.
+      RuntimeError: If a GPU was already used.
 
     Example:
       >>> import meshflow as tf
@@ -85,18 +85,19 @@ def enable_op_determinism() -> None:
     determinism.enable()
 
 
-def set_memory_growth(device: Any, enable: bool) -> None:
-    """Has the memory of GPUs be taken as it is needed, rather than three quarters of it at once.
+def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
+    """Allocate the memory of GPUs on demand instead of three quarters of it at once.
 
-    It holds for all GPUs of the process, and must be set before the first op; devices may have been listed.
+    The setting applies to all GPUs of the process. Call this before the first op; listing devices
+    earlier is allowed.
 
     Args:
-      device: a physical GPU.
-      enable: whether memory is taken as it is needed.
+      device: A physical GPU.
+      enable: Whether memory is allocated on demand.
 
     Raises:
-      ValueError: for a CPU.
-      RuntimeError: when GPUs are in use already.
+      ValueError: For a CPU.
+      RuntimeError: If GPUs are already in use.
 
     Example:
       >>> import meshflow as tf
@@ -110,16 +111,16 @@ def set_memory_growth(device: Any, enable: bool) -> None:
     _state["growth"][device.name] = bool(enable)
 
 
-def get_memory_growth(device: Any) -> bool:
-    """What `set_memory_growth` set."""
+def get_memory_growth(device: PhysicalDevice) -> bool:
+    """Return the value that `set_memory_growth` set."""
     return _state["growth"].get(device.name, False)
 
 
 def get_memory_info(device: str) -> dict[str, int]:
-    """Bytes in use on a device, `current` and `peak`.
+    """Return the number of bytes in use on a device, as `current` and `peak`.
 
     Raises:
-      ValueError: for a device that does not report memory, such as a CPU.
+      ValueError: If the device does not report its memory, such as a CPU.
     """
     stats = find_device(device).memory_stats()
     if not stats:
@@ -131,29 +132,32 @@ def get_memory_info(device: str) -> dict[str, int]:
 
 
 def get_memory_usage(device: str) -> int:
-    """Bytes in use on a device; see `get_memory_info`."""
+    """Return the number of bytes in use on a device; see `get_memory_info`."""
     return get_memory_info(device)["current"]
 
 
 def reset_memory_stats(device: str) -> None:
-    """Not available: XLA counts the peak from the start of the program.
+    """Raise a `NotImplementedError`: XLA counts the peak from the start of the program.
 
     Raises:
-      NotImplementedError: always.
+      NotImplementedError: Always.
     """
     raise NotImplementedError(
         f"reset_memory_stats({device!r}) is not available: XLA's peak counts from the program's start."
     )
 
 
-def get_device_details(device: Any) -> dict[str, Any]:
-    """What is known about a physical device: `device_name` for a GPU, nothing for a CPU."""
+def get_device_details(device: PhysicalDevice) -> dict[str, Any]:
+    """Return the properties of a physical device.
+
+    The properties of a GPU are `device_name` and `compute_capability`; a CPU has none.
+    """
     if device.device_type == "CPU":
         return {}
     index = int(device.name.rsplit(":", 1)[1])
-    found = [d for d in jax.local_devices() if d.platform != "cpu"][index]
-    details: dict[str, Any] = {"device_name": found.device_kind}
-    capability = getattr(found, "compute_capability", None)
+    jax_device = [d for d in jax.local_devices() if d.platform != "cpu"][index]
+    details: dict[str, Any] = {"device_name": jax_device.device_kind}
+    capability = getattr(jax_device, "compute_capability", None)
     if capability:
         details["compute_capability"] = tuple(int(v) for v in str(capability).split("."))
     return details
@@ -163,19 +167,22 @@ get_virtual_device_configuration = get_logical_device_configuration
 
 
 def get_synchronous_execution() -> bool:
-    """Whether ops finish before the next starts; what `set_synchronous_execution` set."""
+    """Return the value that `set_synchronous_execution` set, True by default."""
     return _state["synchronous"]
 
 
 def set_synchronous_execution(enable: bool) -> None:
-    """Accepted: XLA runs ahead and waits where a value is needed."""
+    """Store the setting, which has no effect.
+
+    XLA runs ops asynchronously and waits when a value is needed.
+    """
     _state["synchronous"] = bool(enable)
 
 
 def get_device_policy() -> str:
-    """Always 'silent': operands move to where an op runs."""
+    """Return 'silent': operands always move to the device of an op."""
     return "silent"
 
 
 def set_device_policy(device_policy: str | None) -> None:
-    """Accepted: operands always move to where an op runs."""
+    """Do nothing: operands always move to the device of an op."""

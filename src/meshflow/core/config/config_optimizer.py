@@ -1,20 +1,22 @@
-"""`tf.config.optimizer`: options of the graph optimizer, kept for the passes that read them."""
+"""`tf.config.optimizer`: options of the graph optimizer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from meshflow import passes
 from meshflow.core.tracing import pass_pipeline
+from meshflow.environment.types import ClosedJaxpr
 
 __all__ = ["get_experimental_options", "get_jit", "set_experimental_options", "set_jit"]
 
 _options: dict[str, Any] = {"disable_model_pruning": False, "disable_meta_optimizer": False}
 _jit = {"enabled": ""}
 
-# The options that ask for mixed precision, and the low precision; None goes by the device.
+# Options that enable mixed precision, with the low-precision dtype; None selects it by the device.
 _PRECISIONS: dict[str, str | None] = {
     "auto_mixed_precision": None,
     "auto_mixed_precision_mkl": "bfloat16",
@@ -24,16 +26,16 @@ _PRECISIONS: dict[str, str | None] = {
 
 
 def set_experimental_options(options: dict[str, Any]) -> None:
-    """Sets options.
+    """Set options of the graph optimizer.
 
     Args:
-      options: option names and values. `auto_mixed_precision` (float16 on GPUs, bfloat16 elsewhere)
-        and `auto_mixed_precision_onednn_bfloat16` (bfloat16) rewrite every `tf.function` and Keras
-        step to compute in mixed precision where that is safe; other options are only kept, as XLA
-        optimizes programs itself.
+      options: Names and values of options. `auto_mixed_precision` (float16 on GPUs, bfloat16 on
+        other devices) and `auto_mixed_precision_onednn_bfloat16` (bfloat16) rewrite every
+        `tf.function` and Keras step to compute in mixed precision where that is safe. Other options
+        are stored without effect, because XLA has its own optimizations.
 
     Raises:
-      ValueError: for both kinds of mixed precision at once.
+      ValueError: If several mixed-precision options are enabled at once.
 
     Example:
       >>> import meshflow as tf
@@ -52,9 +54,10 @@ def set_experimental_options(options: dict[str, Any]) -> None:
     pass_pipeline.install("mixed_precision", _mixed_precision(dtypes[0]) if dtypes else None)
 
 
-def _mixed_precision(dtype: str | None) -> Any:
-    def rewrite(closed: Any) -> Any:
-        # The device is asked when the first function is compiled, which starts it anyway.
+def _mixed_precision(dtype: str | None) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
+    def rewrite(closed: ClosedJaxpr) -> ClosedJaxpr:
+        # The query starts the backend. It is deferred until the first function is compiled, which
+        # starts the backend anyway.
         low = dtype or ("float16" if jax.default_backend() == "gpu" else "bfloat16")
         return passes.rewrite(closed, dtype=low)
 
@@ -62,15 +65,15 @@ def _mixed_precision(dtype: str | None) -> Any:
 
 
 def get_experimental_options() -> dict[str, Any]:
-    """The options set so far."""
+    """Return the options that were set."""
     return dict(_options)
 
 
-def set_jit(enabled: Any) -> None:
-    """Accepted: everything is compiled by XLA anyway."""
+def set_jit(enabled: bool | str) -> None:
+    """Store the setting; it has no effect, because XLA compiles everything."""
     _jit["enabled"] = "autoclustering" if enabled is True else enabled or ""
 
 
 def get_jit() -> str:
-    """What `set_jit` set; empty before."""
+    """Return the value that `set_jit` set, or an empty string."""
     return _jit["enabled"]

@@ -1,4 +1,4 @@
-"""`tf.config.threading`: numbers of threads. XLA sizes its pool when the first op runs."""
+"""`tf.config.threading`: numbers of threads. XLA creates its thread pool when the first op runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _threads = {"inter": 0, "intra": 0}
 
 
 def set_intra_op_parallelism_threads(num_threads: int) -> None:
-    """Sets the size of XLA's CPU thread pool; before the first op, also after devices were listed. 0 leaves it to XLA.
+    """Set the size of XLA's CPU thread pool.
+
+    Call this before the first op. Devices may already have been listed.
 
     Args:
-      num_threads: number of threads.
+      num_threads: Number of threads; 0 selects XLA's default.
 
     Raises:
-      RuntimeError: when the pool exists already.
+      RuntimeError: If the thread pool already exists.
     """
     if num_threads != _threads["intra"] and not start_anew():
         raise RuntimeError("Intra op parallelism cannot be modified after initialization.")
@@ -33,15 +35,15 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
 
 
 def get_intra_op_parallelism_threads() -> int:
-    """What `set_intra_op_parallelism_threads` set."""
+    """Return the value that `set_intra_op_parallelism_threads` set."""
     return _threads["intra"]
 
 
 def set_inter_op_parallelism_threads(num_threads: int) -> None:
-    """Accepted: XLA schedules ops itself."""
+    """Store the setting; it has no effect, because XLA schedules ops."""
     _threads["inter"] = int(num_threads)
 
 
 def get_inter_op_parallelism_threads() -> int:
-    """What `set_inter_op_parallelism_threads` set."""
+    """Return the value that `set_inter_op_parallelism_threads` set."""
     return _threads["inter"]

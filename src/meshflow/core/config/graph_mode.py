@@ -1,4 +1,4 @@
-"""Names of TensorFlow's graph mode that programs for version 2 still mention, and logging."""
+"""Names of TensorFlow's graph mode that programs for version 2 still use, and logging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshflow.core.values.tensor import Tensor
 
 
 class AggregationMethod:
-    """Ways of adding gradients; accepted, XLA adds as it likes."""
+    """Methods of adding gradients. They have no effect, because XLA chooses the method."""
 
     ADD_N = 0
     DEFAULT = 0
@@ -20,10 +20,10 @@ class AggregationMethod:
 
 
 class RegisterGradient:
-    """Not available: ops have no global registry of gradients.
+    """A placeholder that raises an error: there is no global registry of gradients.
 
     Raises:
-      NotImplementedError: always.
+      NotImplementedError: Always.
     """
 
     def __init__(self, op_type: str) -> None:
@@ -33,10 +33,10 @@ class RegisterGradient:
 
 
 class Graph:
-    """Not available: functions are traced to JAX's jaxprs; the class exists for `isinstance` checks.
+    """A placeholder for `isinstance` checks: functions are traced to jaxprs instead.
 
     Raises:
-      NotImplementedError: when one is made.
+      NotImplementedError: At construction.
     """
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class Graph:
 
 
 class Operation:
-    """Ops are functions here, without objects of their own; the class exists for `isinstance` checks."""
+    """A placeholder for `isinstance` checks: ops are functions and have no objects."""
 
 
 def timestamp(name: str | None = None) -> Tensor:
-    """Seconds since 1970, a float64 scalar; in a compiled function the time of tracing."""
+    """Return the seconds since 1970 as a float64 scalar; in a compiled function, the time of tracing."""
     return Tensor(np.array(time.time(), np.float64))
 
 
 def get_logger() -> logging.Logger:
-    """The logger of the package.
+    """Return the logger of the package.
 
     Example:
       >>> import meshflow as tf

@@ -1,6 +1,10 @@
-"""`tf.compat.v1.ConfigProto`: settings that programs give to servers, with the names of TensorFlow's message.
+"""`tf.compat.v1.ConfigProto`: settings that programs pass to servers.
 
-XLA decides most of what they are about. The numbers of threads take effect; the others are kept and can be read.
+The fields are those of TensorFlow's message. Only the numbers of threads have an effect. The other
+settings are stored, because XLA makes most of these decisions.
+
+Only the numbers of threads have an effect. The other settings are stored, because XLA makes most of
+these decisions.
 """
 
 from __future__ import annotations
@@ -11,15 +15,15 @@ __all__ = ["ConfigProto", "GPUOptions"]
 
 
 class _Message:
-    """Fields with defaults; others do not exist. Like a protocol buffer's message it is false-free and comparable."""
+    """A message with a fixed set of fields that have defaults."""
 
     _fields: dict[str, Any] = {}
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **values: Any) -> None:
         for name, default in self._fields.items():
-            made = default() if isinstance(default, type) else default
-            object.__setattr__(self, name, made)
-        for name, value in given.items():
+            initial = default() if isinstance(default, type) else default
+            object.__setattr__(self, name, initial)
+        for name, value in values.items():
             if isinstance(getattr(self, name, None), list | dict):
                 object.__setattr__(self, name, type(getattr(self, name))(value))
             else:
@@ -40,11 +44,11 @@ class _Message:
             )
         object.__setattr__(self, name, value)
 
-    def CopyFrom(self, other: Any) -> None:
-        """Takes over all fields of another message.
+    def CopyFrom(self, other: _Message) -> None:
+        """Copy all fields of another message.
 
         Args:
-          other: a message of the same class.
+          other: A message of the same class.
         """
         for name in self._fields:
             object.__setattr__(self, name, getattr(other, name))
@@ -65,13 +69,13 @@ class _Message:
 
 
 class GPUOptions(_Message):
-    """Settings of GPUs, which are kept: XLA manages their memory.
+    """Settings of GPUs, which have no effect: XLA manages the memory of GPUs.
 
     Args:
-      **given: values of fields, such as `allow_growth`.
+      **values: Values of fields, such as `allow_growth`.
 
     Raises:
-      AttributeError: for a field that does not exist.
+      AttributeError: If a field does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -120,15 +124,15 @@ class _RpcOptions(_Message):
 
 
 class ConfigProto(_Message):
-    """Settings for a `tf.distribute.Server`.
+    """Settings of a `tf.distribute.Server`.
 
     Args:
-      **given: values of fields. `intra_op_parallelism_threads` and `inter_op_parallelism_threads` take effect when
-        the server's program has not used a device yet.
+      **values: Values of fields. `intra_op_parallelism_threads` and `inter_op_parallelism_threads`
+        have an effect if the server's program has not used a device yet.
 
     Raises:
-      AttributeError: for a field that does not exist.
-      TypeError: for a value of another type.
+      AttributeError: If a field does not exist.
+      TypeError: If a value has the wrong type.
 
     Example:
       >>> import meshflow as tf

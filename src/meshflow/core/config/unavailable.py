@@ -1,4 +1,4 @@
-"""Names of TensorFlow's that Meshflow does not have: each with what to use instead."""
+"""Names of TensorFlow that Meshflow does not have, with their replacements."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ NAMES: dict[str, str] = {
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
     "replica_device_setter": (
-        "it places the variables of version 1's graphs. Variables made in the scope of a "
-        "tf.distribute.ParameterServerStrategy go to the parameter servers in turn, or where "
-        "tf.device('/job:ps/task:0') says."
+        "it places the variables of version 1's graphs. Variables created in the scope of a "
+        "tf.distribute.ParameterServerStrategy are distributed over the parameter servers in turn, or placed by "
+        "tf.device('/job:ps/task:0')."
     ),
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
 
 
 def raise_for(name: str, package: str = "tf") -> None:
-    """Raises for a name of TensorFlow's that is not available; returns for any other.
+    """Raise an error if a name of TensorFlow is not available; do nothing for any other name.
 
     Raises:
-      NotAvailableError: an AttributeError that says what to use instead.
+      NotAvailableError: If the name is not available; the message describes a replacement. It is an
+        `AttributeError`, too.
     """
     if name in NAMES:
         raise NotAvailableError(f"{package}.{name}: {NAMES[name]}")

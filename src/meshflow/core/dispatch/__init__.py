@@ -1,1 +1,1 @@
-"""How an op runs: operands converted, results known early or probed, composite tensors taken apart."""
+"""Execution of ops: operand conversion, constant folding, shape probing and composite tensors."""

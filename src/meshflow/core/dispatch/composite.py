@@ -1,4 +1,7 @@
-"""Values made of several tensors: `IndexedSlices`, gradients of a few rows, and `SparseTensor`."""
+"""Values that consist of several tensors: `IndexedSlices` and `SparseTensor`.
+
+`IndexedSlices` are gradients of a few rows of a table.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +20,14 @@ from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.errors import InvalidArgumentError, NotAvailableError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, TypeSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Rows with one number add up; negative numbers have no row.
+# Rows with the same index are added. Rows with a negative index are ignored.
 _summed_rows = Op(
     "unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0])
 )
@@ -39,12 +43,12 @@ _elements = Op("gather_nd", lambda o, shape: jnp.broadcast_to(o[0], shape)[tuple
 
 
 class IndexedSlices:
-    """Rows of a tensor by number; rows given twice add up.
+    """Some rows of a tensor, by index. Rows with the same index are added.
 
     Args:
-      values: tensor of shape [n, ...].
-      indices: n row numbers.
-      dense_shape: shape of the whole tensor.
+      values: The rows, a tensor of shape [n, ...].
+      indices: The n row indices.
+      dense_shape: Shape of the full tensor.
 
     Example:
       >>> import meshflow as tf
@@ -56,41 +60,43 @@ class IndexedSlices:
 
     _is_tensor_like = True
 
-    def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
+    def __init__(
+        self, values: TensorLike, indices: TensorLike, dense_shape: TensorLike = None
+    ) -> None:
         self._values, self._indices = convert_to_tensor(values), convert_to_tensor(indices)
         self._dense_shape = None if dense_shape is None else convert_to_tensor(dense_shape)
 
     @property
     def values(self) -> Tensor:
-        """The rows."""
+        """Return the rows, a tensor of shape [n, ...]."""
         return self._values
 
     @property
     def indices(self) -> Tensor:
-        """Their numbers."""
+        """Return the row indices, a tensor of shape [n]."""
         return self._indices
 
     @property
     def dense_shape(self) -> Tensor | None:
-        """Shape of the whole tensor, or None."""
+        """Return the shape of the full tensor, or None."""
         return self._dense_shape
 
     @property
-    def dtype(self) -> Any:
-        """Element type."""
+    def dtype(self) -> DType:
+        """Return the dtype of the rows."""
         return self._values.dtype
 
     @property
-    def shape(self) -> Any:
-        """Shape of the whole tensor."""
-        known = None if self._dense_shape is None else self._dense_shape._value
+    def shape(self) -> TensorShape:
+        """Return the shape of the full tensor."""
+        known = None if self._dense_shape is None else self._dense_shape.array
         if isinstance(known, jax.core.Tracer):
             return TensorShape([None, *self._values.shape[1:]])
         return TensorShape(None if known is None else np.asarray(known).tolist())
 
     @property
     def device(self) -> str:
-        """Where the rows are."""
+        """Return the name of the device that holds the rows."""
         return str(self._values.device)
 
     @property
@@ -98,7 +104,7 @@ class IndexedSlices:
         return IndexedSlicesSpec.from_value(self)
 
     def consumers(self) -> list[Any]:
-        """The operations that use it, which are not recorded: none."""
+        """Return an empty list: the operations that use the rows are not recorded."""
         return []
 
     def _components(self) -> list[Tensor]:
@@ -110,28 +116,28 @@ class IndexedSlices:
 
     @classmethod
     def _with_state_parts(cls, parts: Sequence[Any]) -> IndexedSlices:
-        made = cls.__new__(cls)
-        made._values, made._indices, made._dense_shape = (*parts, None)[:3]
-        return made
+        rows = cls.__new__(cls)
+        rows._values, rows._indices, rows._dense_shape = (*parts, None)[:3]
+        return rows
 
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
-        rows, numbers = self.shape[0], self._indices._value
-        if isinstance(numbers, np.ndarray) and numbers.size and numbers.max() >= rows:
+        rows, indices = self.shape[0], self._indices.array
+        if isinstance(indices, np.ndarray) and indices.size and indices.max() >= rows:
             raise InvalidArgumentError(
-                f"IndexedSlices: row {numbers.max()} is out of range for dense_shape {self.shape}."
+                f"IndexedSlices: row {indices.max()} is out of range for dense_shape {self.shape}."
             )
         return apply(_summed_rows, (self._values, self._indices), (rows,))
 
-    def with_values(self, new_values: Any) -> IndexedSlices:
-        """Other values for the same rows."""
+    def with_values(self, new_values: TensorLike) -> IndexedSlices:
+        """Return the same row indices with other values."""
         return IndexedSlices(new_values, self._indices, self._dense_shape)
 
     def followed_by(self, other: IndexedSlices) -> IndexedSlices:
-        """The rows of both, these first."""
-        values = apply(_joined, ([self._values, other._values],))
-        indices = apply(_joined, ([self._indices, other._indices],))
+        """Return the rows of both, those of `self` first."""
+        values = apply(_joined, ([self._values, other.values],))
+        indices = apply(_joined, ([self._indices, other.indices],))
         return IndexedSlices(values, indices, self._dense_shape)
 
     def __neg__(self) -> IndexedSlices:
@@ -146,11 +152,11 @@ class IndexedSlicesSpec(TypeSpec):
     """Shapes and dtypes of `tf.IndexedSlices`.
 
     Args:
-      shape: shape of the whole tensor, possibly with None sizes; None for any.
-      dtype: dtype of the rows; default `tf.float32`.
-      indices_dtype: dtype of the row numbers.
-      dense_shape_dtype: dtype of `dense_shape`, or None where there is none.
-      indices_shape: shape of the row numbers; None for any.
+      shape: Shape of the full tensor; sizes may be None. None for any shape.
+      dtype: Dtype of the rows.
+      indices_dtype: Dtype of the row indices.
+      dense_shape_dtype: Dtype of `dense_shape`, or None if there is none.
+      indices_shape: Shape of the row indices; None for any shape.
 
     Example:
       >>> import meshflow as tf
@@ -161,11 +167,11 @@ class IndexedSlicesSpec(TypeSpec):
 
     def __init__(
         self,
-        shape: Any = None,
-        dtype: Any = dtypes.float32,
-        indices_dtype: Any = dtypes.int64,
-        dense_shape_dtype: Any = None,
-        indices_shape: Any = None,
+        shape: ShapeLike = None,
+        dtype: DTypeLike = dtypes.float32,
+        indices_dtype: DTypeLike = dtypes.int64,
+        dense_shape_dtype: DTypeLike | None = None,
+        indices_shape: ShapeLike = None,
     ) -> None:
         self._shape, self._indices_shape = as_shape(shape), as_shape(indices_shape)
         self._dtypes = (
@@ -176,23 +182,25 @@ class IndexedSlicesSpec(TypeSpec):
 
     @classmethod
     def from_value(cls, value: IndexedSlices) -> IndexedSlicesSpec:
-        """The spec of some rows."""
-        whole = None if value.dense_shape is None else value.dense_shape.dtype
-        return cls(value.shape, value.dtype, value.indices.dtype, whole, value.indices.shape)
+        """Return the spec of a value."""
+        dense_shape_dtype = None if value.dense_shape is None else value.dense_shape.dtype
+        return cls(
+            value.shape, value.dtype, value.indices.dtype, dense_shape_dtype, value.indices.shape
+        )
 
     @property
     def shape(self) -> TensorShape:
-        """Shape of the whole tensor."""
+        """Return the shape of the full tensor."""
         return self._shape
 
     @property
     def dtype(self) -> dtypes.DType:
-        """Dtype of the rows."""
+        """Return the dtype of the rows."""
         return self._dtypes[0]
 
     @property
     def value_type(self) -> type:
-        """The class of what it describes."""
+        """Return the class that the spec describes."""
         return IndexedSlices
 
     def _component_specs(self) -> list[TensorSpec]:
@@ -209,13 +217,13 @@ class IndexedSlicesSpec(TypeSpec):
     def _to_components(self, value: IndexedSlices) -> list[Tensor | None]:
         return [value.values, value.indices, value.dense_shape][: len(self._component_specs())]
 
-    def is_compatible_with(self, value: Any) -> bool:
-        """Whether rows, or the spec of some, have these dtypes and shapes that fit."""
-        other = value._type_spec if isinstance(value, IndexedSlices) else value
+    def is_compatible_with(self, value: object) -> bool:
+        """Check whether a value, or the spec of one, has these dtypes and compatible shapes."""
+        other = IndexedSlicesSpec.from_value(value) if isinstance(value, IndexedSlices) else value
         return (
             isinstance(other, IndexedSlicesSpec)
             and self._dtypes[:2] == other._dtypes[:2]
-            and self._shape.is_compatible_with(other._shape)
+            and self._shape.is_compatible_with(other.shape)
             and self._indices_shape.is_compatible_with(other._indices_shape)
         )
 
@@ -232,20 +240,24 @@ class IndexedSlicesSpec(TypeSpec):
         return f"IndexedSlicesSpec{self._parts()!r}"
 
 
-def picked_rows(table: Any, numbers: Any, gradient: Tensor) -> IndexedSlices:
-    """The gradient of a table whose rows of some numbers were picked.
+def picked_rows(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlices:
+    """Return the gradient of a table from the gradient of its gathered rows.
 
     Args:
-      table: the table, a tensor [rows, ...].
-      numbers: row numbers, a tensor of any shape.
-      gradient: the gradient of the rows, [*numbers.shape, ...].
+      table: The table, a tensor of shape [rows, ...].
+      indices: Indices of the gathered rows, a tensor of any shape.
+      gradient: Gradient of the gathered rows, of shape [*indices.shape, ...].
     """
-    values, indices = apply(_picked_rows, (gradient, numbers), numbers.shape.num_elements())
-    return IndexedSlices(values, indices, np.array(table._value.shape, np.int32))
+    count: Any = indices.shape.num_elements()
+    values, flat_indices = apply(_picked_rows, (gradient, indices), count)
+    return IndexedSlices(values, flat_indices, np.array(table.array.shape, np.int32))
 
 
 def on_rows(public: F) -> F:
-    """A public op that takes `tf.IndexedSlices` too, as its first argument, and computes on their rows."""
+    """Make a public op accept `tf.IndexedSlices` as its first argument.
+
+    The op is then applied to the rows.
+    """
     first = next(iter(inspect.signature(public).parameters))
 
     @functools.wraps(public)
@@ -259,15 +271,17 @@ def on_rows(public: F) -> F:
     return function  # type: ignore[return-value]
 
 
-def passes_rows(give: Callable[[Tensor, IndexedSlices], IndexedSlices]) -> Callable[..., Any]:
-    """A rule for `Op.by_rows` of an op on each element alone, whose gradient is given by rows when its result's is.
+def passes_rows(compute: Callable[[Tensor, IndexedSlices], IndexedSlices]) -> Callable[..., Any]:
+    """Return a rule for `Op.row_gradient` of an elementwise op.
+
+    The gradient of the operand consists of rows if the gradient of the result does.
 
     Args:
-      give: the gradient of the operand, from that and the gradient of the result.
+      compute: Computes the gradient of the operand from the operand and the gradient of the result.
     """
 
-    def by_rows(operands: Any, static: Any, gradient: Any) -> Any:
-        return give(operands[0], gradient) if isinstance(gradient, IndexedSlices) else None
+    def by_rows(operands: Sequence[Any], static: tuple[Any, ...], gradient: Any) -> Any:
+        return compute(operands[0], gradient) if isinstance(gradient, IndexedSlices) else None
 
     return by_rows
 
@@ -278,11 +292,11 @@ CAST.by_rows = passes_rows(
 
 
 class SparseTensorSpec(TypeSpec):
-    """Shape and dtype of a sparse tensor, as in the `element_spec` of a dataset.
+    """Shape and dtype of a sparse tensor, for example in the `element_spec` of a dataset.
 
     Args:
-      shape: a shape, possibly with None sizes; None for any.
-      dtype: the element type; default `tf.float32`.
+      shape: The dense shape; sizes may be None. None for any shape.
+      dtype: Dtype of the elements.
 
     Example:
       >>> import meshflow as tf
@@ -290,27 +304,27 @@ class SparseTensorSpec(TypeSpec):
       True
     """
 
-    def __init__(self, shape: Any = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, shape: ShapeLike = None, dtype: DTypeLike = dtypes.float32) -> None:
         self._shape, self._dtype = as_shape(shape), dtypes.as_dtype(dtype)
 
     @classmethod
-    def from_value(cls, value: Any) -> SparseTensorSpec:
-        """The spec of a sparse tensor."""
+    def from_value(cls, value: SparseTensor) -> SparseTensorSpec:
+        """Return the spec of a sparse tensor."""
         return cls(value.shape, value.dtype)
 
     @property
     def shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static dense shape."""
         return self._shape
 
     @property
     def dtype(self) -> dtypes.DType:
-        """The element type."""
+        """Return the dtype of the elements."""
         return self._dtype
 
     @property
     def value_type(self) -> type:
-        """The class of sparse tensors."""
+        """Return the class that the spec describes."""
         return SparseTensor
 
     def _component_specs(self) -> list[TensorSpec]:
@@ -324,8 +338,8 @@ class SparseTensorSpec(TypeSpec):
     def _to_components(self, value: SparseTensor) -> list[Tensor]:
         return [value.indices, value.values, value.dense_shape]
 
-    def is_compatible_with(self, value: Any) -> bool:
-        """Whether a sparse tensor, or the spec of one, has this dtype and a shape that fits."""
+    def is_compatible_with(self, value: object) -> bool:
+        """Check whether a sparse tensor, or the spec of one, has this dtype and a compatible shape."""
         return (
             isinstance(value, (SparseTensor, SparseTensorSpec))
             and self._dtype == value.dtype
@@ -334,8 +348,8 @@ class SparseTensorSpec(TypeSpec):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SparseTensorSpec) and (self._shape, self._dtype) == (
-            other._shape,
-            other._dtype,
+            other.shape,
+            other.dtype,
         )
 
     def __hash__(self) -> int:
@@ -346,15 +360,17 @@ class SparseTensorSpec(TypeSpec):
 
 
 class SparseTensor:
-    """The nonzero elements of a tensor, for host-side data; layers and ops take `to_dense(...)`.
+    """The nonzero elements of a tensor, for data on the host.
+
+    Layers and ops take the result of `tf.sparse.to_dense`.
 
     Args:
-      indices: int64 coordinates, shape [n, rank].
-      values: the n elements.
-      dense_shape: shape of the whole tensor.
+      indices: Coordinates of the elements, int64 of shape [n, rank].
+      values: The n elements.
+      dense_shape: Shape of the full tensor.
 
     Raises:
-      ValueError: when the shapes do not fit.
+      ValueError: If the shapes of the arguments do not match.
 
     Example:
       >>> import meshflow as tf
@@ -363,7 +379,7 @@ class SparseTensor:
       array([[0., 5., 0.]], dtype=float32)
     """
 
-    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+    def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         self._indices = _as_int64(indices)
         self._values = convert_to_tensor(values)
         self._dense_shape = _as_int64(dense_shape)
@@ -376,51 +392,53 @@ class SparseTensor:
 
     @classmethod
     def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
-        """A sparse tensor from anything with indices, values and dense_shape."""
+        """Convert an object with the attributes `indices`, `values` and `dense_shape`."""
         value = sparse_tensor_value
         return cls(value.indices, value.values, value.dense_shape)
 
     @property
     def indices(self) -> Tensor:
-        """Coordinates of the elements, int64 [n, rank]."""
+        """Return the coordinates of the elements, int64 of shape [n, rank]."""
         return self._indices
 
     @property
     def values(self) -> Tensor:
-        """The elements."""
+        """Return the elements, a tensor of shape [n]."""
         return self._values
 
     @property
     def dense_shape(self) -> Tensor:
-        """Shape of the whole tensor, an int64 vector."""
+        """Return the shape of the full tensor, an int64 vector."""
         return self._dense_shape
 
     @property
-    def dtype(self) -> Any:
-        """Element type."""
+    def dtype(self) -> DType:
+        """Return the dtype of the elements."""
         return self._values.dtype
 
     @property
-    def shape(self) -> Any:
-        """Shape of the whole tensor."""
+    def shape(self) -> TensorShape:
+        """Return the shape of the full tensor."""
         return TensorShape(self._dense_shape.numpy().tolist())
 
     @property
     def _type_spec(self) -> SparseTensorSpec:
         return SparseTensorSpec.from_value(self)
 
-    def get_shape(self) -> Any:
-        """Shape of the whole tensor."""
+    def get_shape(self) -> TensorShape:
+        """Return the shape of the full tensor."""
         return self.shape
 
-    def with_values(self, new_values: Any) -> SparseTensor:
-        """Other elements at the same places."""
+    def with_values(self, new_values: TensorLike) -> SparseTensor:
+        """Return the same coordinates with other elements."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
 
     def _components(self) -> list[Tensor]:
         return [self._values]
 
-    def _scaled(self, other: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> SparseTensor:
+    def _scaled(
+        self, other: TensorLike, combine: Callable[[Tensor, Tensor], Tensor]
+    ) -> SparseTensor:
         dense = convert_to_tensor(other, dtype_hint=self.dtype)
         factors = apply(_elements, (dense, self._indices), tuple(self.shape.as_list()))
         return self.with_values(combine(self._values, factors))
@@ -444,21 +462,21 @@ class SparseTensor:
         )
 
 
-def _as_int64(value: Any) -> Tensor:
+def _as_int64(value: TensorLike) -> Tensor:
     tensor = convert_to_tensor(value, dtype_hint=dtypes.int64)
     return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 
 class _NotAvailable(type):
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> NoReturn:
         raise NotAvailableError(f"tf.{cls.__name__}.{name}: {RAGGED_HELP}")
 
 
 class RaggedTensor(metaclass=_NotAvailable):
-    """Rows of different lengths, which XLA does not have: the class exists for `isinstance` checks.
+    """Rows of different lengths, which XLA does not support. The class exists for `isinstance` checks.
 
     Raises:
-      NotImplementedError: when one is made, saying what to use instead.
+      NotImplementedError: Always; the message describes an alternative.
 
     Example:
       >>> import meshflow as tf

@@ -1,16 +1,16 @@
-"""The dispatcher: the one place where a public op becomes a computation.
+"""The dispatcher, which turns every call of a public op into a computation.
 
 An op is a pure function of arrays, decorated with `op`. Parameters annotated `TensorLike` are
-*operands*; all others are static: they must be known when the op is called and become part of
-the compiled op's identity. For every call the dispatcher
+*operands*. All others are static: their values must be known when the op is called, and they are
+part of the key of the compiled op. For every call the dispatcher
 
-1. hands the call to Keras when an operand is a symbolic Keras tensor,
-2. converts operands to tensors under TensorFlow's dtype rules,
-3. runs the function: compiled and cached per static arguments in eager mode, inlined while a
-   function is traced, on the host when all operands are known while tracing,
-4. tells the active gradient tapes.
+1. passes the call to Keras if an operand is a symbolic Keras tensor,
+2. converts the operands to tensors by TensorFlow's dtype rules,
+3. runs the function: compiled and cached for each tuple of static arguments in eager mode, inlined
+   while a function is traced, and on the host if all operands are constants during a trace,
+4. records the op on the active gradient tapes.
 
-What an op is stands in `operation`, how operands are converted in `operands`.
+`operation` defines ops, and `operands` converts operands.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import current_scope
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.runtime.forks import Fork, after_fork
 from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import any_symbolic, computed
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
+from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,21 +55,26 @@ OPERAND_LIST_ANNOTATIONS = ("Sequence[TensorLike]", "Sequence[TensorLike] | Tens
 
 
 def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
-    """Runs `op` on operands that are tensors, lists of tensors, or None.
+    """Run `op` on operands that are tensors, lists of tensors, or None.
+
+    Args:
+      op: The op.
+      operands: Operands of the op.
+      static: Static arguments of the op.
 
     Returns:
-      What the array function returns, with tensors for arrays.
+      The outputs of the array function, with tensors instead of arrays.
     """
     if Fork.late:
         raise after_fork()
     try:
         if op.strings and context.trace is None and _begins_with_text(operands):
-            # What JAX says of strings takes it long to say.
+            # JAX takes long to format its error about strings.
             return _on_codes(op, operands, static)
         return _apply(op, operands, static)
     except jax.errors.UnexpectedTracerError:
         raise errors.InaccessibleTensorError(
-            f"{op.name}: an operand was made while a function was traced and is out of scope here. Return it "
+            f"{op.name}: an operand was created while a function was traced, and is out of scope here. Return it "
             "from that function, or keep state in a tf.Variable."
         ) from None
     except TypeError:
@@ -78,17 +84,19 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     except ValueError as error:
         if is_placement_error(error):
             raise placement_error(
-                op.name, [("", t._value) for t in flat_tensors(operands)]
+                op.name, [("", t.array) for t in flat_tensors(operands)]
             ) from None
         raise
     except (MemoryError, RuntimeError) as error:
-        full = exhausted(error, f"{op.name} [Op:{op.name}]")
-        if full is None:
+        translated = exhausted(error, f"{op.name} [Op:{op.name}]")
+        if translated is None:
             raise
-        raise full from error
+        raise translated from error
 
 
-def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+    # Every op call runs this function, so it and its helpers read the slot `_value`, which is faster
+    # than the property `array`.
     trace = context.trace
     recording = context.tapes
     if trace is None:
@@ -108,8 +116,8 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     return _inlined(op, operands, values, static)
 
 
-def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
-    """Runs an op as a part of the function that is being traced."""
+def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
+    """Run an op as a part of the function that is being traced."""
     outputs = wrap(op.call(values, static))
     if context.exporting:
         computed(op.name, operands, static, outputs)
@@ -118,8 +126,8 @@ def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[A
     return outputs
 
 
-def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> Any:
-    """Runs an op on host arrays, by NumPy where it can; its results are host arrays."""
+def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> PyTree:
+    """Run an op on host arrays, with NumPy if the op supports it; the results are host arrays."""
     outputs = None if op.host is None else op.host(values, static)
     if outputs is None:
         outputs = jax.tree.map(np.asarray, op.compiled(static)(*values))
@@ -130,35 +138,38 @@ def _begins_with_text(operands: Sequence[Any]) -> bool:
     first = operands[0]
     if isinstance(first, (list, tuple)) and first:
         first = first[0]
-    return type(first) is Tensor and first._value.dtype == object
+    return type(first) is Tensor and first.array.dtype == object
 
 
-def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
-    """Runs an op on numbers that stand for strings, in their order; 0 is the empty one."""
+def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+    """Run an op on integer codes instead of strings.
+
+    The codes have the order of the strings; 0 is the empty string.
+    """
     if op.strings == "joins":
-        joined = np.asarray(operands[0]._value + operands[1]._value, object)
+        joined = np.asarray(operands[0].array + operands[1].array, object)
         return Tensor(joined)
     words: set[bytes] = {b""}
     for tensor in flat_tensors(operands):
         if tensor.dtype is string:
-            words.update(tensor._value.ravel().tolist())
+            words.update(tensor.array.ravel().tolist())
     vocabulary = sorted(words)
     code = {word: i for i, word in enumerate(vocabulary)}
 
-    def encode(operand: Any) -> Any:
+    def encode(operand: PyTree) -> PyTree:
         if isinstance(operand, (list, tuple)):
             return [encode(o) for o in operand]
         if operand is None or operand.dtype is not string:
             return operand
-        codes = np.empty(operand._value.shape, np.int32)
-        codes.reshape(-1)[:] = [code[w] for w in operand._value.ravel().tolist()]
+        codes = np.empty(operand.array.shape, np.int32)
+        codes.reshape(-1)[:] = [code[w] for w in operand.array.ravel().tolist()]
         return Tensor(codes)
 
     def decode(codes: Tensor) -> Tensor:
         known = codes._concrete(f"a position in {op.name} of strings (XLA has no strings)")
-        found = np.empty(known.shape, object)
-        found.reshape(-1)[:] = [vocabulary[c] for c in known.reshape(-1)]
-        return Tensor(found)
+        strings = np.empty(known.shape, object)
+        strings.reshape(-1)[:] = [vocabulary[c] for c in known.reshape(-1)]
+        return Tensor(strings)
 
     outputs = _apply(op, [encode(o) for o in operands], static)
     if op.strings == "compares":
@@ -166,12 +177,12 @@ def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     return jax.tree.map(decode, outputs, is_leaf=_is_tensor)
 
 
-# Called with every array that an op gives, while tf.debugging.enable_check_numerics is on.
+# While tf.debugging.enable_check_numerics is on, this function is called with every output array.
 check_output: Callable[[Any], None] | None = None
 
 
-def wrap(outputs: Any) -> Any:
-    """Tensors around the arrays of a nested structure."""
+def wrap(outputs: PyTree) -> PyTree:
+    """Replace the arrays of a nested structure by tensors."""
     if isinstance(outputs, (jax.Array, np.ndarray)):
         if check_output is not None:
             check_output(outputs)
@@ -185,7 +196,7 @@ def wrap(outputs: Any) -> Any:
     return jax.tree.map(wrap, outputs)
 
 
-def _values(operand: Any) -> Any:
+def _values(operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if isinstance(operand, (list, tuple)):
@@ -193,7 +204,7 @@ def _values(operand: Any) -> Any:
     return operand._value
 
 
-def _captured(trace: Any, operand: Any) -> Any:
+def _captured(trace: Tracing, operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if isinstance(operand, (list, tuple)):
@@ -202,14 +213,14 @@ def _captured(trace: Any, operand: Any) -> Any:
 
 
 def _watched(operands: Sequence[Any]) -> bool:
-    """Whether a tape of this level watches an operand."""
+    """Check whether a tape of this trace level watches an operand."""
     inputs = flat_tensors(operands)
     return any(tape.is_watching(inputs) for tape in context.tapes)
 
 
 def _all_known(operands: Iterable[Any]) -> bool:
-    """Whether the values of all operands are on the host: true for shape arithmetic."""
-    known = False
+    """Check whether the values of all operands are on the host, which is the case in shape arithmetic."""
+    has_operands = False
     for operand in operands:
         if type(operand) is Tensor:
             value = operand._value
@@ -217,22 +228,23 @@ def _all_known(operands: Iterable[Any]) -> bool:
                 operand._owner is not context.trace and is_inexact(value)
             ):
                 return False
-            known = True
+            has_operands = True
         elif operand is not None:
             if not _all_known(operand):
                 return False
-            known = known or bool(operand)
-    return known
+            has_operands = has_operands or bool(operand)
+    return has_operands
 
 
-def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
-    """Runs an op on known operands while tracing; None when the result is better left traced."""
-    # `jax.ensure_compile_time_eval` would reach into the lowering of what is compiled here, and break it.
+def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+    """Run an op on constant operands during a trace; return None if the op must be traced."""
+    # `jax.ensure_compile_time_eval` would also affect the lowering of the op that is compiled here,
+    # and break it.
     with jax.core.eval_context():
         shapes = jax.eval_shape(op.bound(static), *[_values(o) for o in operands])
         leaves = jax.tree.leaves(shapes)
         if any(any_symbolic(leaf.shape) for leaf in leaves):
-            return None  # a constant of any size, as in an exported program
+            return None  # the program is exported for any size, so the result has no fixed shape
         if sum(leaf.size for leaf in leaves) > HOST_CONSTANT_SIZE:
             return None
         outputs = op.compiled(static)(*[_values(o) for o in operands])
@@ -241,8 +253,8 @@ def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 
 def _apply_recorded(
     op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
-) -> Any:
-    """Runs an op while gradient tapes look on."""
+) -> PyTree:
+    """Run an op while gradient tapes are active."""
     inputs = flat_tensors(operands)
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
     in_trace = context.trace is not None
@@ -251,21 +263,23 @@ def _apply_recorded(
             return _inlined(op, operands, values, static)
         return wrap(op.compiled(static)(*values))
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
-    wanted = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
+    requested = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None
-    if any(wanted) and (in_trace or op.heavy) and len(watching) == 1 and not context.outer_tapes:
-        run = op.residual(static, wanted) if in_trace else op.compiled_residual(static, wanted)
+    if any(requested) and (in_trace or op.heavy) and len(watching) == 1 and not context.outer_tapes:
+        run = (
+            op.residual(static, requested) if in_trace else op.compiled_residual(static, requested)
+        )
         outputs, pullback = run(*values)
     else:
         outputs = op.call(values, static) if in_trace else op.compiled(static)(*values)
     result = wrap(outputs)
-    if any(wanted):
+    if any(requested):
         node = RecordedOp(
             op,
             operands,
             static,
             inputs,
-            wanted,
+            requested,
             jax.tree.leaves(result, is_leaf=_is_tensor),
             pullback,
             current_scope() if in_trace else "",
@@ -275,7 +289,7 @@ def _apply_recorded(
     return result
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return type(value) is Tensor
 
 
@@ -309,29 +323,30 @@ def op(
     differentiable: bool = True,
     heavy: bool = False,
     strings: str | None = None,
-) -> Any:
-    """Makes a public op of a function of arrays.
+) -> F | Callable[[F], F]:
+    """Make a public op of a function of arrays.
 
-    Parameters annotated `TensorLike` (or `Sequence[TensorLike]`) arrive in the function as
-    arrays (or lists of arrays), the others as hashable Python values (lists as tuples). A
-    parameter called `name` is accepted and ignored.
+    Parameters annotated `TensorLike` (or `Sequence[TensorLike]`) reach the function as arrays (or
+    lists of arrays), the others as hashable Python values (lists as tuples). A parameter called
+    `name` is accepted and ignored.
 
     Args:
-      function: the array function; its signature and docstring become the op's.
-      name: the op's name in messages; default the function's.
-      same: names of the operands that must share a dtype; default all of them.
-      kinds: allowed kinds of the `same` operands, letters of "b" bool, "i" integer, "f" float,
-        "c" complex; default anything but strings.
-      differentiable: whether the op has a gradient.
-      heavy: keep intermediate values for the gradient instead of recomputing the op.
-      strings: what it can do to strings as well: "moves" when it only moves elements around,
-        "compares" when it compares two, "joins" when it joins two.
+      function: The array function; the op gets its signature and docstring.
+      name: The op's name in messages; by default the function's.
+      same: Names of the operands that must have the same dtype; by default all.
+      kinds: Allowed dtypes of the `same` operands, as a string of the letters "b" (bool), "i"
+        (integer), "f" (float) and "c" (complex); by default all dtypes except strings.
+      differentiable: Whether the op has a gradient.
+      heavy: Whether gradient tapes keep intermediate values instead of computing the op again.
+      strings: Support of strings: "moves" if the op only moves elements, "compares" if it compares
+        two tensors, "joins" if it joins two tensors.
 
     Returns:
       The public function.
 
     Raises:
-      TypeError: there are no operands, and annotations are not text, which they are told by.
+      TypeError: If there are no operands and the annotations are not strings, so operands cannot be
+        recognized.
 
     Example:
       >>> from meshflow.core.dispatch.dispatch import op
@@ -356,21 +371,21 @@ def op(
     parameters = list(signature.parameters.values())
     names = [p.name for p in parameters]
     lists = {i for i, p in enumerate(parameters) if _annotation(p) in OPERAND_LIST_ANNOTATIONS}
-    operand_at = [
+    operand_indices = [
         i for i, p in enumerate(parameters) if i in lists or _annotation(p) in OPERAND_ANNOTATIONS
     ]
     annotated = [p for p in parameters if p.annotation is not p.empty]
     evaluated = [p.name for p in annotated if not isinstance(p.annotation, str)]
-    if evaluated and not operand_at:
+    if evaluated and not operand_indices:
         raise TypeError(
             f"Op {name or function.__name__} has no operands: Python has evaluated the annotations of "
             f"{', '.join(evaluated)}. Put `from __future__ import annotations` at the top of {function.__module__}, or "
             'write "TensorLike".'
         )
-    static_at = [i for i, n in enumerate(names) if i not in operand_at and n != "name"]
-    same_at = [k for k, i in enumerate(operand_at) if same is None or names[i] in same]
-    list_at = {k for k, i in enumerate(operand_at) if i in lists}
-    whole_at = [k for k, i in enumerate(static_at) if names[i] in WHOLE]
+    static_indices = [i for i, n in enumerate(names) if i not in operand_indices and n != "name"]
+    same_indices = [k for k, i in enumerate(operand_indices) if same is None or names[i] in same]
+    list_indices = {k for k, i in enumerate(operand_indices) if i in lists}
+    integer_indices = [k for k, i in enumerate(static_indices) if names[i] in WHOLE]
     defaults = [p.default for p in parameters]
     position = {n: i for i, n in enumerate(names)}
     count = len(parameters)
@@ -378,9 +393,9 @@ def op(
 
     def call(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         arguments = [None] * count
-        for i, operand in zip(operand_at, operands, strict=True):
+        for i, operand in zip(operand_indices, operands, strict=True):
             arguments[i] = operand
-        for i, value in zip(static_at, static, strict=True):
+        for i, value in zip(static_indices, static, strict=True):
             arguments[i] = value
         return function(*arguments)
 
@@ -396,7 +411,7 @@ def op(
         for key, value in kwargs.items():
             i = position.get(key, -1)
             if i < len(args):
-                signature.bind(*args, **kwargs)  # raises Python's own TypeError
+                signature.bind(*args, **kwargs)  # The call raises Python's own TypeError.
             values[i] = value
         if (
             len(values) != count
@@ -404,26 +419,26 @@ def op(
             or any(v is inspect.Parameter.empty for v in values)
         ):
             signature.bind(*args, **kwargs)
-        operands = [values[i] for i in operand_at]
-        if list_at:
-            for k in list_at:
-                operands[k] = as_operand_list(public_name, names[operand_at[k]], operands[k])
-            operands = unify_lists(public_name, operands, same_at, list_at)
+        operands = [values[i] for i in operand_indices]
+        if list_indices:
+            for k in list_indices:
+                operands[k] = as_operand_list(public_name, names[operand_indices[k]], operands[k])
+            operands = unify_lists(public_name, operands, same_indices, list_indices)
         else:
-            operands = unify(public_name, operands, same_at)
+            operands = unify(public_name, operands, same_indices)
         if kinds is not None:
-            check_kinds(public_name, operands, same_at, kinds)
-        static = tuple([static_value(values[i], names[i]) for i in static_at])
-        for k in whole_at:
+            check_kinds(public_name, operands, same_indices, kinds)
+        static = tuple([static_value(values[i], names[i]) for i in static_indices])
+        for k in integer_indices:
             if type(static[k]) is not int:
-                check_whole(static[k], names[static_at[k]], public_name)
+                check_whole(static[k], names[static_indices[k]], public_name)
         try:
             return apply(the_op, operands, static)
         except (TypeError, ValueError, IndexError, ArithmeticError) as error:
             raise explain(public_name, error, operands) from error
 
     public.op = the_op  # type: ignore[attr-defined]
-    public.static_defaults = tuple(defaults[i] for i in static_at)  # type: ignore[attr-defined]
+    public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
     return op_names.nameable(public)
 
 
@@ -433,11 +448,19 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
-    """TensorFlow's exception for a shape or value problem found below, naming op and operands."""
+    """Return TensorFlow's exception for a shape or value error of an op.
+
+    The message names the op and its operands.
+    """
     if isinstance(error, FloatingPointError):
         return errors.NotFiniteError(f"{errors.NotFiniteError.TEXT} [Op:{op_name}]")
-    own = (errors.OpError, errors.InaccessibleTensorError, errors.OperatorNotAllowedInGraphError)
-    if isinstance(error, (*own, jax.errors.JAXTypeError)):
+    passed_through = (
+        errors.OpError,
+        errors.InaccessibleTensorError,
+        errors.OperatorNotAllowedInGraphError,
+        jax.errors.JAXTypeError,
+    )
+    if isinstance(error, passed_through):
         return error
     shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flat_tensors(operands))
     if isinstance(error, TypeError) and any(t.dtype is string for t in flat_tensors(operands)):

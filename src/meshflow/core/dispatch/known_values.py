@@ -1,9 +1,9 @@
-"""Traced tensors whose values are known already: they are computed from outer tensors only.
+"""Values of traced tensors that depend only on tensors from outside of the trace.
 
-The edges of a graph that every training step uses are a captured tensor. What a step computes from them is
-traced like all else, but may be asked for as a size (`num_segments=tf.reduce_max(edges) + 1`). So each
-result remembers the op and the operands it came from (`Tensor._known_value`), and is computed when it is asked for;
-an array that was converted remembers itself.
+The edges of a graph that every training step uses are a captured tensor. Computations on them are
+traced like all others, but their values may be needed as sizes (`num_segments=tf.reduce_max(edges)
++ 1`). So each result of such a computation stores its op and operands (`Tensor._known_value`), and
+its value is computed on request. A converted array stores itself.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ import numpy as np
 
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 
 __all__ = ["Result", "all_determined", "remember"]
 
 
 class Result:
-    """The result of an op on known operands, computed when it is asked for.
+    """The result of an op on constant operands, computed on request.
 
     Args:
-      op: the op, which does nothing but compute.
-      operands: its operands.
-      static: its static arguments.
-      position: which of the op's results it is.
+      op: An op without side effects.
+      operands: Operands of the op.
+      static: Static arguments of the op.
+      index: Index of the result among the results of the op.
     """
 
     __slots__ = ("_array", "_how")
 
     def __init__(
-        self, op: Op, operands: Sequence[Any], static: tuple[Any, ...], position: int
+        self, op: Op, operands: Sequence[Any], static: tuple[Any, ...], index: int
     ) -> None:
-        self._how: tuple[Any, ...] | None = op, operands, static, position
+        self._how: tuple[Any, ...] | None = op, operands, static, index
         self._array: Any = None
 
-    def array(self) -> Any:
-        """The value as a JAX array."""
+    def array(self) -> jax.Array:
+        """Return the value as a JAX array."""
         if self._how is not None:
             op, operands, static, position = self._how
             with jax.core.eval_context():
@@ -48,42 +49,42 @@ class Result:
         return self._array
 
     def value(self) -> np.ndarray:
-        """The value on the host."""
+        """Return the value on the host."""
         return np.asarray(self.array())
 
 
-def _array(operand: Any) -> Any:
+def _array(operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if not isinstance(operand, Tensor):
         return [_array(o) for o in operand]
     known = getattr(operand, "_known_value", None)
     if known is None:
-        return operand._value
+        return operand.array
     return known.array() if type(known) is Result else known.value()
 
 
-def _is_determined(operand: Any) -> bool:
+def _is_determined(operand: PyTree) -> bool:
     if type(operand) is Tensor:
-        return not isinstance(operand._value, jax.core.Tracer) or hasattr(operand, "_known_value")
+        return not isinstance(operand.array, jax.core.Tracer) or hasattr(operand, "_known_value")
     return operand is None or (isinstance(operand, (list, tuple)) and all_determined(operand))
 
 
 def all_determined(operands: Iterable[Any]) -> bool:
-    """Whether nothing but outer tensors decides on the operands' values."""
+    """Check whether the values of all operands depend only on tensors from outside of the trace."""
     return all(map(_is_determined, operands))
 
 
-def remember(outputs: Any, op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> None:
-    """Notes how the results of an op with known operands are computed.
+def remember(outputs: PyTree, op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> None:
+    """Store on the results of an op with constant operands how they can be computed.
 
     Args:
-      outputs: a structure of traced tensors.
-      op: the op, which does nothing but compute.
-      operands: its operands.
-      static: its static arguments.
+      outputs: A structure of traced tensors.
+      op: An op without side effects.
+      operands: Operands of the op.
+      static: Static arguments of the op.
     """
     leaves = jax.tree.leaves(outputs, is_leaf=lambda leaf: type(leaf) is Tensor)
-    for position, leaf in enumerate(leaves):
-        if type(leaf) is Tensor and isinstance(leaf._value, jax.core.Tracer):
-            leaf._known_value = Result(op, operands, static, position)
+    for index, leaf in enumerate(leaves):
+        if type(leaf) is Tensor and isinstance(leaf.array, jax.core.Tracer):
+            leaf._known_value = Result(op, operands, static, index)

@@ -1,8 +1,10 @@
-"""The functions that a file may name: a closed table of ops, and of functions made of ops, by name.
+"""A registry of the functions that files may refer to by name.
 
-The dispatcher enters every op, and modules enter functions that only compute a result from their arguments.
-A name from a file is a key of this table and nothing else: it is never followed through modules and attributes,
-which would lead to all of Python.
+It contains ops, and functions that are composed of ops.
+
+The dispatcher registers every op, and modules register functions that only compute a result from
+their arguments. A name from a file is only looked up in this registry. It is never resolved through
+modules and attributes, which would give files access to all of Python.
 """
 
 from __future__ import annotations
@@ -19,70 +21,76 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 _functions: dict[str, Callable[..., Any]] = {}
-# Modules that enter functions when they are loaded, by the beginnings of these functions' names.
+# Modules that register functions when they are imported, by the prefix of the functions' names.
 _later: dict[str, str] = {}
 _names: weakref.WeakKeyDictionary[Callable[..., Any], str] = weakref.WeakKeyDictionary()
 
 
 def nameable(function: F, name: str | None = None) -> F:
-    """Lets files name a function that reads, writes and prints nothing, and calls no function that it is given.
+    """Allow files to refer to a function by name.
+
+    The function must not read, write or print anything, and must not call a function that is passed
+    to it.
 
     Args:
-      function: the function.
-      name: its name; default its module's, without the package, and its own.
+      function: The function.
+      name: Name in files; by default the name of its module without the package, a dot, and the
+        name of the function.
 
     Returns:
-      The function, so that this is a decorator.
+      The function, so this can be used as a decorator.
 
     Raises:
-      ValueError: for a second function of a module with one name, which would be taken for the first.
+      ValueError: If another function of the module already has the default name.
 
     Example:
       >>> from meshflow.core.dispatch import op_names
       >>> @op_names.nameable
-      ... def halved(x):
+      ... def halve(x):
       ...     return x / 2
-      >>> op_names.find(op_names.name_of(halved)) is halved
+      >>> op_names.find(op_names.name_of(halve)) is halve
       True
       >>> op_names.find("os.system") is None
       True
     """
-    full = name or f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
-    known = _functions.get(full)
+    full_name = name or f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
+    known = _functions.get(full_name)
     if name is None and known is not None and inspect.unwrap(known) is not inspect.unwrap(function):
-        raise ValueError(f"Two functions would have the name {full!r} in files: give one another.")
-    _functions[full] = function
-    _names[function] = full
+        raise ValueError(
+            f"Two functions would have the name {full_name!r} in files: give one another."
+        )
+    _functions[full_name] = function
+    _names[function] = full_name
     return function
 
 
 def find(name: str) -> Callable[..., Any] | None:
-    """The function with a name, or None.
+    """Return the function with a name, or None.
 
     Args:
-      name: a name as `name_of` gives it.
+      name: A name that `get_name` returned.
     """
     if name not in _functions:
-        for beginning in [b for b in _later if name.startswith(b)]:
-            importlib.import_module(_later.pop(beginning))
+        for prefix in [b for b in _later if name.startswith(b)]:
+            importlib.import_module(_later.pop(prefix))
     return _functions.get(name)
 
 
-def later(beginning: str, module: str) -> None:
-    """Has a module be loaded, which enters functions, when a file first names one of them.
+def later(prefix: str, module: str) -> None:
+    """Import a module when a file first refers to one of the functions that it registers.
 
     Args:
-      beginning: of their names.
-      module: the module.
+      prefix: Prefix of the names of the module's functions.
+      module: Name of the module.
     """
-    _later[beginning] = module
+    _later[prefix] = module
 
 
 def name_of(function: Callable[..., Any]) -> str | None:
-    """The name under which a file may name a function, or None.
+    """Return the name by which files may refer to a function, or None.
 
     Args:
-      function: the function.
+      function: The function.
     """
     try:
         return _names.get(function)
@@ -91,10 +99,10 @@ def name_of(function: Callable[..., Any]) -> str | None:
 
 
 def is_entered(function: Any) -> bool:
-    """Whether a function is in the table, itself or as what it wraps.
+    """Check whether a function, or a function that it wraps, is registered.
 
     Args:
-      function: any object.
+      function: Any object.
     """
     while function is not None:
         if name_of(function) is not None:

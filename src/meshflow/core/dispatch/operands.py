@@ -1,4 +1,4 @@
-"""From the arguments of an op to tensors of fitting dtypes and hashable static values."""
+"""Conversion of op arguments to tensors of matching dtypes and to hashable static values."""
 
 from __future__ import annotations
 
@@ -12,67 +12,68 @@ from meshflow.core.runtime import errors
 from meshflow.core.values import convert
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, float32, string
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 
 
 def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
-    """The tensors of an operand list, in JAX's pytree order."""
-    found: list[Tensor] = []
+    """Return the tensors of an operand list, in JAX's pytree order."""
+    tensors: list[Tensor] = []
     for operand in operands:
         if isinstance(operand, (list, tuple)):
-            found.extend(flat_tensors(operand))
+            tensors.extend(flat_tensors(operand))
         elif operand is not None:
-            found.append(operand)
-    return found
+            tensors.append(operand)
+    return tensors
 
 
 def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.DtypeMismatchError:
-    """The error for operands of different dtypes, naming both."""
+    """Return the error for operands of different dtypes."""
     return errors.DtypeMismatchError(
         f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
         f"tensor but is a {got.name} tensor [Op:{name}]. Use tf.cast to convert one of them."
     )
 
 
-def known_strings(value: Any, use: str, what: str) -> np.ndarray:
-    """The strings of an operand, on the host.
+def known_strings(value: TensorLike, use: str, subject: str) -> np.ndarray:
+    """Return the strings of an operand on the host.
 
     Args:
-      value: the operand.
-      use: what they are needed for, for the error where they are not known.
-      what: the operand, for the error where it is not strings.
+      value: The operand.
+      use: Purpose of the strings, for the error if they are not constant.
+      subject: Description of the operand, for the error if it has another dtype.
 
     Raises:
-      InvalidArgumentError: for an operand of another dtype.
-      OperatorNotAllowedInGraphError: for one that is only known at run time.
+      InvalidArgumentError: If the operand is not a string tensor.
+      OperatorNotAllowedInGraphError: If the value is only known at run time.
     """
     tensor = convert_to_tensor(value, dtype_hint=string)
     if tensor.dtype is not string:
         raise errors.InvalidValueError(
-            f"{what} was expected to be a string tensor but is a {tensor.dtype.name} tensor. "
+            f"{subject} was expected to be a string tensor but is a {tensor.dtype.name} tensor. "
             "tf.strings.as_string makes strings of numbers."
         )
     return tensor._concrete(use)
 
 
 class NumpyRules:
-    """What the NumPy front end changes of Python's operators and of indexing while it is enabled.
+    """Changes that the NumPy front end makes to operators and indexing while it is enabled.
 
     Attributes:
-      promote: called with an operator's operands before conversion, returns them in one dtype.
-      indexing: whether an index may hold masks and arrays of positions.
+      promote: Converts the operands of an operator to one dtype, before they become tensors.
+      indexing: Whether an index may contain masks and arrays of positions.
     """
 
     promote: Callable[[list[Any]], list[Any]] | None = None
     indexing = False
 
 
-# Python numbers below this are float32 numbers after rounding.
+# A Python float of a smaller magnitude can be rounded to float32.
 FITS_FLOAT32 = 1e38
 
 
 def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
-    """Converts operands to tensors; those at the positions `same` must share one dtype.
+    """Convert operands to tensors; those at the indices `same` must have the same dtype.
 
     Python numbers take the dtype of the first tensor among them.
     """
@@ -88,12 +89,13 @@ def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
     if len(same) > 1 and hint is not None:
         for i in same:
             tensor = operands[i]
+            # Every op call runs this loop, so it reads the slot and not the property `array`.
             if tensor is not None and tensor._value.dtype != hint.dtype:
                 raise mismatch(name, i, hint, tensor.dtype)
     return operands
 
 
-def _known_dtype(operand: Any) -> DType | None:
+def _known_dtype(operand: PyTree) -> DType | None:
     if type(operand) is Tensor:
         return operand.dtype
     if isinstance(operand, (list, tuple)):
@@ -101,7 +103,7 @@ def _known_dtype(operand: Any) -> DType | None:
     return operand.dtype if hasattr(operand, "_as_tensor") else None
 
 
-def _convert(operand: Any, hint: DType | None) -> Tensor:
+def _convert(operand: TensorLike, hint: DType | None) -> Tensor:
     if type(operand) is float and hint is float32 and abs(operand) < FITS_FLOAT32:
         return Tensor(np.asarray(operand, np.float32))
     if hint is not None and isinstance(operand, (bool, int, float, complex)):
@@ -110,20 +112,26 @@ def _convert(operand: Any, hint: DType | None) -> Tensor:
 
 
 def static_value(value: Any, name: str = "argument") -> Any:
-    """A hashable Python value for a static argument; known tensors become numbers and tuples.
+    """Return a hashable Python value for a static argument.
+
+    Constant tensors become numbers and tuples.
+
+    Args:
+      value: The argument.
+      name: Name of the argument, for the error.
 
     Raises:
-      ValueNeededError: when the value is a tensor that is only known at run time.
+      ValueNeededError: If the value is a tensor that is only known at run time.
     """
-    kind = type(value)
-    if value is None or kind in (int, str, bool, float, DType):
+    value_type = type(value)
+    if value is None or value_type in (int, str, bool, float, DType):
         return value
     if isinstance(value, (list, tuple)):
         return tuple(static_value(v, name) for v in value)
     if hasattr(value, "_as_tensor"):
         value = value._as_tensor()
     if isinstance(value, Tensor):
-        if isinstance(value._value, jax.core.Tracer):
+        if isinstance(value.array, jax.core.Tracer):
             if hasattr(value, "_sizes"):
                 return value._sizes
             known = value._foreseen()
@@ -134,7 +142,7 @@ def static_value(value: Any, name: str = "argument") -> Any:
                     f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
                 )
             return static_value(known, name)
-        value = np.asarray(value._value)
+        value = np.asarray(value.array)
     if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value).tolist()
         return static_value(value, name) if isinstance(value, list) else value
@@ -145,36 +153,37 @@ def static_value(value: Any, name: str = "argument") -> Any:
     return value
 
 
-# Arguments of ops that are whole numbers, or lists of them.
+# Names of op arguments that are integers or lists of integers.
 WHOLE = frozenset(("axis", "axes", "dims", "multiples", "perm", "shape", "size"))
 
 
-def check_whole(value: Any, name: str, op_name: str = "") -> None:
-    """Checks an argument that holds whole numbers: an axis, a shape.
+def check_whole(value: object, name: str, op_name: str = "") -> None:
+    """Check an argument that must be an integer or a nested tuple of integers.
 
     Args:
-      value: what `static_value` gave.
-      name: the argument.
-      op_name: the op, where the argument's name alone would not say which.
+      value: Value that `to_static_value` returned.
+      name: Name of the argument.
+      op_name: Name of the op, if the name of the argument is not sufficient.
 
     Raises:
-      InvalidArgumentError: for text and fractions; it is a `TypeError` and a `ValueError` too.
+      InvalidArgumentError: For strings and floats; the error is a `TypeError` and a `ValueError`,
+        too.
     """
     for item in value if type(value) is tuple else (value,):
         if type(item) is tuple:
             check_whole(item, name, op_name)
         elif isinstance(item, (str, bytes, float)):
-            where = f"{op_name}: " if op_name else ""
+            prefix = f"{op_name}: " if op_name else ""
             raise errors.InvalidValueError(
-                f"{where}`{name}` must be an integer or a list of integers, got {value!r}."
+                f"{prefix}`{name}` must be an integer or a list of integers, got {value!r}."
             )
 
 
 def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
-    """The items of an argument that is a list of operands; the rows of a tensor.
+    """Return the items of an argument that is a list of operands, or the rows of a tensor.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If the value is neither a list nor a tensor.
     """
     if isinstance(value, (list, tuple)):
         return list(value)
@@ -184,26 +193,30 @@ def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
 
 
 def unify_lists(
-    op_name: str, operands: list[Any], same: Sequence[int], list_at: set[int]
+    op_name: str, operands: list[Any], same: Sequence[int], list_indices: set[int]
 ) -> list[Any]:
-    """`unify` where some operands are lists: their items are unified like separate operands."""
+    """Convert operands like `convert_operands`; the items of operand lists count as separate operands."""
     flat: list[Any] = []
     flat_same: list[int] = []
     for k, operand in enumerate(operands):
-        items = operand if k in list_at else [operand]
+        items = operand if k in list_indices else [operand]
         if k in same:
             flat_same.extend(range(len(flat), len(flat) + len(items)))
         flat.extend(items)
     flat = unify(op_name, flat, flat_same)
     supply = iter(flat)
     return [
-        [next(supply) for _ in operand] if k in list_at else next(supply)
+        [next(supply) for _ in operand] if k in list_indices else next(supply)
         for k, operand in enumerate(operands)
     ]
 
 
 def check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kinds: str) -> None:
-    """Raises DtypeMismatchError when an operand is of none of the kinds that the op takes."""
+    """Check that operands have one of the allowed dtypes.
+
+    Raises:
+      DtypeMismatchError: If an operand has another dtype.
+    """
     for i in same:
         operand = operands[i]
         for tensor in operand if isinstance(operand, list) else (operand,):

@@ -1,7 +1,7 @@
-"""What an op is: an array function, its compiled forms, and its gradient.
+"""`Op`: an array function with its compiled forms and its gradient.
 
-The gradient of an op is again an op (`Gradient`), whose array function is `jax.vjp` of the first:
-so gradients of any order are recorded like everything else.
+The gradient of an op is again an op (`GradientOp`). Its array function is `jax.vjp` of the first
+one, so gradients of any order are recorded like every other op.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
-# Compiled forms that an op keeps of each kind; static arguments that never end must not fill memory.
+from meshflow.environment.types import Array, PyTree
+
+T = TypeVar("T")
+
+# An op caches at most this number of forms of each kind, so programs that never repeat static
+# arguments do not fill the memory.
 FORMS = 1024
 
 
-# Every op there is, for `forget_forms`; threads make some while others are listed.
+# All existing ops, for `clear_op_caches`. The lock is needed because one thread may create ops
+# while another lists them.
 _ops: weakref.WeakSet[Op] = weakref.WeakSet()
 _listing = threading.RLock()
 
@@ -27,15 +34,21 @@ class Op:
     """An operation: a name, an array function, and the rules for its operands.
 
     Attributes:
-      name: the name shown in errors, traces and profiles.
-      differentiable: False when TensorFlow defines no gradient (its gradient is None).
-      strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
-        them), "joins" two, or None.
-      by_rows: the gradient of the first operand by rows: called with the operands, the static arguments and the
-        gradient of the result, it gives `tf.IndexedSlices`, or None where the gradient is a tensor.
-      whole: whether it is a function or a loop: its gradient is taken to depend on all of its operands.
-      constant: whether known operands make a known result. Not so when it does more than compute
-        one, when other replicas take part, or when it says where values lie.
+      name: The name in errors, traces and profiles.
+      differentiable: False if TensorFlow defines no gradient, so the gradient is None.
+      strings: How the op treats strings: "moves" or "compares" them (computed on integer codes of
+        the strings), "joins" two of them, or None for no support.
+      host_function: Computes the op with NumPy on host arrays; returns None for unsupported
+        arguments. None if the op has no such function.
+      row_gradient: Computes the gradient of the first operand as `tf.IndexedSlices`, from the
+        operands, the static arguments and the gradient of the result; returns None if that gradient
+        is dense. None if the op has no such rule.
+      heavy: Whether a gradient tape keeps intermediate values of the op instead of computing the op
+        again.
+      is_opaque: Whether the op is a function or a loop, so its gradient is assumed to depend on all
+        of its operands.
+      is_foldable: Whether constant operands make the result a constant. False for ops with side
+        effects, ops that communicate with other replicas, and ops that set the layout of a value.
     """
 
     def __init__(
@@ -46,20 +59,18 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
-        constant: bool = True,
-        whole: bool = False,
+        is_foldable: bool = True,
+        is_opaque: bool = False,
     ) -> None:
         self.name = name
-        self.whole = whole
+        self.whole = is_opaque
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
-        # Computes it by NumPy on host arrays; gives None where it does not.
         self.host: Callable[..., Any] | None = None
         self.by_rows: Callable[..., Any] | None = None
-        # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
-        self.constant = constant
+        self.constant = is_foldable
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
         self._residual: dict[Any, Callable[..., Any]] = {}
@@ -69,7 +80,7 @@ class Op:
             _ops.add(self)
 
     def bound(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        """The array function of the operands alone."""
+        """Return the array function of the operands, with fixed static arguments."""
         call = self.call
 
         def run(*operands: Any) -> Any:
@@ -79,35 +90,43 @@ class Op:
         return run
 
     def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        """`bound(static)`, compiled once per static arguments."""
+        """Return `bind_static(static)`, compiled once per tuple of static arguments."""
         function = self._compiled.get(static)
         if function is None:
             function = kept(self._compiled, static, jax.jit(self.bound(static)))
         return function
 
     def donating(self, static: tuple[Any, ...], operands: tuple[int, ...]) -> Callable[..., Any]:
-        """`bound(static)`, compiled to write its results where these operands are, which end with the call."""
+        """Return `bind_static(static)`, compiled to reuse operand buffers for results.
+
+        Args:
+          static: Static arguments.
+          operands: Indices of the operands that are donated, which become invalid after the call.
+        """
         key = static, operands
-        if (found := self._donating.get(key)) is None:
-            made = jax.jit(self.bound(static), donate_argnums=operands)
-            found = kept(self._donating, key, made)
-        return found
+        if (function := self._donating.get(key)) is None:
+            compiled = jax.jit(self.bound(static), donate_argnums=operands)
+            function = kept(self._donating, key, compiled)
+        return function
 
-    def gradient(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Gradient:
-        """The op that maps (operands, output gradients) to the gradients of the wanted operands."""
-        key = static, wanted
-        if (found := self._gradients.get(key)) is None:
-            found = kept(self._gradients, key, Gradient(self, static, wanted))
-        return found
+    def gradient(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> Gradient:
+        """Return the op that computes the gradients of the requested operands.
 
-    def forward(self, key: Any, make: Callable[[], Op]) -> Op:
-        """The op of `make` that moves tangents forwards, made once for each key."""
-        if (found := self._forward.get(key)) is None:
-            found = kept(self._forward, key, make())
-        return found
+        Its operands are those of this op, and the gradients of the outputs.
+        """
+        key = static, requested
+        if (gradient_op := self._gradients.get(key)) is None:
+            gradient_op = kept(self._gradients, key, Gradient(self, static, requested))
+        return gradient_op
+
+    def forward(self, key: Hashable, make: Callable[[], Op]) -> Op:
+        """Return the op for forward-mode derivatives that `make` creates, created once per key."""
+        if (forward_op := self._forward.get(key)) is None:
+            forward_op = kept(self._forward, key, make())
+        return forward_op
 
     def forget(self) -> None:
-        """Lets go of all that was made for static arguments; what is needed again is made again."""
+        """Delete the forms for all static arguments; they are created again when they are needed."""
         for forms in (
             self._compiled,
             self._gradients,
@@ -117,113 +136,124 @@ class Op:
         ):
             forms.clear()
 
-    def residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
-        """A function of the operands giving the outputs and the pullback to the wanted operands."""
-        key = static, wanted
-        if (found := self._residual.get(key)) is None:
-            forward = functools.partial(forward_of_wanted, self.bound(static), wanted)
-            found = kept(self._residual, key, forward)
-        return found
+    def residual(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> Callable[..., Any]:
+        """Return a function that computes the outputs and the pullback to the requested operands."""
+        key = static, requested
+        if (function := self._residual.get(key)) is None:
+            forward = functools.partial(forward_of_wanted, self.bound(static), requested)
+            function = kept(self._residual, key, forward)
+        return function
 
     def compiled_residual(
-        self, static: tuple[Any, ...], wanted: tuple[bool, ...]
+        self, static: tuple[Any, ...], requested: tuple[bool, ...]
     ) -> Callable[..., Any]:
-        """`residual`, compiled."""
-        key = static, wanted, "compiled"
-        if (found := self._residual.get(key)) is None:
-            found = kept(self._residual, key, jax.jit(self.residual(static, wanted)))
-        return found
+        """Return the compiled form of `get_residual_function`."""
+        key = static, requested, "compiled"
+        if (function := self._residual.get(key)) is None:
+            function = kept(self._residual, key, jax.jit(self.residual(static, requested)))
+        return function
 
 
 def forget_forms() -> None:
-    """Has all ops let go of what they keep for static arguments: compiled functions and gradients."""
+    """Delete the compiled functions and gradient ops of all ops."""
     with _listing:
         ops = list(_ops)
     for op in ops:
         op.forget()
 
 
-def kept(forms: dict[Any, Any], key: Any, made: Any) -> Any:
-    """`made`, kept under `key`; the oldest is forgotten where there are too many."""
+def kept(forms: dict[Any, Any], key: Hashable, form: T) -> T:
+    """Store and return a form; the oldest one is deleted if the cache is full."""
     if len(forms) >= FORMS:
-        # A copy first: other threads keep forms too.
+        # Other threads may add forms at the same time, so the keys are copied first.
         forms.pop(next(iter(tuple(forms))), None)
-    forms[key] = made
-    return made
+    forms[key] = form
+    return form
 
 
 @functools.cache
-def _inexact_dtype(dtype: Any) -> bool:
+def _inexact_dtype(dtype: np.dtype) -> bool:
     return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
 
 
-def is_inexact(value: Any) -> bool:
-    """Whether an array has a floating or complex dtype."""
+def is_inexact(value: Array) -> bool:
+    """Check whether an array has a floating or complex dtype."""
     if value.dtype == object:
         return False
     return _inexact_dtype(value.dtype)
 
 
 def of_wanted(
-    run: Callable[..., Any], wanted: tuple[bool, ...], operands: Any
+    run: Callable[..., Any], requested: tuple[bool, ...], operands: PyTree
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """`run` as a function of the wanted operands alone, and these.
+    """Return `run` as a function of the requested operands only, and these operands.
 
-    The function returns the inexact outputs, and as a second result what rebuilds all outputs:
-    their leaves and a function of them.
+    Args:
+      run: Function of all operands.
+      requested: For each leaf of `operands`, whether it is an argument of the new function.
+      operands: Operands of `run`.
+
+    Returns:
+      The function and its arguments. The function returns the inexact outputs and, as auxiliary
+      data for `jax.vjp`, the leaves of all outputs and a function that restores their structure.
     """
     leaves, tree = jax.tree.flatten(operands)
 
     def function(*differentiated: Any) -> Any:
         supply = iter(differentiated)
-        full = [next(supply) if w else leaf for leaf, w in zip(leaves, wanted, strict=True)]
+        full = [next(supply) if w else leaf for leaf, w in zip(leaves, requested, strict=True)]
         outputs = run(*jax.tree.unflatten(tree, full))
         flat, out_tree = jax.tree.flatten(outputs)
         inexact = [o for o in flat if is_inexact(o)]
         return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
 
-    return function, [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
+    return function, [leaf for leaf, w in zip(leaves, requested, strict=True) if w]
 
 
-def forward_of_wanted(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
-    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
-    function, chosen = of_wanted(run, wanted, operands)
-    _, pullback, (flat, rebuild) = jax.vjp(function, *chosen, has_aux=True)
+def forward_of_wanted(
+    run: Callable[..., Any], requested: tuple[bool, ...], *operands: PyTree
+) -> tuple[PyTree, Callable[..., Any]]:
+    """Return the outputs of `run` and the pullback from its inexact outputs to the requested operands."""
+    function, arguments = of_wanted(run, requested, operands)
+    _, pullback, (flat, rebuild) = jax.vjp(function, *arguments, has_aux=True)
     return rebuild(flat), pullback
 
 
-def _rebuild(tree: Any, leaves: Any) -> Any:
+def _rebuild(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any]) -> PyTree:
     return jax.tree.unflatten(tree, leaves)
 
 
 class Gradient(Op):
-    """The gradient of `op` with fixed static arguments, itself an op.
+    """The gradient of an op with fixed static arguments, which is itself an op.
 
-    Its operands are (operands of `op`, one gradient or None per inexact output).
+    Its operands are the operands of `op` and one gradient, or None, for each inexact output.
+
+    Attributes:
+      differentiated_op: The op that this is the gradient of.
+      root_op: The op at the start of a chain of gradients.
     """
 
-    def __init__(self, op: Op, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
+    def __init__(self, op: Op, static: tuple[Any, ...], requested: tuple[bool, ...]) -> None:
         run = op.bound(static)
         self.of = op
-        # The op that the first of these gradients is of.
         self.root: Op = op.root if isinstance(op, Gradient) else op
 
         def call(operands: Any, _: Any) -> Any:
             inputs, cotangents = operands
-            outputs, pullback = forward_of_wanted(run, wanted, *inputs)
+            outputs, pullback = forward_of_wanted(run, requested, *inputs)
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 
-        super().__init__(f"grad_{op.name}", call, constant=op.constant, whole=op.whole)
+        super().__init__(f"grad_{op.name}", call, is_foldable=op.constant, is_opaque=op.whole)
 
 
 def pull(
     pullback: Callable[..., Any], outputs: Sequence[Any], cotangents: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Applies a JAX pullback under TensorFlow's conventions.
+    """Apply a JAX pullback under TensorFlow's conventions.
 
-    A missing output gradient counts as zeros, and complex gradients are conjugated: TensorFlow
-    returns conj(f'(z)) * g where JAX returns f'(z) * g.
+    A missing output gradient counts as zeros. Complex gradients are conjugated: TensorFlow returns
+    conj(f'(z)) * g, JAX returns f'(z) * g.
     """
     full = [
         jax.numpy.zeros(o.shape, o.dtype) if c is None else jax.numpy.conj(c)
@@ -232,5 +262,5 @@ def pull(
     return tuple(jax.numpy.conj(g) for g in pullback(full))
 
 
-# Another dtype, the first static argument, for the elements of a tensor.
+# Converts a tensor to the dtype that is the first static argument.
 CAST = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))

@@ -1,4 +1,7 @@
-"""What tapes are told of an op that ran: data only; `core.gradients.nodes` makes gradients of it."""
+"""The record of an op on gradient tapes.
+
+It only holds data; `core.gradients.nodes` computes gradients from it.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from meshflow.core.values.tensor import Tensor
 
 
 class RecordedOp:
-    """One op that ran with operands that somebody watches.
+    """One executed op with watched operands.
 
     Attributes:
-      op: the op.
-      operands: its operands.
-      static: its static arguments.
-      inputs: those tensors among the operands that gradients are wanted of.
-      wanted: for each tensor among the operands, whether it is one of `inputs`.
-      outputs: the results that have gradients.
-      pullback: JAX's pullback, kept where that saves computing the op again, or None.
-      scope: the layer and what is around it, of an op in a traced function.
+      op: The op.
+      operands: Operands of the op.
+      static: Static arguments of the op.
+      inputs: The tensors among the operands for which gradients are requested.
+      requested: For each tensor among the operands, whether it is in `inputs`.
+      outputs: The differentiable results.
+      pullback: JAX's pullback, if it was stored to avoid computing the op again, or None.
+      scope: Name scopes around the op in a traced function, such as its layer.
     """
 
     __slots__ = ("inputs", "op", "operands", "outputs", "pullback", "scope", "static", "wanted")
@@ -31,7 +34,7 @@ class RecordedOp:
         operands: Sequence[Any],
         static: tuple[Any, ...],
         inputs: list[Tensor],
-        wanted: tuple[bool, ...],
+        requested: tuple[bool, ...],
         outputs: list[Tensor],
         pullback: Callable[..., Any] | None,
         scope: str = "",
@@ -39,13 +42,13 @@ class RecordedOp:
         self.op = op
         self.operands = operands
         self.static = static
-        self.inputs = [t for t, w in zip(inputs, wanted, strict=True) if w]
-        self.wanted = wanted
+        self.inputs = [t for t, w in zip(inputs, requested, strict=True) if w]
+        self.wanted = requested
         self.outputs = [o for o in outputs if is_differentiable(o)]
         self.pullback = pullback
         self.scope = scope
 
 
 def is_differentiable(value: Any) -> bool:
-    """Whether a tensor or variable has a floating or complex dtype."""
+    """Check whether a tensor or variable has a floating or complex dtype."""
     return value.dtype.is_floating or value.dtype.is_complex

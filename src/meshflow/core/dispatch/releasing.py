@@ -1,4 +1,4 @@
-"""Memory given back by a process that is done with its models and goes on to others."""
+"""Release of memory in a process that continues with other models."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["free_memory"]
 
 
 def free_memory() -> None:
-    """Frees what nothing but later speed needs: compiled programs and the memory kept for their next step.
+    """Free memory that is only kept to make later calls faster: compiled programs and their buffers.
 
-    Models, variables and traced functions that are still referred to keep working; what they run is
-    compiled again at its next call.
+    Models, variables and traced functions that are still referenced remain usable. Their programs
+    are compiled again at the next call.
     """
     forget_forms()
     jax.clear_caches()
-    # Models and traced functions refer to themselves in circles.
+    # Models and traced functions contain reference cycles.
     gc.collect()
-    # The thread that owns the kernels' memory does not live in a fork.
+    # The thread that owns the kernels' memory does not exist in a forked process.
     if not Fork.late:
         library.release_memory()

@@ -1,7 +1,7 @@
-"""Values made up for traced tensors while only the shape of a result is wanted.
+"""Placeholder values for traced tensors while only the shape of a result is determined.
 
-A layer whose result's size depends on values (`tf.boolean_mask`) is described by tracing it twice with different
-probes: sizes that differ are unknown.
+The result shape of some layers depends on values (`tf.boolean_mask`). Such a layer is traced twice,
+with different placeholder values. Sizes that differ between the traces are unknown.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ __all__ = ["Probe", "probing"]
 
 
 class Probe:
-    """One way of making up values.
+    """A source of placeholder values for one trace.
 
     Args:
-      number: 0 or 1, for the first trace and the second.
+      trace_index: 0 for the first trace, 1 for the second.
 
     Attributes:
-      used: whether a value was made up.
+      used: Whether a placeholder value was created.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, trace_index: int) -> None:
+        self.number = trace_index
         self.used = False
 
     def value(self, tensor: Tensor) -> np.ndarray:
-        """Flags of which all or half are True; other numbers are 2 or 4, which divide most sizes."""
+        """Return a placeholder value.
+
+        Booleans are all True in the first trace and half True in the second. Numbers are 2 or 4,
+        which divide most sizes.
+        """
         self.used = True
-        shape, dtype = tensor._value.shape, tensor.dtype.as_numpy_dtype
+        shape, dtype = tensor.array.shape, tensor.dtype.as_numpy_dtype
         if not tensor.dtype.is_bool:
             return np.full(shape, 2 * (self.number + 1), dtype)
         size = int(np.prod(shape))
@@ -43,7 +47,7 @@ class Probe:
 
 @contextlib.contextmanager
 def probing(probe: Probe) -> Iterator[None]:
-    """While values are made up that only a running program would know."""
+    """Use placeholder values where a trace needs values that only a running program knows."""
     saved, context.probe = context.probe, probe
     try:
         yield

@@ -1,4 +1,4 @@
-"""Calls of ops on symbolic tensors of other packages (Keras), which take such calls over."""
+"""Redirection of op calls on symbolic tensors of Keras."""
 
 from __future__ import annotations
 
@@ -10,32 +10,40 @@ from meshflow.core.dispatch import op_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Symbolic tensor types of other packages (Keras) and the function that takes their calls.
+# The symbolic tensor types, and the function that handles calls with such arguments. Keras sets
+# both.
 types: tuple[type, ...] = ()
 handler: Callable[..., Any] | None = None
 
 
-def register_symbolic(kind: type, call: Callable[..., Any]) -> None:
-    """Sends every op call that has an argument of type `kind` to `call(public_op, args, kwargs)`."""
+def register_symbolic(symbolic_type: type, call: Callable[..., Any]) -> None:
+    """Redirect every op call that has an argument of a type to `call(public_op, args, kwargs)`.
+
+    Args:
+      symbolic_type: The type of symbolic tensors.
+      call: The handler.
+    """
     global types, handler
-    types = (kind,)
+    types = (symbolic_type,)
     handler = call
 
 
 def also_symbolic(function: F) -> F:
-    """Hands the call of a function that is no op to Keras when an argument is a symbolic Keras tensor.
+    """Make a function accept symbolic Keras tensors, and register its name for files.
 
     Args:
-      function: a public function that needs its arguments' values, such as `tf.zeros` its shape's.
+      function: A public function that needs the values of its arguments, for example the shape in
+        `tf.zeros`.
     """
     return op_names.nameable(in_graphs(function))
 
 
 def in_graphs(function: F) -> F:
-    """`also_symbolic` for functions that files may not name, or name otherwise.
+    """Make a function accept symbolic Keras tensors, without registering its name for files.
 
     Args:
-      function: such a function, as a loop whose body is an argument.
+      function: A public function that files must not refer to, such as a loop with a function
+        argument, or that is registered under another name.
     """
 
     @functools.wraps(function)
@@ -48,7 +56,10 @@ def in_graphs(function: F) -> F:
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is, or a nested list or dictionary of arguments holds, a Keras tensor."""
+    """Check whether the arguments of a call contain a Keras tensor.
+
+    Nested lists and dictionaries are searched, too.
+    """
     for value in args:
         if isinstance(value, types):
             return True

@@ -1,1 +1,1 @@
-"""What the process knows before there are values: devices, transfers, scopes and modes, names, errors."""
+"""Process-wide services that do not depend on tensors: devices, transfers, scopes, names and errors."""

@@ -1,7 +1,7 @@
-"""What a program is doing, in the words of profiles: regions of the host, and scopes of what is computed.
+"""Annotations for profiles: regions of host work, and name scopes of traced computations.
 
-A region costs a third of a microsecond while no profile is taken. A scope costs nothing where a program runs: it
-names what is traced inside, and the compiled program keeps the names.
+A region costs about 0.3 microseconds while no profile is recorded. A scope has no cost at run time:
+it names the equations that are traced inside it, and the compiled program keeps the names.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 from meshflow.core.runtime.context import context
 from meshflow.environment.jax_internals import source_info_util
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
-# What regions of the host are called; readers of profiles know them by these names.
+# Names of host regions. The readers of profiles look for these strings.
 INPUT = "meshflow:input"
 CALLBACK = "meshflow:callback"
 CHECKPOINT = "meshflow:checkpoint"
@@ -28,17 +29,17 @@ TRACING = "meshflow:tracing"
 COMMUNICATION = "meshflow:communication"
 WAITING = "meshflow:waiting"
 DATA = "meshflow:data"
-# The outermost scope of gradients.
+# The outermost scope of gradient computations.
 GRADIENT = "gradient"
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def region(kind: str, detail: str = "") -> AbstractContextManager[Any]:
-    """A part of the host's work, for a `with` block.
+    """Return a context manager that marks a part of the host's work in profiles.
 
     Args:
-      kind: one of the names above.
-      detail: whose work it is, such as a callback's class.
+      kind: One of the region names of this module, such as `CALLBACK`.
+      detail: Object that does the work, for example the class name of a callback.
 
     Example:
       >>> with region(CALLBACK, "EarlyStopping"):
@@ -47,24 +48,34 @@ def region(kind: str, detail: str = "") -> AbstractContextManager[Any]:
     return jax.profiler.TraceAnnotation(f"{kind}/{detail}" if detail else kind)
 
 
-def inside(kind: str, detail: str = "") -> Callable[[F], F]:
-    """A decorator for functions that are such a part."""
+def inside(kind: str, detail: str = "") -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that runs a function inside a `region`.
 
-    def decorate(function: F) -> F:
+    Args:
+      kind: One of the region names of this module.
+      detail: Object that does the work.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
-        def named(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
             with region(kind, detail):
                 return function(*args, **kwargs)
 
-        return named  # type: ignore[return-value]
+        return wrapper
 
     return decorate
 
 
 def name_thread(name: str) -> None:
-    """Names the thread that calls it, in profiles and debuggers: Python tells its names nobody. At most 15 letters.
+    """Name the calling thread for profilers and debuggers.
 
-    A profile has the name that a thread had in its first region.
+    Python's own thread names are not visible to these tools.
+
+    A profile shows the name that the thread had in its first region.
+
+    Args:
+      name: The name; Linux keeps the first 15 characters.
     """
     task = f"/proc/self/task/{threading.get_native_id()}/comm"
     with contextlib.suppress(OSError), open(task, "w") as file:
@@ -72,29 +83,35 @@ def name_thread(name: str) -> None:
 
 
 def scope(name: str) -> AbstractContextManager[Any]:
-    """Names what is traced inside a `with` block: a layer, a loss. Does nothing where nothing is traced."""
+    """Return a context manager that names the equations traced inside it.
+
+    It does nothing outside of a trace.
+
+    Args:
+      name: Name of a layer, loss or another part of a model.
+    """
     return _NOTHING if context.trace is None else jax.named_scope(name)
 
 
 def current_scope() -> str:
-    """The open scopes of what is being traced, joined by slashes."""
+    """Return the open scopes of the computation that is being traced, joined by slashes."""
     return str(source_info_util.current_name_stack())
 
 
 def gradient_scope(name: str) -> AbstractContextManager[Any]:
-    """The scope of the gradients of ops that were traced in a scope."""
+    """Return the scope for the gradients of ops that were traced in the scope `name`."""
     return jax.named_scope(f"{GRADIENT}/{name}") if name and context.trace is not None else _NOTHING
 
 
-def scoped(name: str) -> Callable[[F], F]:
-    """A decorator that runs a function in such a scope."""
+def scoped(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that runs a function inside a `scope`."""
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
-        def named(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
             with scope(name):
                 return function(*args, **kwargs)
 
-        return named  # type: ignore[return-value]
+        return wrapper
 
     return decorate

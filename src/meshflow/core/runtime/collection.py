@@ -1,8 +1,9 @@
-"""Python's collector of cycles, which rests while modules are imported, and programs traced and lowered.
+"""Suspension of Python's garbage collector during imports, tracing and lowering.
 
-Both make some hundred thousand objects that live as long as the program. The collector starts again and again
-because of them, and looks at every object of the process each time, for a tenth of the time that they take.
-What imports made it leaves alone from then on; to take it apart at a process's end took a third of a short one's time.
+Imports, tracing and lowering allocate some hundred thousand long-lived objects. Each batch of
+allocations triggers the collector, which visits every object of the process and takes about a tenth
+of their time. Objects made by imports are therefore frozen: freeing them when a process exits took
+a third of the run time of a short process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ __all__ = ["leave_imports_alone", "resting"]
 
 
 class _Rest:
-    """A `with` block in which the collector does not start by itself; in one that was off before, nothing changes."""
+    """A reentrant, thread-safe context manager that disables automatic collections.
+
+    It does not enable a collector that was disabled before.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,14 +47,15 @@ class _Rest:
                 gc.enable()
 
 
-# One for all threads: the last that leaves it has the collector go on.
+# All threads share this object: the last thread that exits it enables the collector again.
 resting = _Rest()
 
 
 def leave_imports_alone() -> None:
-    """Has the collector leave alone all that is there (`gc.freeze`), as long as the program only imported.
+    """Exclude all existing objects from garbage collection, if no device has been used.
 
-    Once a device was used there may be models, which are cycles and have to go when nobody needs them.
+    Once a device has been used, models may exist. They contain reference cycles, which must remain
+    collectable.
     """
     if not xla_bridge.backends_are_initialized():
         gc.freeze()

@@ -1,4 +1,4 @@
-"""The folder of compiled programs: where it is, and that it does not grow without end."""
+"""The folder that caches compiled programs: its location, its entries and its size limit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import jax
 __all__ = ["bound", "keep", "kept", "put"]
 
 _LIMIT = 1 << 30
-# Names of JAX's entries and of ours end so.
+# Suffixes of JAX's cache entries and of Meshflow's own entries.
 _OF_JAX, _OURS = "-cache", ".executable"
 
 
 def keep() -> None:
-    """Has JAX keep compiled programs in the user's cache folder.
+    """Configure JAX to cache compiled programs in the user's cache folder.
 
-    `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off. When a process that added programs ends, those that were
-    not used for longest are removed until `MESHFLOW_CACHE_BYTES` are left (default: 1 GiB; 0 removes none).
+    The environment variable `MESHFLOW_CACHE_DIR` selects another folder; an empty value disables
+    the cache. When a process that added entries exits, the least recently used entries are removed
+    until at most `MESHFLOW_CACHE_BYTES` bytes remain (default: 1 GiB; 0 means no limit).
     """
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:
@@ -33,19 +34,20 @@ def keep() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-    # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
+    # Convolutions on meshes call Python during compilation. Their programs describe these calls
+    # completely, so the pointers to the callbacks need not be part of the cache key.
     jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
     limit = os.environ.get("MESHFLOW_CACHE_BYTES", "")
-    most = int(limit) if limit.isdecimal() else _LIMIT
-    if most:
-        atexit.register(_bound_if_changed, folder, _changed(folder), most)
+    max_bytes = int(limit) if limit.isdecimal() else _LIMIT
+    if max_bytes:
+        atexit.register(_bound_if_changed, folder, _changed(folder), max_bytes)
 
 
 def kept(key: str) -> bytes | None:
-    """What `put` wrote, or None when it is not there, or damaged.
+    """Return the data of a cache entry, or None if the entry is missing or damaged.
 
     Args:
-      key: its name.
+      key: Key that was passed to `write_entry`.
     """
     path = _entry(key)
     if path is None:
@@ -59,11 +61,11 @@ def kept(key: str) -> bytes | None:
 
 
 def put(key: str, data: bytes) -> None:
-    """Writes an entry, completely or not at all; a folder that cannot be written to stays as it is.
+    """Write a cache entry atomically; do nothing if the folder is not writable.
 
     Args:
-      key: its name, of letters and digits.
-      data: what it holds.
+      key: Key of the entry, of letters and digits.
+      data: Content of the entry.
     """
     path = _entry(key)
     if path is None:
@@ -71,7 +73,8 @@ def put(key: str, data: bytes) -> None:
     part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Of a name that `bound` removes, should this process be killed.
+        # The temporary file has the suffix of entries, so `remove_old_entries` deletes it if this
+        # process is killed.
         descriptor, part = tempfile.mkstemp(_OURS, dir=path.parent)
         with open(descriptor, "wb") as file:
             file.write(hashlib.sha256(data).digest() + data)
@@ -83,7 +86,7 @@ def put(key: str, data: bytes) -> None:
 
 
 def _entry(key: str) -> Path | None:
-    """The file of an entry; None where nothing is kept, or not in a folder of this machine."""
+    """Return the path of an entry, or None if the cache is disabled or not in a local folder."""
     # JAX defines its options at run time.
     folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
@@ -92,38 +95,38 @@ def _entry(key: str) -> Path | None:
 
 
 def _changed(folder: str) -> float | None:
-    """When entries came or went; None where there is no such folder."""
+    """Return the time at which entries were last added or removed, or None without a folder."""
     try:
         return os.stat(folder).st_mtime
     except OSError:
         return None
 
 
-def _bound_if_changed(folder: str, before: float | None, most: int) -> None:
-    if _changed(folder) != before:
-        bound(folder, most)
+def _bound_if_changed(folder: str, previous_time: float | None, max_bytes: int) -> None:
+    if _changed(folder) != previous_time:
+        bound(folder, max_bytes)
 
 
-def bound(folder: str, most: int) -> None:
-    """Removes programs that were not used for longest, until what is left has at most so many bytes.
+def bound(folder: str, max_bytes: int) -> None:
+    """Remove the least recently used entries until at most `max_bytes` bytes remain.
 
     Args:
-      folder: where they are. Other files in it stay.
-      most: how many bytes may stay.
+      folder: The cache folder. Files without an entry's suffix are not touched.
+      max_bytes: Maximum total size of the remaining entries, in bytes.
     """
-    found = []
+    entry_stats = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            # Other processes remove them too.
+            # Another process may remove entries at the same time.
             with contextlib.suppress(OSError):
                 if entry.name.endswith((_OF_JAX, _OURS)):
-                    about = entry.stat()
-                    used = max(about.st_atime, about.st_mtime)
-                    found.append((used, about.st_size, entry.path))
-    left = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
-        if left <= most:
+                    stat = entry.stat()
+                    last_used = max(stat.st_atime, stat.st_mtime)
+                    entry_stats.append((last_used, stat.st_size, entry.path))
+    remaining_bytes = sum(size for _, size, _ in entry_stats)
+    for _, size, path in sorted(entry_stats):
+        if remaining_bytes <= max_bytes:
             return
         with contextlib.suppress(OSError):
             os.remove(path)
-        left -= size
+        remaining_bytes -= size

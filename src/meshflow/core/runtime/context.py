@@ -1,6 +1,6 @@
-"""What is going on in this thread: the innermost trace, the active tapes, name scopes and devices.
+"""Thread-local state of the dispatcher: the innermost trace, active tapes, name scopes and devices.
 
-Every public op looks here, so the state is one thread-local object with plain attributes.
+Every public op reads this state, so it is one thread-local object with plain attributes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 
 class Recorder(Protocol):
-    """What is told of the ops that run: gradient tapes and forward accumulators."""
+    """Interface of objects that record ops while these run: gradient tapes and forward accumulators."""
 
     def watches(self, tensor: Any) -> bool:
-        """Whether ops on this tensor are to be recorded."""
+        """Check whether ops on this tensor must be recorded."""
 
     def is_watching(self, tensors: Sequence[Any]) -> bool:
-        """Whether it watches any of the tensors."""
+        """Check whether at least one of the tensors is watched."""
 
     def variable_read(self, variable: Any, value: Any) -> None:
-        """Called with the tensor whenever a variable is read."""
+        """Handle the read of a variable; `value` is the tensor that the read returned."""
 
     def record(self, node: Any) -> None:
-        """Called with each op that has a watched operand."""
+        """Record an op that has a watched operand."""
 
 
 class Tracing(Protocol):
-    """A function that is being traced, as those see it who lie below the tracing engine; see `TraceContext`."""
+    """Interface of a trace in progress for modules below the tracing engine; see `TraceContext`."""
 
     sources: list[Any]
     created: list[Any]
@@ -47,60 +49,73 @@ class Tracing(Protocol):
 
     @property
     def parent(self) -> Tracing | None:
-        """The enclosing trace."""
+        """Return the enclosing trace, or None."""
 
     @property
     def writes(self) -> dict[int, Any]:
-        """The variables written so far, by identity."""
+        """Return the variables written so far, by `id`."""
 
     def value_of(self, tensor: Any) -> Any:
-        """The array that stands for a tensor in this trace."""
+        """Return the array that represents a tensor in this trace."""
 
     def read(self, variable: Any) -> Any:
-        """The current value of a variable in this trace."""
+        """Return the current value of a variable in this trace."""
 
     def write(self, variable: Any, value: Any) -> None:
-        """Makes `value` the variable's value for the rest of this trace."""
+        """Set the value of a variable for the rest of this trace."""
 
     def initialize(self) -> None:
-        """Notes that the program gives an initial value."""
+        """Record that the program sets the initial value of a variable."""
 
 
 class ShapeProbe(Protocol):
-    """What makes up values while only shapes are wanted."""
+    """Source of placeholder values for a trace that only determines shapes."""
 
-    def value(self, tensor: Any) -> Any:
-        """An array in place of a traced tensor's unknown value."""
+    def value(self, tensor: Any) -> np.ndarray:
+        """Return a placeholder array for a traced tensor, which has no value."""
 
 
 class Context(threading.local):
     """Thread-local state of the dispatcher.
 
     Attributes:
-      trace: the innermost trace being recorded, or None in eager mode.
-      tapes: gradient tapes and forward accumulators that record at this trace level, outermost first.
-      outer_tapes: True when a tape of an enclosing level must be able to see through this one.
-      names: the stack of open name scopes.
-      numbers: how often names were given to objects, where these are counted anew: while a function is
-        traced, or a layer called on symbolic tensors. None for the program's own count.
-      device: the device string of the innermost `tf.device`, or None.
-      variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
-      placing: moves the arrays that eager ops and functions give, onto a default mesh, or None.
-      falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
-      on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
-      stands_in: whether plain Python runs in place of a function that TensorFlow would compile.
-      autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
-      recording: keeps what a map function does with strings and images while it is looked at, or None.
-      exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
-      probe: makes up values while only shapes are wanted, or None.
-      replicas: what tells the replica function being traced from other programs, or None.
-      closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
-      on_parts: whether what is traced is computed by each device on its part, where layouts say nothing.
-      labels: gives the scope in which what a layer computes is noted as its own, or None.
-      reading: gives what a trace reads in place of a variable's own value, or None; see `MeshStrategy`.
-      reached: told of the model and the first batch where training would begin, which then does not; or None.
-      shapes_only: whether weights are made without values, as in models that are planned and not run.
-      num_replicas: how many replicas take part in a step; distribution strategies say so.
+      trace: The innermost trace in progress, or None in eager mode.
+      tapes: Gradient tapes and forward accumulators that record at this trace level, outermost
+        first.
+      outer_tapes: Whether a tape of an enclosing level needs the gradient of ops at this level.
+      name_scopes: Open name scopes, outermost first.
+      name_counts: How often each name was used for objects, while these are counted separately:
+        during the trace of a function or the call of a layer on symbolic tensors. None to use the
+        counts of the process.
+      device: The device string of the innermost `tf.device`, or None.
+      variable_creators: Functions called instead of the constructor of `tf.Variable`, outermost
+        first.
+      place_output: Moves the outputs of eager ops and functions to a default mesh, or None.
+      can_run_eagerly: Whether the traced function may also run as plain Python; ops request this by
+        an exception.
+      computes_on_host: Whether NumPy may compute ops on host arrays; the results are then host
+        arrays.
+      emulates_graph: Whether plain Python runs instead of a function that TensorFlow would compile.
+      autocast_dtype: The dtype to which reads of Keras variables are cast inside a mixed-precision
+        layer, or None.
+      host_recorder: Records the operations of a map function on strings and images while it is
+        inspected, or None.
+      exporting: Whether the trace is exported for a machine without Python; assertions are then
+        omitted.
+      value_probe: Supplies placeholder values while only shapes are determined, or None.
+      replica_program: Identity of the replica function that is being traced, or None.
+      worker_closure: The closure that a parameter-server worker runs, in which the worker has its
+        own copies of hosted variables, or None.
+      in_shard_region: Whether each device computes the traced code on its own shard, where layouts
+        have no effect.
+      label_layer: Returns the scope that assigns equations to a layer, or None.
+      override_read: Returns the tensor that a trace reads instead of a variable's own value, or
+        None; see `MeshStrategy`.
+      on_first_batch: Called with the model and its first batch instead of starting the training, or
+        None.
+      shapes_only: Whether weights are created without values, for models that are planned but not
+        run.
+      num_replicas: Number of replicas that take part in a step; set by distribution strategies.
     """
 
     def __init__(self) -> None:
@@ -131,19 +146,23 @@ class Context(threading.local):
 
 context = Context()
 
-# Held from reading variables until they are written again, outside of traces: threads may share variables,
-# and the buffers of those that a program writes are given to it, so nobody may read them meanwhile.
+# This lock is held from the read of variables until they are written again, outside of traces.
+# Threads may share variables, and a program takes over (donates) the buffers of the variables that
+# it writes, so no other thread may read them in between.
 writing = threading.RLock()
 
 
-def alone() -> contextlib.AbstractContextManager[Any]:
-    """No other thread writes variables inside; nothing to wait for while a function is traced."""
+def alone() -> contextlib.AbstractContextManager[object]:
+    """Return a context manager that holds the variable lock.
+
+    It does nothing while a function is traced.
+    """
     return writing if context.trace is None else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-    """Objects made inside are numbered from the beginning, as those of one graph are in TensorFlow."""
+    """Count the names of objects made inside from zero, like TensorFlow does for each graph."""
     saved = context.numbers
     if saved is None:
         context.numbers = collections.Counter()
@@ -155,7 +174,7 @@ def fresh_names() -> Iterator[None]:
 
 @contextlib.contextmanager
 def standing_in() -> Iterator[None]:
-    """Plain Python runs inside in place of a function that TensorFlow would compile."""
+    """Mark that plain Python runs instead of a function that TensorFlow would compile."""
     saved, context.stands_in = context.stands_in, True
     try:
         yield
@@ -165,7 +184,7 @@ def standing_in() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_stored() -> Iterator[None]:
-    """Variables are read in their own dtype inside, also while a mixed-precision layer is running."""
+    """Read variables in their own dtype, also inside a mixed-precision layer."""
     saved, context.autocast = context.autocast, None
     try:
         yield

@@ -1,8 +1,8 @@
-"""Bitwise equal results in every run: what has to be asked of XLA, and what is refused.
+"""Op determinism: bitwise equal results in every run.
 
-Programs compiled for the CPU always give the same bits. On a GPU XLA is told to leave out code
-that adds in no fixed order, which must happen before its first program. Numbers without a seed
-cannot be the same twice, so they are refused.
+CPU programs are deterministic already. For GPUs this module sets an XLA flag that avoids reductions
+in an undefined order; it must be set before the first program is compiled. Random ops without a
+seed draw from the operating system and raise an error in this mode.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _state = {"enabled": False}
 
 
 def enable() -> None:
-    """Turns determinism on, for the whole process.
+    """Enable op determinism for this process.
 
     Raises:
-      RuntimeError: when a GPU was used before without it.
+      RuntimeError: If a GPU was already used without it.
     """
     if _state["enabled"]:
         return
@@ -36,28 +36,28 @@ def enable() -> None:
 
 
 def enabled() -> bool:
-    """Whether determinism is on."""
+    """Check whether op determinism is enabled."""
     return _state["enabled"]
 
 
 def from_environment() -> None:
-    """Turns determinism on when TF_DETERMINISTIC_OPS says so."""
+    """Enable op determinism if the environment variable TF_DETERMINISTIC_OPS is set to 1 or true."""
     if os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true"):
         enable()
 
 
-def require_seed(what: str) -> None:
-    """Refuses what takes its seed from the system.
+def require_seed(name: str) -> None:
+    """Raise an error if op determinism is enabled, for an op that has no seed.
 
     Args:
-      what: its name.
+      name: Name of the op, as the subject of the message.
 
     Raises:
-      RuntimeError: when determinism is on.
+      RuntimeError: If op determinism is enabled.
     """
     if _state["enabled"]:
         raise RuntimeError(
-            f"{what} require a seed to be set when determinism is enabled. Please set a seed before "
+            f"{name} require a seed to be set when determinism is enabled. Please set a seed before "
             "running the op, e.g. by calling tf.random.set_seed(1)."
         )
 

@@ -1,4 +1,4 @@
-"""`tf.DeviceSpec`: a device's name in parts."""
+"""`tf.DeviceSpec`: the parts of a device name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _KEYS = ("job", "replica", "task", "device_type", "device_index")
 
 
 class DeviceSpec:
-    """Which device, or which devices when parts are left open.
+    """A device name in parts; parts that are None are unspecified.
 
     Args:
-      job: name of the job.
-      replica: number of the replica.
-      task: number of the task.
+      job: Name of the job.
+      replica: Index of the replica.
+      task: Index of the task.
       device_type: 'CPU', 'GPU' or 'TPU'.
-      device_index: number of the device.
+      device_index: Index of the device.
 
     Example:
       >>> import meshflow as tf
@@ -39,29 +39,29 @@ class DeviceSpec:
 
     @classmethod
     def from_string(cls, spec: str) -> DeviceSpec:
-        """The spec of a name such as '/job:worker/task:0/device:GPU:1' or '/gpu:0'.
+        """Parse a device name such as '/job:worker/task:0/device:GPU:1' or '/gpu:0'.
 
         Raises:
-          ValueError: for a part that is not known.
+          ValueError: If the name has an unknown part.
         """
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for part in filter(None, spec.split("/")):
             key, *rest = part.split(":")
             if key in ("job", "replica", "task") and len(rest) == 1:
-                found[key] = rest[0]
+                fields[key] = rest[0]
                 continue
-            kind = rest.pop(0) if key == "device" and rest else key
-            if kind.upper() not in ("CPU", "GPU", "TPU") or len(rest) > 1:
+            device_type = rest.pop(0) if key == "device" and rest else key
+            if device_type.upper() not in ("CPU", "GPU", "TPU") or len(rest) > 1:
                 raise ValueError(f"Unknown attribute {part!r} in device name {spec!r}.")
-            found["device_type"] = kind
+            fields["device_type"] = device_type
             if rest and rest[0] != "*":
-                found["device_index"] = rest[0]
-        return cls(**found)
+                fields["device_index"] = rest[0]
+        return cls(**fields)
 
     parse_from_string = from_string
 
     def to_string(self) -> str:
-        """The name."""
+        """Return the device name."""
         text = "".join(
             f"/{key}:{value}"
             for key in ("job", "replica", "task")
@@ -73,11 +73,11 @@ class DeviceSpec:
         return text
 
     def replace(self, **kwargs: Any) -> DeviceSpec:
-        """A copy with other parts."""
+        """Return a copy with the given parts replaced."""
         return DeviceSpec(**{**{k: getattr(self, k) for k in _KEYS}, **kwargs})
 
     def make_merged_spec(self, dev: DeviceSpec) -> DeviceSpec:
-        """A copy with the parts that `dev` has."""
+        """Return a copy in which the specified parts of `dev` replace the parts of this spec."""
         return self.replace(**{k: v for k in _KEYS if (v := getattr(dev, k)) is not None})
 
     def __eq__(self, other: object) -> bool:

@@ -1,9 +1,9 @@
-"""Values of arrays on the host, also of arrays that lie on the devices of several processes."""
+"""Copies of device arrays on the host, including arrays that are distributed over several processes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,17 +15,22 @@ from meshflow.environment.jax_internals import read_from_device
 
 __all__ = ["fill", "lost_worker", "own_parts", "read", "to_host"]
 
-# Values of more bytes, and of split arrays, are not kept beside their arrays: a model's would be all of it once more.
+# JAX caches the host copy that `numpy.asarray` makes. Larger arrays are read without this cache,
+# because it would hold a second copy of an entire model.
 _KEPT = 1 << 20
 
-# What the libraries of collectives say when a process is gone.
+# Parts of the messages of collective libraries when another process has died.
 _LOST = ("Gloo", "gloo", "NCCL operation", "Connection closed by peer", "Connection reset by peer")
 
 
 def to_host(value: Any) -> np.ndarray:
-    """An array's value; it can be written to when it is a copy that nobody else has.
+    """Return the value of an array on the host.
 
-    An array of which other processes hold parts is first gathered, so all processes must ask for it.
+    The result is writable only if it is a copy that is not shared. An array with shards on other
+    processes is gathered first, so every process must call this function.
+
+    Args:
+      value: A JAX array, or an object that NumPy converts to an array.
     """
     try:
         if not isinstance(value, jax.Array) or not value.is_fully_addressable:
@@ -34,59 +39,65 @@ def to_host(value: Any) -> np.ndarray:
             return _joined(value)
         return read(value) if value.nbytes > _KEPT else np.asarray(value)
     except (RuntimeError, MemoryError, ValueError) as error:
-        known = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(error)
-        if known is not None:
-            raise known from error
+        translated = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(
+            error
+        )
+        if translated is not None:
+            raise translated from error
         if not isinstance(value, jax.Array) or value.is_fully_addressable:
             raise
         return np.asarray(replicated(value))
 
 
 def read(value: Any) -> np.ndarray:
-    """The value of an array that each of its devices has whole; other than by `numpy.asarray`, JAX does not keep it.
+    """Return the value of a fully replicated array without caching the host copy.
+
+    `numpy.asarray` would make JAX cache the copy as long as the array exists.
 
     Args:
-      value: the array, or what makes a NumPy array.
+      value: A JAX array, or an object that NumPy converts to an array.
     """
     if read_from_device is None or not isinstance(value, jax.Array) or value.is_deleted():
         return np.asarray(value)
-    found, is_copy = read_from_device(value)
+    array, is_copy = read_from_device(value)
     if not is_copy:
-        found.flags.writeable = False
-    return found
+        array.flags.writeable = False
+    return array
 
 
-def own_parts(value: jax.Array) -> Iterator[tuple[Any, jax.Array]]:
-    """The parts of an array that this process writes where all write theirs: their places in it, and what they hold.
+def own_parts(value: jax.Array) -> Iterator[tuple[tuple[slice, ...], jax.Array]]:
+    """Yield the index and data of each shard that this process must write.
+
+    Each part of the array belongs to exactly one process: the owner of its first replica.
 
     Args:
-      value: the array. Of equal parts on several devices, the first counts.
+      value: The array.
     """
     for shard in value.addressable_shards:
         if shard.replica_id == 0:
             yield shard.index, shard.data
 
 
-def fill(whole: np.ndarray, value: jax.Array) -> None:
-    """Writes this process's parts of an array where they belong, one after the other.
+def fill(target: np.ndarray, value: jax.Array) -> None:
+    """Copy this process's shards of an array into a host array, one shard at a time.
 
     Args:
-      whole: what to write to, of the array's shape.
-      value: the array.
+      target: Host array with the shape of the array.
+      value: The array.
     """
     for index, part in own_parts(value):
-        whole[index] = read(part)
+        target[index] = read(part)
 
 
 def _joined(value: jax.Array) -> np.ndarray:
-    """The parts of a split array, put together."""
-    found = np.empty(value.shape, value.dtype)
-    fill(found, value)
-    return found
+    """Return the value of a sharded array that is fully addressable."""
+    result = np.empty(value.shape, value.dtype)
+    fill(result, value)
+    return result
 
 
 def lost_worker(error: Exception) -> UnavailableError | None:
-    """What to raise when an error says that another process is gone; None for other errors."""
+    """Return the error to raise if another process was lost; None for any other error."""
     text = str(error)
     if jax.process_count() == 1 or not any(word in text for word in _LOST):
         return None
@@ -98,15 +109,16 @@ def lost_worker(error: Exception) -> UnavailableError | None:
     )
 
 
-def replicated(value: Any) -> Any:
-    """A global array with its whole value on every device of its mesh."""
+def replicated(value: jax.Array) -> jax.Array:
+    """Return a global array that is fully replicated over the devices of its mesh."""
+    mesh = value.sharding.mesh  # type: ignore[attr-defined]  # a global array has a NamedSharding
     spec = jax.sharding.PartitionSpec()
-    return _copy_everywhere(jax.sharding.NamedSharding(value.sharding.mesh, spec))(value)
+    return _copy_everywhere(jax.sharding.NamedSharding(mesh, spec))(value)
 
 
 @functools.cache
-def _copy_everywhere(sharding: Any) -> Any:
-    def replicate(array: Any) -> Any:
+def _copy_everywhere(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array]:
+    def replicate(array: jax.Array) -> jax.Array:
         return array
 
     return jax.jit(replicate, out_shardings=sharding)

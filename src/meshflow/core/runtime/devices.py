@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,10 +15,11 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.jax_internals import jex_backend, xla_bridge
+from meshflow.environment.types import Array
 
 
 class PhysicalDevice(NamedTuple):
-    """A device of this machine: `name` such as `/physical_device:CPU:0`, and `device_type`.
+    """A device of this machine, with a `name` such as `/physical_device:CPU:0` and a `device_type`.
 
     Example:
       >>> import meshflow as tf
@@ -30,7 +32,7 @@ class PhysicalDevice(NamedTuple):
 
 
 class LogicalDevice(NamedTuple):
-    """A device that ops can be placed on: `name` such as `/device:CPU:0`, and `device_type`.
+    """A device on which ops can be placed, with a `name` such as `/device:CPU:0` and a `device_type`.
 
     Example:
       >>> import meshflow as tf
@@ -43,11 +45,13 @@ class LogicalDevice(NamedTuple):
 
 
 class Placement:
-    """How device names are taken, and what is known of the devices so far.
+    """Process-wide state of device placement.
 
     Attributes:
-      soft: whether what is asked of a device that is not there runs on another, as TensorFlow has it.
-      listed: whether the backend was started to be looked at, and nobody was given a device since.
+      soft_placement: Whether an op that is placed on a missing device runs on another device, like
+        in TensorFlow.
+      only_listed: Whether the backend was started only to list devices, and no device has been
+        handed out since.
     """
 
     soft = True
@@ -58,10 +62,12 @@ _TYPES = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"
 
 
 def emulated_tpus() -> int:
-    """How many CPU devices, the last ones, stand for TPUs: `MESHFLOW_EMULATE_TPU`.
+    """Return the number of CPU devices that emulate TPUs, from `MESHFLOW_EMULATE_TPU`.
+
+    The last CPU devices emulate TPUs.
 
     Raises:
-      ValueError: when the variable is not a whole number.
+      ValueError: If the variable is not a non-negative integer.
     """
     text = os.environ.get("MESHFLOW_EMULATE_TPU", "") or "0"
     if not text.isdigit():
@@ -69,33 +75,44 @@ def emulated_tpus() -> int:
     return int(text)
 
 
-def type_of(device: Any) -> str:
-    """TensorFlow's name of a JAX device's kind: CPU, GPU or TPU."""
+def type_of(device: jax.Device) -> str:
+    """Return TensorFlow's type of a JAX device: CPU, GPU or TPU."""
     if device.platform == "cpu" and emulated_tpus():
         cpus = [d for d in jax.devices("cpu") if d.process_index == device.process_index]
         return "TPU" if device in cpus[-emulated_tpus() :] else "CPU"
     return _TYPES.get(device.platform, device.platform.upper())
 
 
-def devices_of(kind: str, local: bool = True) -> list[Any]:
-    """JAX devices of a kind, of this process or of all; none when the kind is not there."""
+def devices_of(device_type: str, local: bool = True) -> list[jax.Device]:
+    """Return the JAX devices of a type, or an empty list if there are none.
+
+    Args:
+      device_type: 'CPU', 'GPU' or 'TPU'.
+      local: Whether to return only the devices of this process.
+    """
     Placement.listed = False
-    return _devices_of(kind, local)
+    return _devices_of(device_type, local)
 
 
-def count_of(kind: str) -> int:
-    """How many devices of a kind this process has; asking leaves threads and virtual devices free to be set."""
-    listed = Placement.listed or not backend_started()
-    count = len(_devices_of(kind)) if kind in kinds() else 0
-    Placement.listed = listed
+def count_of(device_type: str) -> int:
+    """Return the number of devices of a type in this process.
+
+    Unlike `list_devices`, this function does not hand out devices, so the numbers of threads and of
+    virtual devices can still be changed afterwards.
+    """
+    was_only_listed = Placement.listed or not backend_started()
+    count = len(_devices_of(device_type)) if device_type in kinds() else 0
+    Placement.listed = was_only_listed
     return count
 
 
 def start_anew() -> bool:
-    """Makes the backend start again with other settings, where nothing but listing has started it.
+    """Reset the backend, if it was only started to list devices.
+
+    The backend then starts again with other settings.
 
     Returns:
-      False where arrays, programs or somebody who was given a device would be left behind.
+      False if arrays, compiled programs or handed-out devices would become invalid.
     """
     if not backend_started():
         return True
@@ -106,77 +123,81 @@ def start_anew() -> bool:
     return True
 
 
-def _devices_of(kind: str, local: bool = True) -> list[Any]:
-    platform = "cpu" if kind == "TPU" and emulated_tpus() else kind.lower()
+def _devices_of(device_type: str, local: bool = True) -> list[jax.Device]:
+    platform = "cpu" if device_type == "TPU" and emulated_tpus() else device_type.lower()
     try:
-        found = jax.local_devices(backend=platform) if local else jax.devices(platform)
+        devices = jax.local_devices(backend=platform) if local else jax.devices(platform)
     except RuntimeError:
         return []
-    return [d for d in found if type_of(d) == kind]
+    return [d for d in devices if type_of(d) == device_type]
 
 
 def main_kind() -> str:
-    """The kind of device that programs run on unless they say otherwise."""
+    """Return the type of the device on which programs run by default."""
     return type_of(jax.local_devices()[0])
 
 
 def kinds() -> list[str]:
-    """The kinds of devices there are."""
-    found = {"CPU", main_kind(), *(["TPU"] if emulated_tpus() else [])}
-    return [kind for kind in ("CPU", "GPU", "TPU") if kind in found]
+    """Return the types of the available devices."""
+    available = {"CPU", main_kind(), *(["TPU"] if emulated_tpus() else [])}
+    return [kind for kind in ("CPU", "GPU", "TPU") if kind in available]
 
 
-def full_name(kind: str, index: int) -> str:
-    """TensorFlow's full name of a local device."""
-    return f"/job:localhost/replica:0/task:0/device:{kind}:{index}"
+def full_name(device_type: str, index: int) -> str:
+    """Return TensorFlow's full name of a local device."""
+    return f"/job:localhost/replica:0/task:0/device:{device_type}:{index}"
 
 
-def device_of(value: Any) -> str:
-    """The full name of the device that holds an array; empty for a tracer."""
+def device_of(value: Array) -> str:
+    """Return the full name of the device that holds an array; an empty string for a tracer."""
     if isinstance(value, jax.core.Tracer):
         return ""
     if isinstance(value, np.ndarray):
         return full_name("CPU", 0)
-    device = min(value.sharding.addressable_devices, key=lambda d: d.id)
+    device = min(value.sharding.addressable_devices, key=operator.attrgetter("id"))
     return full_name(type_of(device), local_index(device))
 
 
-def local_index(device: Any) -> int:
-    """Position of a device among its process's devices of its kind."""
+def local_index(device: jax.Device) -> int:
+    """Return the index of a device among the devices of its process with the same type."""
     same = devices_of(type_of(device), local=device.process_index == jax.process_index())
     return [d for d in same if d.process_index == device.process_index].index(device)
 
 
-# The name under which TensorFlow places ops on meshes; here they run where their operands lie.
+# The name that TensorFlow uses to place ops on meshes. Here, ops run on the devices of their
+# operands.
 MESH_DEVICE = full_name("CUSTOM", 0)
 
 
-def find_device(name: str) -> Any:
-    """The JAX device that a TensorFlow device string names.
+def find_device(name: str) -> jax.Device:
+    """Return the JAX device with a TensorFlow device name.
 
     Raises:
-      InvalidArgumentError: when there is no such device, listing those there are; a ValueError, too.
+      InvalidArgumentError: If there is no such device; the message lists the available devices. The
+        error is a `ValueError`, too.
     """
-    found, devices = _named(name)
-    if found is None:
+    device, devices = _named(name)
+    if device is None:
         raise InvalidValueError(f"Could not find device {name!r}. Available: {sorted(devices)}.")
-    return found
+    return device
 
 
-def device_for(name: str) -> Any:
-    """The JAX device that ops asked onto a TensorFlow device run on: under soft placement there always is one.
+def device_for(name: str) -> jax.Device:
+    """Return the JAX device that runs the ops placed on a TensorFlow device.
+
+    With soft placement, a missing device is replaced by the first one of its type, or by the first
+    CPU.
 
     Raises:
-      InvalidArgumentError: when there is no such device and `tf.config.set_soft_device_placement(False)` was
-        called, and for a text that names no device; a ValueError, too.
+      InvalidArgumentError: If the name is malformed, or if the device is missing and
+        `tf.config.set_soft_device_placement(False)` was called. The error is a `ValueError`, too.
     """
-    found, devices = _named(name)
-    if found is not None:
-        return found
+    device, devices = _named(name)
+    if device is not None:
+        return device
     if re.fullmatch(r"/job:\w+(/replica:\d+)?(/task:\d+)?", str(name)):
-        name = (
-            f"{name}/device:CPU:0"  # a task of a cluster, of which parameter servers have variables
-        )
+        # A task of a cluster, such as the server that holds a variable, has no device of this process.
+        name = f"{name}/device:CPU:0"
     kind = re.search(r"(?:^|[/:])(CPU|GPU|TPU|XLA_CPU|XLA_GPU)(?::\d+|:\*)?$", str(name).upper())
     if kind is None or not Placement.soft:
         raise InvalidValueError(
@@ -185,28 +206,27 @@ def device_for(name: str) -> Any:
     return devices.get(f"{kind[1]}:0", devices["CPU:0"])
 
 
-def _named(name: str) -> tuple[Any, dict[str, Any]]:
-    """The device of a name, None when it is not there, and all devices by name."""
+def _named(name: str) -> tuple[jax.Device | None, dict[str, jax.Device]]:
+    """Return the device with a name, or None, and all devices by short name."""
     tail = str(name).upper().replace("/DEVICE:", "/").strip("/").split("/")[-1]
     kind, _, index = tail.partition(":")
-    devices = {
-        f"{of_kind}:{i}": d for of_kind in kinds() for i, d in enumerate(devices_of(of_kind))
-    }
+    devices = {f"{t}:{i}": d for t in kinds() for i, d in enumerate(devices_of(t))}
     return devices.get(f"{kind}:{index or 0}"), devices
 
 
 @contextlib.contextmanager
-def device(device_name: Any) -> Iterator[None]:
-    """Places ops and variables made inside on one device.
+def device(device_name: object) -> Iterator[None]:
+    """Place the ops and variables created inside on one device.
 
     Args:
-      device_name: such as `"CPU:0"`, `"/GPU:1"`, `"/job:localhost/replica:0/task:0/device:CPU:0"`;
-        None clears the placement, and so does `dtensor.device_name()`: ops run where their operands lie.
-        What is asked of a device that is not there runs on another one of its kind, or on the CPU.
+      device_name: A device name such as `"CPU:0"`, `"/GPU:1"` or
+        `"/job:localhost/replica:0/task:0/device:CPU:0"`. None removes the placement, as does
+        `dtensor.device_name()`: ops then run on the devices of their operands. A missing device is
+        replaced by the first one of its type, or by the CPU.
 
     Raises:
-      InvalidArgumentError: when the device does not exist and `tf.config.set_soft_device_placement(False)` was
-        called, and for a text that names no device; a ValueError, too.
+      InvalidArgumentError: If the name is malformed, or if the device is missing and
+        `tf.config.set_soft_device_placement(False)` was called. The error is a `ValueError`, too.
 
     Example:
       >>> import meshflow as tf
@@ -221,20 +241,20 @@ def device(device_name: Any) -> Iterator[None]:
         if device_name is None or context.trace is not None:
             yield
         else:
-            with jax.default_device(device_for(device_name)):
+            with jax.default_device(device_for(str(device_name))):
                 yield
     finally:
         context.device = saved
 
 
 def make_virtual_cpus(count: int) -> None:
-    """Makes one process see `count` CPU devices; must run before the first op.
+    """Split the CPU into `count` JAX devices; call this before the first op.
 
-    XLA's CPU collectives deadlock when its thread pool is smaller than a few threads per device, and
-    the pool is sized by the variable NPROC when the backend starts.
+    XLA's CPU collectives deadlock if its thread pool has fewer than a few threads per device. The
+    environment variable NPROC sets the size of the pool when the backend starts.
 
     Raises:
-      RuntimeError: when the backend is running with another number of devices.
+      RuntimeError: If the backend already runs with another number of devices.
     """
     count += emulated_tpus()
     if backend_started():
@@ -246,8 +266,8 @@ def make_virtual_cpus(count: int) -> None:
 
 
 def size_thread_pool() -> None:
-    """Gives XLA enough threads for the CPU devices that JAX is told to make, unless NPROC is set."""
-    # JAX defines its options at run time.
+    """Give XLA enough threads for the CPU devices that JAX will create, unless NPROC is set."""
+    # JAX defines its options at run time, so mypy does not know them.
     count = max(jax.config.jax_num_cpu_devices, 1)  # type: ignore[attr-defined]
     flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     if flag is not None:
@@ -257,5 +277,5 @@ def size_thread_pool() -> None:
 
 
 def backend_started() -> bool:
-    """Whether JAX has been given its devices."""
+    """Check whether JAX has initialized its devices."""
     return xla_bridge.backends_are_initialized()

@@ -1,16 +1,15 @@
-"""Whether code runs eagerly or is being traced."""
+"""Queries for eager execution and tracing."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from meshflow.core.runtime.context import context
 
 
 def executing_eagerly() -> bool:
-    """Whether ops run at once, rather than being traced.
+    """Check whether ops run immediately rather than being traced.
 
     Example:
       >>> import meshflow as tf
@@ -21,7 +20,7 @@ def executing_eagerly() -> bool:
 
 
 def inside_function() -> bool:
-    """Whether a `tf.function` is being traced.
+    """Check whether a `tf.function` is being traced.
 
     Example:
       >>> import meshflow as tf
@@ -33,10 +32,10 @@ def inside_function() -> bool:
 
 
 @contextlib.contextmanager
-def control_dependencies(control_inputs: Any) -> Iterator[None]:
-    """Does nothing: ops run in program order already.
+def control_dependencies(control_inputs: object) -> Iterator[None]:
+    """Do nothing: ops already run in program order.
 
     Args:
-      control_inputs: ignored.
+      control_inputs: Ignored.
     """
     yield

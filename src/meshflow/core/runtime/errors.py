@@ -1,6 +1,6 @@
-"""TensorFlow's exception classes, raised by Meshflow with messages of its own.
+"""TensorFlow's exception classes, which Meshflow raises with its own messages.
 
-Every class derives from `OpError`, carries a canonical error code and the text of what went wrong:
+Every class derives from `OpError` and has a canonical error code and a message:
 
     >>> import meshflow as tf
     >>> try:
@@ -34,16 +34,16 @@ UNAUTHENTICATED = 16
 
 
 class OpError(Exception):
-    """Base of all errors with a canonical code.
+    """Base class of all errors with a canonical code.
 
     TensorFlow's constructor is `OpError(node_def, op, message, error_code)`; the short form
     `OpError(message)` is accepted too.
 
     Attributes:
-      message: what went wrong.
-      error_code: the canonical integer code.
-      node_def: always None here; kept for code written for TensorFlow.
-      op: the name of the operation or None.
+      message: The message.
+      error_code: The canonical integer code.
+      node_def: Always None; exists for code written for TensorFlow.
+      op: The name of the operation, or None.
 
     Example:
       >>> import meshflow as tf
@@ -93,22 +93,22 @@ class UnknownError(OpError):
 
 
 class InvalidArgumentError(OpError):
-    """An operation received an argument with a value, shape or dtype it cannot take.
+    """An operation received an argument with an unsupported value, shape or dtype.
 
     Example:
       >>> import meshflow as tf
       >>> try:
       ...     tf.ensure_shape([1, 2, 3], [2])
       ... except tf.errors.InvalidArgumentError:
-      ...     print("three are not two")
-      three are not two
+      ...     print("the shape is not [2]")
+      the shape is not [2]
     """
 
     _code = INVALID_ARGUMENT
 
 
 class DtypeMismatchError(InvalidArgumentError, TypeError):
-    """Operands of one operation differ in dtype.
+    """Operands of one operation have different dtypes.
 
     TensorFlow raises `InvalidArgumentError` for this eagerly and `TypeError` inside a function;
     this class is both.
@@ -116,21 +116,21 @@ class DtypeMismatchError(InvalidArgumentError, TypeError):
 
 
 class InvalidValueError(InvalidArgumentError, ValueError, TypeError):
-    """Operands do not fit together in shape or value.
+    """Operands are incompatible in shape or value.
 
-    TensorFlow raises `InvalidArgumentError` for this eagerly and `ValueError` or `TypeError`
-    inside a function; this class is all of them.
+    TensorFlow raises `InvalidArgumentError` for this eagerly and `ValueError` or `TypeError` inside
+    a function; this class is all of them.
     """
 
 
 class NotFiniteError(InvalidArgumentError, FloatingPointError):
-    """NaN or infinity, found while `tf.debugging.enable_check_numerics` is on."""
+    """NaN or infinity in an output while `tf.debugging.enable_check_numerics` is on."""
 
     TEXT = "Detected Infinity or NaN in the output of an op while tf.debugging.enable_check_numerics is on"
 
 
 for _alias in (DtypeMismatchError, InvalidValueError, NotFiniteError):
-    # In tracebacks they are what TensorFlow calls them.
+    # Tracebacks show TensorFlow's class name.
     _alias.__name__ = _alias.__qualname__ = "InvalidArgumentError"
 
 
@@ -162,11 +162,11 @@ class NotFoundError(OpError):
 
 
 class AlreadyExistsError(OpError):
-    """An entity to be created exists already.
+    """An entity that should be created already exists.
 
     Example:
       >>> import meshflow as tf
-      >>> tf.errors.AlreadyExistsError("there").error_code == tf.errors.ALREADY_EXISTS
+      >>> tf.errors.AlreadyExistsError("exists").error_code == tf.errors.ALREADY_EXISTS
       True
     """
 
@@ -174,7 +174,7 @@ class AlreadyExistsError(OpError):
 
 
 class PermissionDeniedError(OpError):
-    """The caller may not do what was asked.
+    """The caller has no permission for the operation.
 
     Example:
       >>> import meshflow as tf
@@ -186,11 +186,11 @@ class PermissionDeniedError(OpError):
 
 
 class UnauthenticatedError(OpError):
-    """The request lacks valid credentials.
+    """The request has no valid credentials.
 
     Example:
       >>> import meshflow as tf
-      >>> tf.errors.UnauthenticatedError("who?").error_code == tf.errors.UNAUTHENTICATED
+      >>> tf.errors.UnauthenticatedError("no token").error_code == tf.errors.UNAUTHENTICATED
       True
     """
 
@@ -222,7 +222,7 @@ class FailedPreconditionError(OpError):
 
 
 class OutOfMemoryError(ResourceExhaustedError, MemoryError):
-    """No memory is left, on the host or on a device; also what Python and NumPy raise then."""
+    """No memory is left, on the host or on a device; also a `MemoryError`, like Python's and NumPy's."""
 
 
 OutOfMemoryError.__name__ = OutOfMemoryError.__qualname__ = "ResourceExhaustedError"
@@ -233,7 +233,7 @@ class AbortedError(OpError):
 
     Example:
       >>> import meshflow as tf
-      >>> tf.errors.AbortedError("another came first").error_code == tf.errors.ABORTED
+      >>> tf.errors.AbortedError("a newer request won").error_code == tf.errors.ABORTED
       True
     """
 
@@ -277,11 +277,11 @@ class InternalError(OpError):
 
 
 class UnavailableError(OpError):
-    """A service or worker is not available at present.
+    """A service or worker is currently not available.
 
     Example:
       >>> import meshflow as tf
-      >>> tf.errors.UnavailableError("a worker is away").error_code == tf.errors.UNAVAILABLE
+      >>> tf.errors.UnavailableError("the worker restarts").error_code == tf.errors.UNAVAILABLE
       True
     """
 
@@ -300,7 +300,8 @@ class DataLossError(OpError):
     _code = DATA_LOSS
 
 
-# What TensorFlow makes of errors in Python code that its programs call.
+# TensorFlow's error class for each exception of Python code that a program calls; the first match
+# applies.
 _OF_PYTHON: list[tuple[type[Exception], type[OpError]]] = [
     (StopIteration, OutOfRangeError),
     (ValueError, InvalidArgumentError),
@@ -312,28 +313,32 @@ _OF_PYTHON: list[tuple[type[Exception], type[OpError]]] = [
 
 
 def error_of_python(error: Exception) -> OpError:
-    """TensorFlow's error for one in Python code that a program called; it is also of that error's class.
+    """Convert an exception of Python code that a program called to TensorFlow's error.
+
+    The result is also an instance of the exception's own class, if possible.
 
     Args:
-      error: what the Python code raised; errors with a canonical code stay as they are.
+      error: The exception; an error that already has a canonical code is returned unchanged.
     """
     if isinstance(error, OpError):
         return error
-    found = next(ours for theirs, ours in _OF_PYTHON if isinstance(error, theirs))
+    error_class = next(ours for theirs, ours in _OF_PYTHON if isinstance(error, theirs))
     text = f"{type(error).__name__}: {error}"
     try:
         if isinstance(error, StopIteration):
-            # As one it would end whatever iterates.
-            return found(text)
-        both = type(found.__name__, (found, type(error)), {"__module__": found.__module__})
-        return both(text)
+            # A StopIteration would end the loop of a caller.
+            return error_class(text)
+        combined_class = type(
+            error_class.__name__, (error_class, type(error)), {"__module__": error_class.__module__}
+        )
+        return combined_class(text)
     except TypeError:
-        # A class that cannot be derived from, or made of a text alone.
-        return found(text)
+        # The class cannot be subclassed, or its constructor takes other arguments than a message.
+        return error_class(text)
 
 
 class NotAvailableError(NotImplementedError, AttributeError):
-    """A name of TensorFlow's that Meshflow does not have yet; `hasattr` is False for it."""
+    """A name of TensorFlow that Meshflow does not implement; `hasattr` returns False for it."""
 
 
 class OperatorNotAllowedInGraphError(TypeError):
@@ -347,18 +352,18 @@ class OperatorNotAllowedInGraphError(TypeError):
       >>> try:
       ...     f(tf.constant(1))
       ... except tf.errors.OperatorNotAllowedInGraphError:
-      ...     print("not known while traced")
-      not known while traced
+      ...     print("the value is unknown during tracing")
+      the value is unknown during tracing
     """
 
 
 class ValueNeededError(OperatorNotAllowedInGraphError):
-    """An op needs a value, mostly for the size of its result, that only the running program knows.
+    """An op needs a value that only the running program knows, usually for the size of its result.
 
-    XLA compiles programs of static sizes. A `tf.function` or a training step that meets this error while it is
-    traced runs op by op instead.
+    XLA compiles programs with static shapes. A `tf.function` or a training step that raises this
+    error during tracing runs op by op instead.
     """
 
 
 class InaccessibleTensorError(ValueError, TypeError):
-    """A tensor made while a function was traced is used outside that function."""
+    """A tensor created during the trace of a function is used outside that function."""

@@ -1,4 +1,4 @@
-"""Out of memory, said in TensorFlow's way wherever it happens: in programs, in transfers, on the host."""
+"""Translation of out-of-memory errors of Python and XLA to TensorFlow's `ResourceExhaustedError`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from meshflow.core.runtime.errors import OutOfMemoryError
 
 __all__ = ["exhausted"]
 
-# What XLA and what it is made of say.
+# Parts of the messages of XLA and of the libraries that it uses.
 _SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "std::bad_alloc")
 
 
-def exhausted(error: BaseException, what: str) -> OutOfMemoryError | None:
-    """The error to raise where another one says that memory is used up; None for all others.
+def exhausted(error: BaseException, subject: str) -> OutOfMemoryError | None:
+    """Return the error to raise for an out-of-memory error; None for any other error.
 
     Args:
-      error: what was raised.
-      what: the op, function or array that there was no memory for.
+      error: The caught exception.
+      subject: The op, function or array that ran out of memory, for the message.
     """
     if isinstance(error, OutOfMemoryError):
-        return None  # it is said already, nearer to where it happened
-    full = isinstance(error, MemoryError)
-    if not full and isinstance(error, jax.errors.JaxRuntimeError):
-        full = any(sign in str(error) for sign in _SIGNS)
-    if not full:
+        # The place that is nearest to the allocation has already translated the error.
         return None
-    said = str(error).strip().splitlines() or ["no memory is left"]
-    return OutOfMemoryError(f"{what}: {said[0].removeprefix('RESOURCE_EXHAUSTED: ')}")
+    is_out_of_memory = isinstance(error, MemoryError)
+    if not is_out_of_memory and isinstance(error, jax.errors.JaxRuntimeError):
+        is_out_of_memory = any(sign in str(error) for sign in _SIGNS)
+    if not is_out_of_memory:
+        return None
+    lines = str(error).strip().splitlines() or ["no memory is left"]
+    return OutOfMemoryError(f"{subject}: {lines[0].removeprefix('RESOURCE_EXHAUSTED: ')}")

@@ -1,7 +1,8 @@
-"""Programs of `jax.export` lowered without SciPy, where they call no linear algebra.
+"""Lowering of `jax.export` programs without importing SciPy, if they do not call LAPACK.
 
-JAX takes the addresses of LAPACK's functions from SciPy for each exported program that may run on a CPU, whatever it
-calls: that import takes as long as many programs to compile.
+JAX takes the addresses of LAPACK functions from SciPy for each exported program that may run on a
+CPU, whether or not the program calls them. The import of SciPy takes as long as the compilation of
+many programs.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from meshflow.environment.jax_internals import export_lowering, mlir
 __all__ = ["calls_lapack", "register"]
 
 _NAMES = "call_exported_p", "_call_exported_lowering", "_ensure_backends_initialized"
-# What names of LAPACK's functions begin with in programs.
+# Prefix of the names of LAPACK functions in programs.
 _LAPACK = b"lapack_"
 
 
 def calls_lapack(program: bytes) -> bool:
-    """Whether a program calls linear algebra of the host's library, by its serialized form, compiled or not."""
+    """Check whether a serialized program, compiled or not, calls LAPACK."""
     return _LAPACK in program
 
 
 def register() -> None:
-    """Has JAX import SciPy for the exported programs alone that call LAPACK, from now on."""
+    """Make JAX import SciPy only for exported programs that call LAPACK."""
     if not all(hasattr(export_lowering, name) for name in _NAMES):
         return
     primitive, lower, initialize = (getattr(export_lowering, name) for name in _NAMES)

@@ -1,7 +1,8 @@
-"""Processes that were forked from one that had used its devices.
+"""Detection of processes that were forked after their parent had used its devices.
 
-XLA and the kernels compute with threads, of which a fork has none: what waits for them waits for ever. Such a
-process is told so at its first computation. One forked before that computes like any other.
+XLA and the kernels compute with threads. A forked process has none of its parent's threads, so it
+would wait for them forever. Such a process raises an error at its first computation. A process that
+was forked before its parent used a device can compute.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ __all__ = ["Fork", "after_fork", "watch"]
 
 
 class Fork:
-    """What is known of this process.
+    """State of this process.
 
     Attributes:
-      late: whether it was forked from a process that had used its devices.
+      forked_late: Whether the process was forked from one that had used its devices.
     """
 
     late = False
 
 
 def after_fork() -> RuntimeError:
-    """The error for computing in a process that was forked too late."""
+    """Return the error for a computation in a process that was forked too late."""
     return RuntimeError(
-        f"Process {os.getpid()} was forked from one that had used Meshflow's devices already, whose threads a fork "
-        "does not have: it would wait for them for ever. Start processes with "
+        f"Process {os.getpid()} was forked from a process that had already used Meshflow's devices. A fork does not "
+        "have the threads of its parent and would wait for them forever. Start processes with "
         "multiprocessing.get_context('spawn') or 'forkserver' (multiprocessing.set_start_method('spawn')), or fork "
         "before the first computation."
     )
@@ -38,6 +39,6 @@ def _in_child() -> None:
 
 
 def watch() -> None:
-    """Has every process that is forked from now on know whether it may compute."""
+    """Mark every process that is forked from now on if it must not compute."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_child)

@@ -1,7 +1,8 @@
-"""MLIR contexts that many lowerings share.
+"""MLIR contexts that several lowerings share.
 
-JAX makes a context for each program that it lowers, has it load every dialect (2.5 ms, a fifth of what an op costs
-that is compiled for the first time) and keeps it, over 1 MB, as long as the program. Modules may share one.
+JAX creates a context for each program that it lowers, loads every dialect into it (2.5 ms, a fifth
+of the cost of the first call of an op), and keeps it (more than 1 MB) as long as the program.
+Several modules can share a context.
 """
 
 from __future__ import annotations
@@ -14,32 +15,38 @@ from meshflow.environment import jax_internals
 
 __all__ = ["share"]
 
-# What programs leave in a context lives as long as any of them.
+# A shared context, with everything that its programs leave in it, lives as long as any of them.
+# This bounds their number.
 PROGRAMS = 64
 
 
 def sharing(make: Callable[[], Any], programs: int = PROGRAMS) -> Callable[[], Any]:
-    """A function that gives the main thread one context of `make` for so many programs, and other threads new ones.
+    """Return a factory that returns the same context for several programs in a row.
 
-    A context loads dialects without a lock. XLA's threads, which lower parts of divided programs, cannot keep one:
-    no object of theirs may end with the thread.
+    Only the main thread shares contexts. A context loads dialects without a lock, and XLA's
+    threads, which lower parts of partitioned programs, cannot keep one: no Python object may be
+    destroyed at the exit of such a thread.
+
+    Args:
+      make: Creates a context.
+      programs: Number of programs that share a context.
     """
-    latest, left = None, 0
+    latest, num_free = None, 0
 
     def context() -> Any:
-        nonlocal latest, left
+        nonlocal latest, num_free
         if threading.get_ident() != threading.main_thread().ident:
             return make()
-        if not left:
-            latest, left = make(), programs
-        left -= 1
+        if not num_free:
+            latest, num_free = make(), programs
+        num_free -= 1
         return latest
 
     return context
 
 
 def share() -> None:
-    """Has JAX lower programs in shared contexts from now on."""
+    """Make JAX lower programs in shared contexts."""
     module = jax_internals.mlir_lowering
     make = getattr(module, "make_ir_context", None)
     if make is not None:

@@ -8,10 +8,10 @@ from meshflow.core.runtime.context import context
 
 
 class name_scope:
-    """Prefixes the names of variables made inside a `with` block.
+    """A context manager that prefixes the names of the variables created inside it.
 
     Args:
-      name: the prefix.
+      name: The prefix.
 
     Example:
       >>> import meshflow as tf
@@ -28,13 +28,14 @@ class name_scope:
 
     @property
     def name(self) -> str:
-        """The prefix."""
+        """Return the prefix."""
         return self._name
 
     def __enter__(self) -> str:
         self._outer.append(list(context.names))
         if self._name.endswith("/"):
-            # A name with a slash at its end is a whole prefix, as `with` gives it: entered again.
+            # A name that ends with a slash is a complete prefix, as returned by the `with`
+            # statement, so it replaces the open scopes.
             context.names[:] = [self._name.rstrip("/")]
         elif self._name:
             context.names.append(self._name)
@@ -47,7 +48,7 @@ class name_scope:
 
 
 def get_current_name_scope() -> str:
-    """The open name scopes, joined by slashes.
+    """Return the open name scopes, joined by slashes.
 
     Example:
       >>> import meshflow as tf

@@ -1,9 +1,10 @@
-"""TensorFlow's random numbers: what its kernels make of the words of a Philox generator.
+"""TensorFlow's random numbers on devices, drawn from the Philox generator.
 
-Philox (Salmon et al. 2011, doi:10.1145/2063384.2063405) with four words of 32 bits and ten rounds makes four words of
-a key and of each number of a counter. A *place* is where a generator stands, int64 [3] as TensorFlow keeps it: the low
-and high halves of the counter, and the key. Each number of a result is computed from its own number alone, so devices
-that hold parts of it need nothing of each other.
+Philox (Salmon et al. 2011, doi:10.1145/2063384.2063405), with four words of 32 bits and ten rounds,
+maps a key and a 128-bit counter to a block of four words. The state of a generator is int64 [3],
+like in TensorFlow: the low and high halves of the counter, and the key. Each element of a result
+depends only on the state and its own index, so devices that hold shards of the result need not
+communicate.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+
+from meshflow.environment.types import ArrayLike
 
 __all__ = [
     "COUNTS_PER_OUTPUT",
@@ -34,27 +38,40 @@ __all__ = [
     "word_pairs",
 ]
 
+# Words of a counter or key: Python integers, or arrays of uint64.
+Words: TypeAlias = int | np.unsignedinteger | np.ndarray | jax.Array
+
 _ROUNDS = 10
 _FACTORS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 _SEED_KEY = 0x02461E293EC8F720
 _LOW = 0xFFFFFFFF
-# How many numbers of the counter TensorFlow keeps for each number that it gives.
+# TensorFlow advances the counter by this number for each element that it draws.
 COUNTS_PER_OUTPUT = 256
-# For dtypes with a mantissa of so many bits: the bits of 1.
+# For floating dtypes narrower than 64 bits: the width of the mantissa, the bit pattern of 1, and
+# the unsigned dtype of the same size.
 _MANTISSAS = {
     "float16": (10, 15 << 10, np.uint16),
     "bfloat16": (7, 127 << 7, np.uint16),
     "float32": (23, 127 << 23, np.uint32),
 }
 _ONE_DOUBLE = 1023 << 52
-# What stands for 0 where a logarithm is taken.
+# Replaces a zero before the logarithm of the Box-Muller transform.
 TINY = 1e-7
 
 
-def rounds(low: Any, high: Any, key: Any) -> tuple[Any, Any, Any, Any]:
-    """The four words for counters and keys: Python's integers, or NumPy's or JAX's arrays of uint64."""
-    words = low & _LOW, low >> 32, high & _LOW, high >> 32
+def rounds(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, Any]:
+    """Compute the block of four words for each counter and key.
+
+    Args:
+      low: Low half of the counter.
+      high: High half of the counter.
+      key: The key, 64 bits.
+
+    Returns:
+      Four words of 32 bits, of the type and shape of the arguments.
+    """
+    words: tuple[Any, Any, Any, Any] = low & _LOW, low >> 32, high & _LOW, high >> 32
     first, second = key & _LOW, key >> 32
     for _ in range(_ROUNDS):
         left, right = words[0] * _FACTORS[0], words[2] * _FACTORS[1]
@@ -68,8 +85,12 @@ def rounds(low: Any, high: Any, key: Any) -> tuple[Any, Any, Any, Any]:
     return words
 
 
-def place_of_seed(first: Any, second: Any) -> tuple[Any, Any, Any]:
-    """Where the generator of a stateless op stands for its seed, two integers as for `rounds`.
+def place_of_seed(first: Words, second: Words) -> tuple[Any, Any, Any]:
+    """Derive the state of a stateless op's generator from its seed.
+
+    Args:
+      first: First element of the seed.
+      second: Second element of the seed.
 
     Returns:
       The low and high halves of the counter, and the key.
@@ -78,136 +99,191 @@ def place_of_seed(first: Any, second: Any) -> tuple[Any, Any, Any]:
     return a & 0, c | d << 32, a | b << 32
 
 
-def passed(place: Any, counts: Any) -> Any:
-    """A place after so many numbers of the counter."""
-    unsigned = place.astype(jnp.uint64)
+def passed(state: jax.Array, counts: ArrayLike) -> jax.Array:
+    """Return the state after `counts` steps of the counter."""
+    unsigned = state.astype(jnp.uint64)
     low = unsigned[0] + jnp.asarray(counts).astype(jnp.uint64)
     high = unsigned[1] + (low < unsigned[0]).astype(jnp.uint64)
     return jnp.stack([low, high, unsigned[2]]).astype(jnp.int64)
 
 
-def folded(place: Any, number: Any) -> Any:
-    """A place with another key for each number, as of a replica or a part of an array."""
-    unsigned = place.astype(jnp.uint64)
-    a, b, _, _ = rounds(jnp.asarray(number).astype(jnp.uint64), unsigned[1], ~unsigned[2])
+def folded(state: jax.Array, data: ArrayLike) -> jax.Array:
+    """Return a state with another key for each `data`, for example the index of a replica or shard."""
+    unsigned = state.astype(jnp.uint64)
+    a, b, _, _ = rounds(jnp.asarray(data).astype(jnp.uint64), unsigned[1], ~unsigned[2])
     return jnp.stack([unsigned[0], unsigned[1], a | b << 32]).astype(jnp.int64)
 
 
-def words_at(place: Any, offsets: Any) -> tuple[Any, Any, Any, Any]:
-    """The four words, in uint64, of the counters that are so far behind a place."""
-    unsigned = place.astype(jnp.uint64)
+def words_at(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, ...]:
+    """Return the four words, in uint64, of the counters at some offsets from a state."""
+    unsigned = state.astype(jnp.uint64)
     low = unsigned[0] + offsets
     high = unsigned[1] + (low < unsigned[0]).astype(jnp.uint64)
     return rounds(low, high, unsigned[2])
 
 
-def numbers_of(shape: Sequence[Any]) -> Any:
-    """The number of each element of an array, in uint64: of every axis by itself, which may be split."""
-    found, stride = jnp.zeros(shape, jnp.uint64), 1
+def numbers_of(shape: Sequence[Any]) -> jax.Array:
+    """Return the row-major index of each element of an array, in uint64.
+
+    The index is a sum over the axes, so XLA can compute any sharding of it locally.
+    """
+    indices, stride = jnp.zeros(shape, jnp.uint64), 1
     for axis in reversed(range(len(shape))):
-        found = found + jax.lax.broadcasted_iota(jnp.uint64, shape, axis) * stride
+        indices = indices + jax.lax.broadcasted_iota(jnp.uint64, shape, axis) * stride
         stride = stride * shape[axis]
-    return found
+    return indices
 
 
-def _word(place: Any, shape: Sequence[Any]) -> Any:
-    """One word for each element."""
-    number = numbers_of(shape)
-    a, b, c, d = words_at(place, number >> 2)
-    return _chosen(number & 3, a, b, c, d)
+def _word(state: jax.Array, shape: Sequence[Any]) -> jax.Array:
+    """Return one word for each element of an array."""
+    index = numbers_of(shape)
+    a, b, c, d = words_at(state, index >> 2)
+    return _chosen(index & 3, a, b, c, d)
 
 
-def _chosen(which: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    return jnp.where(which < 2, jnp.where(which == 0, a, b), jnp.where(which == 2, c, d))
+def _chosen(
+    word_index: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array
+) -> jax.Array:
+    return jnp.where(
+        word_index < 2, jnp.where(word_index == 0, a, b), jnp.where(word_index == 2, c, d)
+    )
 
 
-def word_pairs(place: Any, number: Any) -> tuple[Any, Any]:
-    """The two words, in uint64, of each number of a pair."""
-    a, b, c, d = words_at(place, number >> 1)
-    first = number & 1 == 0
-    return jnp.where(first, a, c), jnp.where(first, b, d)
+def word_pairs(state: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return two words, in uint64, for each element index."""
+    a, b, c, d = words_at(state, index >> 1)
+    is_first = index & 1 == 0
+    return jnp.where(is_first, a, c), jnp.where(is_first, b, d)
 
 
-def double(first: Any, second: Any) -> Any:
-    """Doubles in [0, 1) of two words each."""
+def double(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Convert pairs of words to float64 in [0, 1)."""
     pattern = (first & 0xFFFFF) << 32 | second | _ONE_DOUBLE
     return jax.lax.bitcast_convert_type(pattern, jnp.float64) - 1
 
 
-def _single(word: Any, name: str = "float32") -> Any:
-    """Shorter floats in [0, 1) of one word each."""
+def _single(word: jax.Array, name: str = "float32") -> jax.Array:
+    """Convert words to a float dtype of at most 32 bits, in [0, 1)."""
     width, one, unsigned = _MANTISSAS[name]
     pattern = (word & ((1 << width) - 1) | one).astype(unsigned)
-    kind = jnp.dtype(name)
-    return jax.lax.bitcast_convert_type(pattern, kind) - jnp.ones((), kind)
+    dtype = jnp.dtype(name)
+    return jax.lax.bitcast_convert_type(pattern, dtype) - jnp.ones((), dtype)
 
 
-def uniform(place: Any, shape: Sequence[Any], dtype: Any) -> Any:
-    """Floats in [0, 1)."""
-    return philox_uniform(place, tuple(shape), jnp.dtype(dtype))
+def uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+    """Draw floats from [0, 1).
+
+    Args:
+      state: State of the generator, int64 [3].
+      shape: Shape of the result; sizes may be symbolic.
+      dtype: A floating dtype.
+    """
+    return philox_uniform(state, tuple(shape), jnp.dtype(dtype))
 
 
-# Calls in programs: what other runtimes draw themselves is known by these names.
+# The names of this function and of `philox_normal` appear in jaxprs. Exports to runtimes with their
+# own generators recognize the calls by these names.
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def philox_uniform(place: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
+def philox_uniform(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -> jax.Array:
     name = jnp.dtype(dtype).name
     if name == "float64":
-        return double(*word_pairs(place, numbers_of(shape)))
+        return double(*word_pairs(state, numbers_of(shape)))
     if name in _MANTISSAS:
-        return _single(_word(place, shape), name)
-    return _single(_word(place, shape)).astype(dtype)
+        return _single(_word(state, shape), name)
+    return _single(_word(state, shape)).astype(dtype)
 
 
-def bits(place: Any, shape: Sequence[Any], dtype: Any) -> Any:
-    """Integers over the whole range of a dtype."""
+def bits(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+    """Draw integers from the full range of a dtype.
+
+    Args:
+      state: State of the generator, int64 [3].
+      shape: Shape of the result; sizes may be symbolic.
+      dtype: An integer dtype.
+    """
     if jnp.dtype(dtype).itemsize < 8:
-        return _word(place, shape).astype(dtype)
-    first, second = word_pairs(place, numbers_of(shape))
+        return _word(state, shape).astype(dtype)
+    first, second = word_pairs(state, numbers_of(shape))
     return (first | second << 32).astype(dtype)
 
 
-def integers(place: Any, shape: Sequence[Any], low: Any, high: Any, dtype: Any) -> Any:
-    """Integers from `low` to `high - 1`."""
-    wide = jnp.dtype(dtype).itemsize == 8
-    unsigned = jnp.uint64 if wide else jnp.uint32
+def integers(
+    state: jax.Array, shape: Sequence[Any], low: ArrayLike, high: ArrayLike, dtype: DTypeLike
+) -> jax.Array:
+    """Draw integers from `low` to `high - 1`.
+
+    Args:
+      state: State of the generator, int64 [3].
+      shape: Shape of the result; sizes may be symbolic.
+      low: Smallest value.
+      high: Upper bound, exclusive.
+      dtype: An integer dtype.
+    """
+    is_wide = jnp.dtype(dtype).itemsize == 8
+    unsigned = jnp.uint64 if is_wide else jnp.uint32
     low, high = (jnp.asarray(v).astype(dtype) for v in (low, high))
-    if not wide:
+    if not is_wide:
         low, high = (
             v.astype(jnp.uint32 if v.dtype.kind == "u" else jnp.int32) for v in (low, high)
         )
     span = high.astype(unsigned) - low.astype(unsigned)
-    return (low.astype(unsigned) + bits(place, shape, unsigned) % span).astype(dtype)
+    return (low.astype(unsigned) + bits(state, shape, unsigned) % span).astype(dtype)
 
 
-def _box_muller(share: Any, turn: Any, tiny: float) -> tuple[Any, Any]:
-    """Two normal numbers of two uniform ones (Box and Muller 1958)."""
+def _box_muller(
+    radius: jax.Array, turn: jax.Array, min_uniform: float
+) -> tuple[jax.Array, jax.Array]:
+    """Transform two uniform samples to two standard normal ones (Box and Muller 1958).
+
+    Args:
+      radius: Uniform samples that determine the distance from the origin.
+      turn: Uniform samples that determine the angle.
+      min_uniform: Lower bound of `radius`, which avoids the logarithm of zero.
+    """
     angle = turn * jnp.asarray(2 * math.pi, turn.dtype)
-    length = jnp.sqrt(-2 * jnp.log(jnp.maximum(share, jnp.asarray(tiny, share.dtype))))
+    length = jnp.sqrt(-2 * jnp.log(jnp.maximum(radius, jnp.asarray(min_uniform, radius.dtype))))
     return jnp.sin(angle) * length, jnp.cos(angle) * length
 
 
-def normal(place: Any, shape: Sequence[Any], dtype: Any) -> Any:
-    """Normal numbers."""
-    return philox_normal(place, tuple(shape), jnp.dtype(dtype))
+def normal(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
+    """Draw standard normal numbers.
+
+    Args:
+      state: State of the generator, int64 [3].
+      shape: Shape of the result; sizes may be symbolic.
+      dtype: A floating dtype.
+    """
+    return philox_normal(state, tuple(shape), jnp.dtype(dtype))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def philox_normal(place: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
-    number = numbers_of(shape)
+def philox_normal(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -> jax.Array:
+    index = numbers_of(shape)
     if jnp.dtype(dtype) == jnp.float64:
-        a, b, c, d = words_at(place, number >> 1)
-        shares = double(a, b), double(c, d)
+        a, b, c, d = words_at(state, index >> 1)
+        uniforms = double(a, b), double(c, d)
     else:
-        a, b, c, d = words_at(place, number >> 2)
-        first = number & 2 == 0
-        shares = _single(jnp.where(first, a, c)), _single(jnp.where(first, b, d))
-    even, odd = _box_muller(*shares, TINY)
-    return jnp.where(number & 1 == 0, even, odd).astype(dtype)
+        a, b, c, d = words_at(state, index >> 2)
+        is_first = index & 2 == 0
+        uniforms = _single(jnp.where(is_first, a, c)), _single(jnp.where(is_first, b, d))
+    even, odd = _box_muller(*uniforms, TINY)
+    return jnp.where(index & 1 == 0, even, odd).astype(dtype)
 
 
-def normal_pair(place: Any, offsets: Any, dtype: Any) -> tuple[Any, ...]:
-    """The normal numbers of each counter: two doubles, or four of any other dtype, as float32."""
-    a, b, c, d = words_at(place, offsets)
+def normal_pair(state: jax.Array, offsets: ArrayLike, dtype: DTypeLike) -> tuple[jax.Array, ...]:
+    """Draw the standard normal numbers of each counter.
+
+    A counter yields two float64, or four float32 for any other dtype.
+
+    Args:
+      state: State of the generator, int64 [3].
+      offsets: Offsets of the counters, uint64 of any shape.
+      dtype: Dtype of the final result.
+
+    Returns:
+      Two or four arrays with the shape of `offsets`.
+    """
+    a, b, c, d = words_at(state, offsets)
     if jnp.dtype(dtype) == jnp.float64:
         return _box_muller(double(a, b), double(c, d), TINY)
     return (
@@ -216,7 +292,7 @@ def normal_pair(place: Any, offsets: Any, dtype: Any) -> tuple[Any, ...]:
     )
 
 
-def uniform_pair(place: Any, offsets: Any) -> tuple[Any, Any]:
-    """The two doubles in [0, 1) of each counter."""
-    a, b, c, d = words_at(place, offsets)
+def uniform_pair(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Draw two float64 numbers in [0, 1) from each counter."""
+    a, b, c, d = words_at(state, offsets)
     return double(a, b), double(c, d)

@@ -1,30 +1,29 @@
-"""The error for values that lie on different devices or meshes and meet in one computation."""
+"""The error for operands of one computation that are on different devices or meshes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from meshflow.core.runtime.devices import local_index, type_of
 from meshflow.core.runtime.errors import InvalidValueError
 
-# How JAX's messages begin.
+# Parts of JAX's messages about incompatible devices.
 _SIGNS = ("Received incompatible devices", "mesh should be the same across the entire program")
 
 
 def is_placement_error(error: Exception) -> bool:
-    """Whether JAX complains about devices or meshes."""
+    """Check whether an error is JAX's error about incompatible devices or meshes."""
     return isinstance(error, ValueError) and any(s in str(error) for s in _SIGNS)
 
 
-def placement_error(name: str, values: Sequence[tuple[str, Any]]) -> InvalidValueError:
-    """The error, naming the computation and where its values lie.
+def placement_error(name: str, values: Sequence[tuple[str, object]]) -> InvalidValueError:
+    """Return an error that describes the location of each operand of a computation.
 
     Args:
-      name: the computation.
-      values: arrays with what they are called, "" where they have no name.
+      name: Name of the computation.
+      values: Pairs of a name and an array; the name is empty for unnamed operands.
     """
     groups: dict[str, list[str]] = {}
     for label, value in values:
@@ -32,11 +31,11 @@ def placement_error(name: str, values: Sequence[tuple[str, Any]]) -> InvalidValu
             shape = f"{value.dtype}{list(value.shape)}"
             groups.setdefault(_place(value), []).append(f"{label} {shape}".strip())
     parts = []
-    for place, found in groups.items():
-        more = f" and {len(found) - 3} others" if len(found) > 3 else ""
-        parts.append(f"{', '.join(found[:3])}{more} on {place}")
+    for location, arrays in groups.items():
+        more = f" and {len(arrays) - 3} others" if len(arrays) > 3 else ""
+        parts.append(f"{', '.join(arrays[:3])}{more} on {location}")
     return InvalidValueError(
-        f"{name}: its tensors lie on different meshes: {'; '.join(parts)}. Bring them to one mesh, with "
+        f"{name}: its tensors are on different meshes: {'; '.join(parts)}. Bring them to one mesh, with "
         "dtensor.relayout or dtensor.copy_to_mesh, or give variables layouts on one mesh. "
         f"[Op:{name}]"
     )
@@ -51,7 +50,10 @@ def _place(value: jax.Array) -> str:
     return _names(sorted(sharding.device_set, key=lambda d: d.id))
 
 
-def _names(devices: Sequence[Any]) -> str:
-    own = jax.process_index()
-    names = [f"{type_of(d)}:{local_index(d) if d.process_index == own else d.id}" for d in devices]
+def _names(devices: Sequence[jax.Device]) -> str:
+    own_process = jax.process_index()
+    names = [
+        f"{type_of(d)}:{local_index(d) if d.process_index == own_process else d.id}"
+        for d in devices
+    ]
     return ", ".join(names) if len(names) <= 8 else f"{names[0]} ... {names[-1]}"

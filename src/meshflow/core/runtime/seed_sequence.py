@@ -1,9 +1,8 @@
-"""What NumPy's `SeedSequence` makes of seeds that differ in their last word, for many of them at once."""
+"""Vectorized `numpy.random.SeedSequence` for seeds that differ only in their last word."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,30 +12,32 @@ _POOL = 4
 _WORD = 0xFFFFFFFF
 
 
-def _hashes(start: int, factor: int) -> Iterator[Any]:
-    """Functions that mix numbers, each with constants of its own."""
+def _hashes(start: int, factor: int) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+    """Yield functions that mix words, each with its own constants."""
     while True:
         following = start * factor & _WORD
         first, second = np.uint32(start), np.uint32(following)
 
-        def mixed(value: Any, first: Any = first, second: Any = second) -> Any:
+        def mix(
+            value: np.ndarray, first: np.uint32 = first, second: np.uint32 = second
+        ) -> np.ndarray:
             value = (value ^ first) * second
             return value ^ value >> np.uint32(16)
 
-        yield mixed
+        yield mix
         start = following
 
 
-def states(words: Sequence[int], numbers: np.ndarray, size: int = 2) -> np.ndarray:
-    """`np.random.SeedSequence([*words, number]).generate_state(size)` for each number.
+def states(words: Sequence[int], last_words: np.ndarray, size: int = 2) -> np.ndarray:
+    """Generate the states of `numpy.random.SeedSequence([*words, last])` for many last words.
 
     Args:
-      words: at most three, below 2**32.
-      numbers: [count], below 2**32.
-      size: how many words are wanted.
+      words: At most three leading words of the entropy, each below 2**32.
+      last_words: Last word of each seed, shape [count], each below 2**32.
+      size: Number of words to generate for each seed.
 
     Returns:
-      uint32 [count, size].
+      The states, uint32 of shape [count, size].
 
     Example:
       >>> import numpy as np
@@ -44,16 +45,16 @@ def states(words: Sequence[int], numbers: np.ndarray, size: int = 2) -> np.ndarr
       >>> (states([1, 2], np.arange(5))[4] == np.random.SeedSequence([1, 2, 4]).generate_state(2)).all()
       np.True_
     """
-    numbers = np.asarray(numbers).astype(np.uint32)
-    same = [np.full_like(numbers, word) for word in words]
-    pool = [*same, numbers, *[np.zeros_like(numbers)] * _POOL][:_POOL]
+    last_words = np.asarray(last_words).astype(np.uint32)
+    leading = [np.full_like(last_words, word) for word in words]
+    pool = [*leading, last_words, *[np.zeros_like(last_words)] * _POOL][:_POOL]
     mixers = _hashes(0x43B0D7E5, 0x931E8875)
     pool = [next(mixers)(value) for value in pool]
     left, right = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
     for source in range(_POOL):
         for target in range(_POOL):
             if source != target:
-                value = left * pool[target] - right * next(mixers)(pool[source])
+                value: np.ndarray = left * pool[target] - right * next(mixers)(pool[source])
                 pool[target] = value ^ value >> np.uint32(16)
-    last = _hashes(0x8B51F9DD, 0x58F38DED)
-    return np.stack([next(last)(pool[i % _POOL]) for i in range(size)], axis=-1)
+    output_mixers = _hashes(0x8B51F9DD, 0x58F38DED)
+    return np.stack([next(output_mixers)(pool[i % _POOL]) for i in range(size)], axis=-1)

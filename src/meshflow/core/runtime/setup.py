@@ -35,15 +35,17 @@ from meshflow.kernels import (
 
 
 def configure() -> None:
-    """Configures JAX; touches no backend.
+    """Configure JAX, without starting a backend.
 
-    * Compiled programs are kept in the user's cache folder, so that a script started a second
-      time does not compile again (`compiled_programs.keep`).
-    * Programs are lowered in MLIR contexts that they share, exported ones without SciPy unless they need it.
-    * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
-    * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
-    * A process forked after the devices were used raises an error instead of waiting for their threads.
-    * Under `MESHFLOW_EMULATE_TPU` there are virtual devices that stand for TPUs.
+    * Compiled programs are cached in the user's cache folder, so a script does not compile again
+      when it is started a second time (`compilation_cache.enable_cache`).
+    * Programs are lowered in shared MLIR contexts, and exported programs without SciPy unless they
+      call LAPACK.
+    * Convolutions and matrix products on the CPU use oneDNN if it is installed.
+    * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA and the kernels use on the CPU.
+    * A process forked after the devices were used raises an error instead of waiting for their
+      threads.
+    * `MESHFLOW_EMULATE_TPU` creates virtual devices that emulate TPUs.
     """
     forks.watch()
     if emulated_tpus():
@@ -53,7 +55,7 @@ def configure() -> None:
     if limited not in (None, library.LEVELS[-1]):
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa={limited}".strip()
-        # XLA multiplies matrices by a oneDNN of its own, which hears of nothing else.
+        # XLA multiplies matrices with its own copy of oneDNN, which reads only this variable.
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", library.ONEDNN_NAMES[limited])
     lowering_contexts.share()
     exported_lowerings.register()
@@ -71,16 +73,16 @@ def configure() -> None:
 
 
 def allow_64_bits() -> None:
-    """Makes 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules.
+    """Enable JAX's 64-bit types, which TensorFlow has; Meshflow applies its own dtype rules.
 
-    Who has arrays of JAX already is told that JAX makes others from now on.
+    A program that already has JAX arrays is warned that JAX's default dtypes change.
     """
-    # JAX defines its options at run time.
+    # JAX defines its options at run time, so mypy does not know them.
     if not jax.config.jax_enable_x64 and backend_started() and jax.live_arrays():  # type: ignore[attr-defined]
         warnings.warn(
-            "Meshflow turns on JAX's 64-bit types in this process (jax_enable_x64): arrays that JAX makes without a "
-            "dtype, such as jnp.ones(3), are float64 or int64 from now on. Give their dtype, or turn it on yourself "
-            "before the first array is made.",
+            "Meshflow turns on JAX's 64-bit types in this process (jax_enable_x64): arrays that JAX creates without "
+            "an explicit dtype, such as jnp.ones(3), are float64 or int64 from now on. Specify their dtype, or turn "
+            "on jax_enable_x64 yourself before the first array is created.",
             stacklevel=2,
         )
     jax.config.update("jax_enable_x64", True)

@@ -1,1 +1,1 @@
-"""A Python function run once into a jaxpr, with its captures and writes; calls back to the host; the passes in force."""
+"""Tracing of Python functions into jaxprs, host callbacks, and the pass pipeline."""

@@ -1,7 +1,7 @@
 """Errors of Python code that a compiled program calls (checks, `py_function`).
 
-XLA reports a failed callback as an error of its own that quotes a traceback. The callbacks keep
-the original exception here, and whoever runs the program raises that instead.
+XLA reports a failed callback as its own error that quotes a traceback. The callbacks store the
+original exception here, and the caller of the program raises it instead.
 """
 
 from __future__ import annotations
@@ -10,86 +10,100 @@ import collections
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 from meshflow.core.runtime.context import context
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _failures: collections.deque[BaseException] = collections.deque(maxlen=8)
 
 
 class _Unkept(logging.Filter):
-    """Leaves out what JAX logs of errors that are kept: who runs the program raises them."""
+    """Drops JAX's log records about stored errors, which the caller of the program raises."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return not any(error is kept for kept in _failures)
+        return not any(error is stored for stored in _failures)
 
 
 for _name in ("jax._src.debugging", "jax._src.callback"):
     logging.getLogger(_name).addFilter(_Unkept())
 
 
-def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback whose exception `finish` can raise again."""
+def keeping_errors(callback: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a callback so that `run_to_completion` can raise its exception."""
 
     @functools.wraps(callback)
-    def wrapped(*args: Any) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return callback(*args)
+            return callback(*args, **kwargs)
         except Exception as error:
             _failures.append(error)
             raise
 
-    return wrapped
+    return wrapper
 
 
-def check(callback: Callable[..., None]) -> Callable[..., None]:
-    """A callback that gives nothing, and whose exception ends the program that calls it.
+def check(callback: Callable[P, None]) -> Callable[P, None]:
+    """Wrap a callback without results so that its exception stops the calling program.
 
-    On several devices the program goes on to its end first: the others would wait for a device that
-    stopped, and XLA ends processes in which devices wait too long.
+    On several devices, the program first runs to its end: the other devices would wait for a
+    stopped device, and XLA terminates a process in which devices wait too long.
     """
-    kept = keeping_errors(callback)
+    store = keeping_errors(callback)
 
     @functools.wraps(callback)
-    def wrapped(*args: Any) -> None:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            kept(*args)
+            store(*args, **kwargs)
         except Exception:
             if not _Running.on_several:
                 raise
 
-    return wrapped
+    return wrapper
 
 
 class _Running:
-    """Whether the program that runs, and calls Python, is one on several devices."""
+    """State of the running program that calls Python: whether it uses several devices."""
 
     on_several = False
 
 
-def _lies_on_several(array: Any) -> bool:
+def _lies_on_several(array: object) -> bool:
     return isinstance(array, jax.Array) and len(array.sharding.device_set) > 1
 
 
 def callbacks_are_ordered() -> bool:
-    """Whether what is traced calls Python in program order: JAX does so on one device only."""
+    """Check whether a traced program calls Python in program order.
+
+    JAX only supports ordered callbacks on one device.
+    """
     return context.replicas is None
 
 
 def keep_error(error: BaseException) -> None:
-    """Keeps an error that `finish` raises when the program has ended."""
+    """Store an error that `run_to_completion` raises at the end of the program."""
     _failures.append(error)
 
 
-def finish(run: Callable[..., Any], *args: Any) -> Any:
-    """Runs a program that calls Python and waits for its end, as its checks are part of it.
+def finish(run: Callable[..., T], *args: Any) -> T:
+    """Run a program that calls Python, and wait until it and its callbacks have finished.
+
+    Args:
+      run: The program.
+      *args: Arguments of the program.
+
+    Returns:
+      The outputs of the program.
 
     Raises:
-      Exception: the first one that the called Python code raised.
+      Exception: The first exception of a callback.
     """
     _failures.clear()
     _Running.on_several = any(map(_lies_on_several, args))
@@ -110,28 +124,28 @@ _NOT_ORDERED = "ordered effects are not supported"
 
 
 def needs_no_order(error: Exception) -> bool:
-    """Whether JAX refuses a program because it calls Python in order, on several devices."""
+    """Check whether JAX rejected a program on several devices because of ordered callbacks."""
     return isinstance(error, ValueError) and _NOT_ORDERED in str(error)
 
 
-def unordered(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """A program that calls Python in any order, as one on several devices must."""
+def unordered(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program with unordered callbacks, as required on several devices."""
     return closed.replace(jaxpr=_unordered(closed.jaxpr))
 
 
 @functools.cache
-def _without_order() -> dict[str, Any]:
-    """Calls without order, by the name of their primitive."""
+def _without_order() -> dict[str, JaxprEqn]:
+    """Return the equations of unordered callbacks, by the name of their primitive."""
 
     def program() -> None:
         jax.debug.callback(lambda: None)
         jax.experimental.io_callback(lambda: None, None)
 
-    found = jax.make_jaxpr(program)().eqns
-    return {str(equation.primitive): equation for equation in found}
+    equations = jax.make_jaxpr(program)().eqns
+    return {str(equation.primitive): equation for equation in equations}
 
 
-def _unordered(jaxpr: Any) -> Any:
+def _unordered(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr | ClosedJaxpr:
     if isinstance(jaxpr, jex_core.ClosedJaxpr):
         return unordered(jaxpr)
     equations = [_without(e) if e.effects else e for e in jaxpr.eqns]
@@ -139,22 +153,20 @@ def _unordered(jaxpr: Any) -> Any:
     return jaxpr.replace(eqns=equations, effects=effects)
 
 
-def _without(equation: Any) -> Any:
+def _without(equation: JaxprEqn) -> JaxprEqn:
     calls = _without_order()
     if str(equation.primitive) in calls:
-        free = calls[str(equation.primitive)]
-        order = {k: v for k, v in free.params.items() if k in ("ordered", "effect")}
-        return equation.replace(params={**equation.params, **order}, effects=free.effects)
+        unordered_call = calls[str(equation.primitive)]
+        order = {k: v for k, v in unordered_call.params.items() if k in ("ordered", "effect")}
+        return equation.replace(params={**equation.params, **order}, effects=unordered_call.effects)
 
-    def inner(value: Any) -> Any:
+    def rewrite(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
-            return type(value)(inner(v) for v in value)
-        inside = isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
-        return _unordered(value) if inside else value
+            return type(value)(rewrite(v) for v in value)
+        is_jaxpr = isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
+        return _unordered(value) if is_jaxpr else value
 
-    params = {name: inner(value) for name, value in equation.params.items()}
-    found = [
-        v for value in params.values() for v in (value if isinstance(value, tuple) else [value])
-    ]
-    effects = set().union(*(getattr(v, "effects", ()) for v in found))
+    params = {name: rewrite(value) for name, value in equation.params.items()}
+    values = [v for p in params.values() for v in (p if isinstance(p, tuple) else [p])]
+    effects = set().union(*(getattr(v, "effects", ()) for v in values))
     return equation.replace(params=params, effects=effects or equation.effects)

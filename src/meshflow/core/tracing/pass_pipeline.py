@@ -1,7 +1,7 @@
-"""Rewrites of jaxprs that every compiled function goes through, by name.
+"""The pipeline of named jaxpr passes for every compiled function.
 
-`tf.config.optimizer` and the mixed-precision functions install them; functions that were compiled
-before are compiled again when they are next called.
+`tf.config.optimizer` and the mixed-precision functions install passes. Functions that are already
+compiled are compiled again at their next call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
 
 class PassPipeline:
-    """What is installed.
+    """The installed passes.
 
     Attributes:
-      active: rewrites by name, in the order they run.
-      version: another number whenever they change.
+      active: Passes by name, in execution order.
+      version: Incremented at each change of the passes.
     """
 
     active: dict[str, Rewrite] = {}
@@ -31,11 +31,11 @@ class PassPipeline:
 
 
 def install(name: str, rewrite: Rewrite | None) -> None:
-    """Installs a rewrite, or removes it.
+    """Install a pass, or remove it.
 
     Args:
-      name: what it is known by.
-      rewrite: a function from jaxpr to jaxpr; None removes the one installed.
+      name: Name of the pass.
+      rewrite: A function from jaxpr to jaxpr; None removes the installed pass with this name.
     """
     if rewrite is None and name not in PassPipeline.active:
         return
@@ -46,19 +46,22 @@ def install(name: str, rewrite: Rewrite | None) -> None:
 
 
 def compile_again() -> None:
-    """Has functions that were compiled before compiled again when they are next called."""
+    """Make functions that are already compiled compile again at their next call."""
     PassPipeline.version += 1
 
 
 def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """A jaxpr after all rewrites, as it is compiled: nobody takes its derivative any more."""
+    """Apply the installed passes, and the fusions that precede compilation.
+
+    The result must not be differentiated.
+    """
     return fuse_bias_gradients(
         fuse_epilogues(fold_converts(eliminate_transposes(rewritten(closed))))
     )
 
 
 def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """A jaxpr after all rewrites."""
+    """Apply the installed passes."""
     return functools.reduce(
         lambda jaxpr, rewrite: rewrite(jaxpr), PassPipeline.active.values(), closed
     )

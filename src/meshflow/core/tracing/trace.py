@@ -1,29 +1,31 @@
-"""The tracing engine: runs a Python function once and keeps what it did as a jaxpr.
+"""The tracing engine, which runs a Python function once and records it as a jaxpr.
 
-`trace(fn, args)` calls `fn` with symbolic copies of the tensors in `args` and returns a `Traced`:
+`trace(fn, args)` calls `fn` with symbolic copies of the tensors in `args` and returns a
+`TracedFunction`:
 
 * every outer tensor or variable that `fn` used is a *capture*, an explicit input of the jaxpr;
-* every variable that `fn` wrote is an extra output;
-* the nested structure of the result is kept, with non-tensor leaves as they are.
+* every variable that `fn` wrote is an additional output;
+* the nested structure of the result is kept, with non-tensor leaves unchanged.
 
-`tf.function`, control flow, `vectorized_map`, Keras' training steps and symbolic layer calls are
-all this one engine. `Traced.call` runs the jaxpr as one op through the dispatcher, so gradient
+`tf.function`, control flow, `vectorized_map`, Keras training steps and symbolic layer calls all use
+this engine. `TracedFunction.call` runs the jaxpr as one op through the dispatcher, so gradient
 tapes and enclosing traces treat it like any other op.
 
-Captures are found while `fn` runs. The first use of an outer value binds the primitive
-`capture`, which has no inputs; after tracing, the results of these equations are promoted to
-inputs of the jaxpr. That way one run of `fn` is enough, and Python side effects happen once.
+Captures are found while `fn` runs. The first use of an outer value binds the primitive `capture`,
+which has no inputs. After tracing, the results of these equations become inputs of the jaxpr. So
+one run of `fn` is sufficient, and Python side effects happen once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -39,33 +41,43 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
+from meshflow.environment.types import ClosedJaxpr, PyTree, Var
+
+if TYPE_CHECKING:
+    from meshflow.core.values.shapes import TensorShape
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
-def bind_capture(index: int, shape: Any, dtype: Any) -> Any:
-    """A symbolic array that becomes the input of number `index` among a trace's captures."""
+def bind_capture(index: int, shape: Iterable[Any], dtype: DTypeLike) -> jax.Array:
+    """Create a symbolic array that becomes an input of the trace.
+
+    Args:
+      index: Index of the input among the captures of the trace.
+      shape: Shape of the array.
+      dtype: NumPy dtype of the array.
+    """
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
 
 
 class Cell(Protocol):
-    """What functions read and write: a variable, or a part of one on a device."""
+    """Interface of objects that functions read and write: a variable, or its part on one device."""
 
     name: str
-    _shape: Any
+    _shape: TensorShape
     _write_only: bool
 
     @property
     def dtype(self) -> DType:
-        """The element type."""
+        """Return the dtype of the value."""
 
 
 class NeedsGraphTape(BaseException):
-    """Raised to have the trace begun again with a tape of everything; see `symbolic_gradients`.
+    """Restarts the trace with a tape that records all ops; see `symbolic_gradients`.
 
     Args:
-      make: makes the tape.
+      make: Creates the tape.
     """
 
     def __init__(self, make: Callable[[], Recorder]) -> None:
@@ -74,34 +86,44 @@ class NeedsGraphTape(BaseException):
 
 
 class TraceContext:
-    """What one run of a traced function has used and changed so far.
+    """State of one run of a traced function: its captures and side effects so far.
 
     Attributes:
-      parent: the enclosing trace, or None.
-      sources: captured tensors and variables, in order of first use.
-      writes: variables written, by identity.
-      created: variables made during the run.
-      once: whether the function runs once for each call, not as a loop's body or a branch.
-      repeats: whether it is a loop's body.
-      branch: whether it is a branch.
-      random_ops: how many random ops without a seed it has so far.
-      runs: whether the program is run once, right after this trace, before the function is traced again.
-      initializes: whether it gives variables that it made their initial values.
-      iterator_captures, infeeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
+      parent: The enclosing trace, or None.
+      sources: Captured tensors and variables, in the order of their first use.
+      writes: Written variables, by `id`.
+      created: Variables created during the run.
+      runs_once_per_call: Whether the function runs once for each call, unlike the body of a loop or
+        a branch.
+      is_loop_body: Whether the function is the body of a loop.
+      is_branch: Whether the function is a branch.
+      num_random_ops: Number of random ops without a seed so far.
+      runs_immediately: Whether the program runs once, directly after this trace, before the
+        function is traced again.
+      sets_initial_values: Whether the program sets the initial values of variables that it created.
+      iterator_captures: Elements that are fetched from iterators before each call; see
+        `core/iterators`.
+      infeeds: Pairs of a feed and an iterator, for elements that the running program requests.
+      borrowed_elements: Pairs of an iterator and an element that the trace took to determine its
+        shape.
+      returned_elements: Elements that were returned to an iterator during the trace, by the
+        iterator's `id`.
+      infeed_tokens: The last value of each iterator's feed, by the iterator's `id`, which orders
+        the requests.
     """
 
     def __init__(
         self,
         parent: Tracing | None,
-        once: bool = False,
-        runs: bool = False,
-        repeats: bool = False,
-        branch: bool = False,
+        runs_once_per_call: bool = False,
+        runs_immediately: bool = False,
+        is_loop_body: bool = False,
+        is_branch: bool = False,
     ) -> None:
         self.parent = parent
-        self.once, self.repeats, self.branch = once, repeats, branch
+        self.once, self.repeats, self.branch = runs_once_per_call, is_loop_body, is_branch
         self.random_ops = 0
-        self.runs: bool = runs and (parent is None or parent.runs)
+        self.runs: bool = runs_immediately and (parent is None or parent.runs)
         self.initializes = False
         self.iterator_captures: list[Any] = []
         self.infeeds: list[tuple[Any, Any]] = []
@@ -115,19 +137,20 @@ class TraceContext:
         self._state: dict[int, Tensor] = {}
 
     def value_of(self, tensor: Tensor) -> Any:
-        """The array that stands for `tensor` inside this trace; captures an outer tensor."""
+        """Return the array that represents a tensor in this trace; an outer tensor is captured."""
+        # Every traced op runs this method, so it reads the slot and not the property `array`.
         value = tensor._value
         if tensor._owner is self or (type(value) is np.ndarray and not is_inexact(value)):
-            # Known integers stay known; known floats may be what somebody differentiates.
+            # Constant integers remain constants. A constant float may be differentiated, so it is captured.
             return value
-        known = self._captured.get(id(tensor))
-        if known is None:
+        capture = self._captured.get(id(tensor))
+        if capture is None:
             if isinstance(value, jax.core.Tracer) and tensor._owner is not None:
                 self._check_reachable(tensor)
-            known = bind_capture(len(self.sources), value.shape, value.dtype)
-            self._captured[id(tensor)] = known
+            capture = bind_capture(len(self.sources), value.shape, value.dtype)
+            self._captured[id(tensor)] = capture
             self.sources.append(tensor)
-        return known
+        return capture
 
     def _check_reachable(self, tensor: Tensor) -> None:
         scope = self.parent
@@ -136,12 +159,12 @@ class TraceContext:
                 return
             scope = scope.parent
         raise errors.InaccessibleTensorError(
-            f"{tensor} was made while another function was traced and is out of scope here. Return "
+            f"{tensor} was created while another function was traced, and is out of scope here. Return "
             "it from that function, or keep state in a tf.Variable."
         )
 
     def read(self, variable: Cell) -> Tensor:
-        """The current value of a variable in this trace."""
+        """Return the current value of a variable in this trace."""
         tensor = self._state.get(id(variable))
         if tensor is None:
             value = bind_capture(len(self.sources), variable._shape, variable.dtype.dtype)
@@ -150,37 +173,44 @@ class TraceContext:
         return tensor
 
     def write(self, variable: Cell, value: Tensor) -> None:
-        """Makes `value` the variable's value for the rest of this trace."""
+        """Set the value of a variable for the rest of this trace."""
         if id(variable) not in self._state and not (variable._write_only and self.once):
-            # The old value becomes an input even when never read, so its buffer can be reused.
+            # The old value becomes an input even if it is never read, so that its buffer can be
+            # donated.
             self.read(variable)
-        # A tensor of its own: tapes take what is read later for the variable, not for what was computed.
+        # The value gets a new tensor, so tapes attribute later reads to the variable and not to the
+        # computation.
         self._state[id(variable)] = Tensor(self.value_of(value))
         self.writes[id(variable)] = variable
 
     def initialize(self) -> None:
-        """Notes that the program gives an initial value, as do those that it is a part of."""
+        """Record that this program and its enclosing programs set initial values."""
         scope: Tracing | None = self
         while scope is not None:
             scope.initializes = True
             scope = scope.parent
 
     def written(self) -> list[Any]:
-        """The written variables, in the order in which they became inputs.
+        """Return the written variables, in the order in which they became inputs.
 
-        JAX pairs donated inputs with outputs of the same shape in order: so each variable gets its own
-        buffer, and XLA has nothing to copy.
+        JAX pairs donated inputs and outputs of the same shape in order. With this order, each
+        variable keeps its own buffer and XLA copies nothing.
         """
         return [self.writes[key] for key in self._state if key in self.writes]
 
     def final_values(self) -> list[Any]:
-        """Arrays of the written variables, in the order of `written`."""
+        """Return the arrays of the written variables, in the order of `list_written_variables`."""
         return [self.value_of(self._state[id(variable)]) for variable in self.written()]
 
 
 @contextlib.contextmanager
 def enter(scope: Tracing | None, outer_tapes: bool) -> Iterator[None]:
-    """Makes `scope` the innermost trace, with no tapes of its own yet."""
+    """Make `scope` the innermost trace, without active tapes.
+
+    Args:
+      scope: The trace, or None to leave all traces.
+      outer_tapes: Whether tapes of enclosing levels need the gradients of ops inside.
+    """
     saved = context.trace, context.tapes, context.outer_tapes
     context.trace, context.tapes, context.outer_tapes = scope, [], outer_tapes
     try:
@@ -191,7 +221,7 @@ def enter(scope: Tracing | None, outer_tapes: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def init_scope() -> Iterator[None]:
-    """Leaves all traces and tapes: ops inside run eagerly, at trace time.
+    """Leave all traces and tapes: ops inside run eagerly, at trace time.
 
     Example:
       >>> import meshflow as tf
@@ -217,14 +247,19 @@ class Traced:
     """A traced function: a jaxpr with its captures, variable writes and output structure.
 
     Attributes:
-      captures: outer tensors and variables that are inputs after the arguments.
-      writes: variables whose new values are outputs after the results.
-      structure: the nested result, with `Slot`s where tensors go.
-      out_specs: one `TensorSpec` per result tensor.
-      iterator_captures: elements of iterators that it takes at each call.
-      infeeds: (feed, iterator) pairs of elements that its loops ask for.
-      initializes: whether it gives variables that it made their initial values, so that it may run only once.
-      fed: identities of the iterators that it takes elements from while it runs.
+      name: Name in profiles and errors.
+      closed_jaxpr: The jaxpr. Its inputs are the arguments and the captures, its outputs the
+        results and the new values of written variables.
+      captures: Outer tensors and variables that are inputs after the arguments.
+      writes: Variables that get new values from the outputs after the results.
+      structure: The nested result, with `TensorSlot`s for tensors.
+      num_results: Number of tensors in the result.
+      out_specs: The `TensorSpec` of each result tensor.
+      iterator_captures: Elements that are fetched from iterators before each call.
+      infeeds: Pairs of a feed and an iterator, for elements that loops request.
+      sets_initial_values: Whether the function sets initial values of variables that it created, so
+        it may run only once.
+      fed_iterators: The `id`s of the iterators from which the running program takes elements.
     """
 
     def __init__(
@@ -253,16 +288,16 @@ class Traced:
     def _make_op(self, closed: jex_core.ClosedJaxpr) -> Op:
         run = jex_core.jaxpr_as_fun(closed)
 
-        def call(operands: Any, _: Any) -> list[Any]:
+        def call(operands: Sequence[Any], _: tuple[Any, ...]) -> list[Any]:
             arguments, captures = operands
             return run(*arguments, *captures)
 
-        return Op(self.name, call, heavy=True, whole=True)
+        return Op(self.name, call, heavy=True, is_opaque=True)
 
     @property
     def op(self) -> Op:
-        """The computation as an op; its operands are ([arguments], [captures])."""
-        # Inside another function it is rewritten together with that.
+        """Return the computation as an op with the operands ([arguments], [captures])."""
+        # Inside another function, this function is rewritten as a part of that one.
         if context.trace is not None or not PassPipeline.active:
             return self._plain
         if self._rewritten is None or self._rewritten[0] != PassPipeline.version:
@@ -270,36 +305,41 @@ class Traced:
         return self._rewritten[1]
 
     def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
-        """Runs the program on arrays: result arrays, then the new values of written variables."""
+        """Run the program on arrays.
+
+        Returns the result arrays, then the new values of the written variables.
+        """
         return self.op.call((arguments, captures), ())
 
     def some(
-        self, numbers: Sequence[int], arguments: Sequence[Any], captures: Sequence[Any]
+        self, indices: Sequence[int], arguments: Sequence[Any], captures: Sequence[Any]
     ) -> list[Any]:
-        """Runs on arrays what some results need, and nothing else.
+        """Compute some of the results on arrays, without the equations that only the others need.
 
         Args:
-          numbers: which results.
-          arguments: of the program.
-          captures: of the program.
+          indices: Indices of the results.
+          arguments: Arguments of the program.
+          captures: Captures of the program.
         """
-        jaxpr, order = self.closed.jaxpr, sorted({*numbers})
-        wanted = [i in order for i in range(len(jaxpr.outvars))]
-        small, _ = dce_jaxpr(jaxpr, wanted, instantiate=True)
-        run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(small, self.closed.consts))
-        found = dict(zip(order, run(*arguments, *captures), strict=True))
-        return [found[i] for i in numbers]
+        jaxpr, order = self.closed.jaxpr, sorted({*indices})
+        is_used = [i in order for i in range(len(jaxpr.outvars))]
+        reduced, _ = dce_jaxpr(jaxpr, is_used, instantiate=True)
+        run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(reduced, self.closed.consts))
+        results = dict(zip(order, run(*arguments, *captures), strict=True))
+        return [results[i] for i in indices]
 
     def captured_tensors(self) -> list[Tensor]:
-        """The captures as tensors of the present context; variables are read."""
-        # The jaxpr has the variables' own dtypes, also when called inside a mixed-precision layer.
+        """Return the captures as tensors of the current context; variables are read."""
+        # The jaxpr expects the variables' own dtypes, also when it is called inside a
+        # mixed-precision layer.
         with as_stored():
             return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
 
-    def call(self, arguments: Sequence[Tensor]) -> Any:
-        """Runs the function as one op on tensors and performs its variable writes."""
+    def call(self, arguments: Sequence[Tensor]) -> PyTree:
+        """Run the function as one op on tensors, and write its variables."""
         if self.closed.effects and context.trace is None:
-            # Python that is called may wait for other threads, which may wait for variables.
+            # A Python callback may wait for another thread, and that thread for a variable. So the
+            # lock is not held while the program runs.
             outputs = host_callbacks.finish(
                 apply, self.op, (list(arguments), self.captured_tensors())
             )
@@ -312,16 +352,23 @@ class Traced:
         return self.rebuild(outputs[: self.count])
 
     def place_sources(self, leaves: Sequence[Any]) -> None:
-        """Notes which of the function's arguments are the iterators that it takes elements from."""
-        places = {id(leaf): i for i, leaf in enumerate(leaves) if hasattr(leaf, "give_back")}
-        for taker, source in [(c, c.source) for c in self.iterator_captures] + self.infeeds:
-            if taker.position is None:
-                taker.position = places.get(id(source))
+        """Record which arguments are the iterators from which the function takes elements.
+
+        Args:
+          leaves: Leaves of the arguments of the traced call.
+        """
+        positions = {id(leaf): i for i, leaf in enumerate(leaves) if hasattr(leaf, "give_back")}
+        for consumer, source in [(c, c.source) for c in self.iterator_captures] + self.infeeds:
+            if consumer.position is None:
+                consumer.position = positions.get(id(source))
 
     def bind(self, leaves: Sequence[Any]) -> None:
-        """Makes the iterators of a call's arguments those that elements are taken from.
+        """Make the function take elements from the iterators among the arguments of a call.
 
-        While another function is traced, the feeds become that function's.
+        While another function is traced, the feeds become feeds of that function.
+
+        Args:
+          leaves: Leaves of the arguments of the call.
         """
         scope = context.trace
         while scope is not None and not scope.once and scope.parent is not None:
@@ -330,35 +377,35 @@ class Traced:
             if capture.position is not None:
                 capture.source = leaves[capture.position]
         for feed, source in self.infeeds:
-            used = source if feed.position is None else leaves[feed.position]
+            bound_source = source if feed.position is None else leaves[feed.position]
             if scope is None:
-                feed.source = used
-            elif all(known is not feed for known, _ in scope.infeeds):
-                scope.infeeds.append((feed, used))
-            elif any(known is feed and other is not used for known, other in scope.infeeds):
+                feed.source = bound_source
+            elif all(other_feed is not feed for other_feed, _ in scope.infeeds):
+                scope.infeeds.append((feed, bound_source))
+            elif any(f is feed and s is not bound_source for f, s in scope.infeeds):
                 raise NotImplementedError(
                     f"{self.name} takes elements in a loop, and is called with two iterators inside one "
-                    "function. Make two tf.functions of it."
+                    "function. Create a separate tf.function for each iterator."
                 )
 
     def assign(self, values: Sequence[Tensor]) -> None:
-        """Writes new values, as given by the extra outputs, to the written variables."""
+        """Write the new values, which are the outputs after the results, to the variables."""
         for variable, value in zip(self.writes, values, strict=True):
             variable._write(value)
 
-    def rebuild(self, tensors: Sequence[Any]) -> Any:
-        """The result structure with `tensors` in place."""
+    def rebuild(self, tensors: Sequence[Any]) -> PyTree:
+        """Return the result structure with `tensors` in place of the slots."""
         structure = self.structure
         if type(structure) is Slot:
             return tensors[structure.index]
         if type(structure) is dict and all(type(leaf) is Slot for leaf in structure.values()):
-            # The result of every training step: worth a short way.
+            # Every training step returns such a dictionary, so it gets a fast path.
             return {key: tensors[slot.index] for key, slot in structure.items()}
         return fill(structure, tensors)
 
 
 class Slot:
-    """The place of one tensor in a nested structure."""
+    """Placeholder of a tensor in a nested structure."""
 
     __slots__ = ("index",)
 
@@ -367,7 +414,7 @@ class Slot:
 
 
 class RowsSlot:
-    """The place of `tf.IndexedSlices`: what makes them of their parts, which are slots or known."""
+    """Placeholder of `tf.IndexedSlices`: a constructor, and the parts, which are slots or constants."""
 
     __slots__ = ("make", "parts")
 
@@ -376,51 +423,56 @@ class RowsSlot:
         self.parts = parts
 
 
-def fill(structure: Any, values: Sequence[Any]) -> Any:
-    """`structure` with each `Slot` replaced by the value it numbers."""
+def fill(structure: PyTree, values: Sequence[Any]) -> PyTree:
+    """Return `structure` with each slot replaced by the value at its index."""
 
-    def put(leaf: Any) -> Any:
+    def replace_slot(leaf: Any) -> Any:
         if type(leaf) is Slot:
             return values[leaf.index]
-        return leaf.make([put(part) for part in leaf.parts]) if type(leaf) is RowsSlot else leaf
+        if type(leaf) is RowsSlot:
+            return leaf.make([replace_slot(part) for part in leaf.parts])
+        return leaf
 
-    return put(structure) if type(structure) is Slot else nest.map_structure(put, structure)
+    if type(structure) is Slot:
+        return replace_slot(structure)
+    return nest.map_structure(replace_slot, structure)
 
 
-def is_array_like(value: Any) -> bool:
-    """Whether a value becomes a tensor argument of a traced function."""
+def is_array_like(value: object) -> bool:
+    """Check whether a value becomes a tensor argument of a traced function."""
     kinds = (Tensor, TensorSpec, np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)
     return isinstance(value, kinds)
 
 
 def trace(
     fn: Callable[..., Any],
-    args: Any,
-    kwargs: Any = None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
     name: str | None = None,
     *,
     isolated: bool = False,
-    runs: bool = False,
-    repeats: bool = False,
-    branch: bool = False,
+    runs_immediately: bool = False,
+    is_loop_body: bool = False,
+    is_branch: bool = False,
     axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
-    """Runs `fn(*args, **kwargs)` once on symbolic tensors.
+    """Run `fn(*args, **kwargs)` once on symbolic tensors.
 
     Args:
-      fn: a Python function of nested structures.
-      args: a tuple; tensors, arrays and fully defined `TensorSpec`s in it become symbolic.
-      kwargs: a dictionary treated alike, or None.
-      name: the name in profiles and errors; default the function's.
-      isolated: True for functions that will be compiled and called from anywhere: tapes around
-        this trace see the call, not what is inside.
-      runs: whether the program is run right after this trace, once if it `initializes`.
-      repeats: whether the function is a loop's body.
-      branch: whether it is a branch.
-      axes: names and sizes of the axes that collectives inside reduce over.
+      fn: A Python function of nested structures.
+      args: Positional arguments; tensors, arrays and fully defined `TensorSpec`s become symbolic.
+      kwargs: Keyword arguments, which are treated like `args`, or None.
+      name: Name in profiles and errors; by default the function's name.
+      isolated: True for functions that are compiled and called from anywhere: tapes around this
+        trace record the call, not the ops inside.
+      runs_immediately: Whether the program runs directly after this trace, and only once if it sets
+        initial values.
+      is_loop_body: Whether the function is the body of a loop.
+      is_branch: Whether the function is a branch.
+      axes: Names and sizes of the axes over which collectives inside reduce.
 
     Returns:
-      A `Traced`.
+      The traced function.
     """
     kwargs = kwargs or {}
     leaves = nest.flatten((args, kwargs))
@@ -429,7 +481,7 @@ def trace(
     result: dict[str, Any] = {}
     scope: TraceContext
 
-    def run(*tracers: Any) -> list[Any]:
+    def run(*tracers: jax.Array) -> list[Any]:
         full = list(leaves)
         for i, tracer in zip(symbolic, tracers, strict=True):
             full[i] = Tensor(tracer)
@@ -444,11 +496,14 @@ def trace(
     run.__name__ = name or str(getattr(fn, "__name__", "function"))
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
 
-    def attempt(tapes: list[Recorder]) -> Any:
+    def attempt(tapes: list[Recorder]) -> ClosedJaxpr:
         nonlocal scope
-        scope = TraceContext(context.trace, isolated or bool(axes), runs, repeats, branch)
+        scope = TraceContext(
+            context.trace, isolated or bool(axes), runs_immediately, is_loop_body, is_branch
+        )
         try:
-            # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
+            # Inside an `init_scope`, JAX evaluates equations without tracers, and capture equations
+            # have none.
             with (
                 resting,
                 region(TRACING, run.__name__),
@@ -459,16 +514,17 @@ def trace(
                 context.tapes.extend(tapes)
                 return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
         finally:
-            # What was taken to learn its shape is next again.
+            # The trace only took these elements to determine their shapes, so they are returned in
+            # reverse order.
             for source, element in reversed(scope.taken):
                 source.give_back(element)
 
     try:
         closed = attempt([])
-    except NeedsGraphTape as wish:
+    except NeedsGraphTape as request:
         if not isolated:
             raise
-        closed = attempt([wish.make()])
+        closed = attempt([request.make()])
     closed, captures = _promote_captures(closed, scope)
     traced = Traced(
         run.__name__,
@@ -487,39 +543,38 @@ def trace(
     return traced
 
 
-def _is_text(leaf: Any) -> bool:
-    """Whether a leaf holds strings, which programs do not: they are known while tracing."""
-    return isinstance(leaf, Tensor) and leaf._value.dtype == object
+def _is_text(leaf: object) -> bool:
+    """Check whether a leaf holds strings, which are constants of a trace: XLA has no strings."""
+    return isinstance(leaf, Tensor) and leaf.array.dtype == object
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, TensorSpec):
         return jax.ShapeDtypeStruct(tuple(leaf.shape.as_list()), leaf.dtype.dtype)
-    value = leaf._value if isinstance(leaf, Tensor) else leaf
+    value = leaf.array if isinstance(leaf, Tensor) else leaf
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
 def _collect(tensors: list[Any], leaf: Any) -> Any:
-    """Replaces a tensor leaf of a result by a slot; other leaves stay."""
+    """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
     if isinstance(leaf, IndexedSlices):
         parts = leaf._state_parts()
-        known = [type(part._value) is np.ndarray for part in parts]
-        kept = [p if k else _collect(tensors, p) for p, k in zip(parts, known, strict=True)]
-        return RowsSlot(leaf._with_state_parts, kept)
+        slots = [p if type(p.array) is np.ndarray else _collect(tensors, p) for p in parts]
+        return RowsSlot(leaf._with_state_parts, slots)
     if hasattr(leaf, "_as_tensor"):
         leaf = leaf._as_tensor()
     elif isinstance(leaf, (np.ndarray, jax.Array)):
         leaf = Tensor(leaf)
-    if not isinstance(leaf, Tensor) or leaf._value.dtype == object:
+    if not isinstance(leaf, Tensor) or leaf.array.dtype == object:
         return leaf
     tensors.append(leaf)
     return Slot(len(tensors) - 1)
 
 
-def _promote_captures(closed: Any, scope: TraceContext) -> tuple[Any, list[Any]]:
-    """Turns the results of capture equations, and outer tracers among the constants, into inputs."""
+def _promote_captures(closed: ClosedJaxpr, scope: TraceContext) -> tuple[ClosedJaxpr, list[Any]]:
+    """Turn the results of capture equations, and outer tracers among the constants, into inputs."""
     jaxpr = closed.jaxpr
-    captured: dict[int, Any] = {}
+    captured: dict[int, Var] = {}
     equations = []
     for equation in jaxpr.eqns:
         if equation.primitive is _capture:
@@ -554,10 +609,10 @@ def _promote_captures(closed: Any, scope: TraceContext) -> tuple[Any, list[Any]]
     return jex_core.ClosedJaxpr(promoted, constants), sources
 
 
-def trace_shapes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result structure of `fn` with `TensorSpec`s for tensors; variable writes are forgotten.
+def trace_shapes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+    """Return the result structure of `fn` with `TensorSpec`s for tensors.
 
-    Used to infer what a layer returns without running it.
+    This infers the output of a layer without running it.
     """
     traced = trace(fn, args, kwargs, isolated=True)
     return traced.rebuild(traced.out_specs)

@@ -1,1 +1,1 @@
-"""What programs hold: dtypes, shapes, specs, tensors, and how other values become tensors."""
+"""Dtypes, shapes, specs and tensors, and the conversion of Python values to tensors."""

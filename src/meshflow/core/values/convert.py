@@ -1,15 +1,15 @@
-"""From Python values to tensors, with TensorFlow's dtype rules.
+"""Conversion of Python values to tensors by TensorFlow's dtype rules.
 
-Python numbers have no fixed dtype of their own: they take the dtype of the tensor they meet,
-or TensorFlow's default (int32, float32, complex128). NumPy arrays keep their dtype unless a
-dtype is asked for, to which they are cast. Python integers and bools may become floats; a Python
-float never silently becomes an integer.
+Python numbers have no fixed dtype: they take the dtype of the tensor that they are combined with,
+or TensorFlow's default (int32, float32, complex128). NumPy arrays keep their dtype, or are cast to
+a requested one. Python integers and bools may become floats; a Python float never silently becomes
+an integer.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,11 +21,11 @@ from meshflow.core.runtime.devices import device_for
 from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.values import dtypes
-from meshflow.core.values.dtypes import DType
+from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Converted, Tensor, TensorLike
 
-# Functions that turn a list holding tensors into one tensor, and cast a tensor; set by
-# `meshflow.ops` because both are ops themselves.
+# Turns a list that contains tensors into one tensor. `meshflow.ops` sets this function, because it
+# is an op.
 pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: from_python(list(value), dtype)
 
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
@@ -36,12 +36,12 @@ def register_tensor_conversion_function(
     conversion_func: Callable[..., Any],
     priority: int = 100,
 ) -> None:
-    """Registers how objects of a type become tensors.
+    """Register a conversion of objects of a type to tensors.
 
     Args:
-      base_type: a type or tuple of types.
-      conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`.
-      priority: accepted for TensorFlow's sake; the last registered wins.
+      base_type: A type or tuple of types.
+      conversion_func: Called as `conversion_func(value, dtype=None, name=None, as_ref=False)`.
+      priority: Accepted for compatibility; the last registered conversion takes precedence.
 
     Example:
       >>> import meshflow as tf
@@ -57,38 +57,41 @@ def register_tensor_conversion_function(
 
 
 def convert_to_tensor(
-    value: TensorLike, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    dtype_hint: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
-    """Converts a value to a tensor.
+    """Convert a value to a tensor.
 
     Args:
-      value: a tensor (returned unchanged), variable, array, number, string or nested list.
-      dtype: the dtype that the result must have; a tensor of another dtype is an error.
-      dtype_hint: a dtype used when the value can take it; ignored otherwise.
-      name: ignored.
+      value: A tensor (returned unchanged), variable, array, number, string or nested list.
+      dtype: Required dtype of the result; a tensor of another dtype is an error.
+      dtype_hint: Dtype to use if the value can be converted to it.
+      name: Ignored.
 
     Returns:
       A `Tensor`.
 
     Raises:
-      ValueError: when a tensor has another dtype than asked for, or nested lists are ragged.
-      TypeError: when the value does not fit the dtype.
+      ValueError: If a tensor has another dtype than requested, or if nested lists are ragged.
+      TypeError: If the value cannot be converted to the dtype.
 
     Example:
       >>> import meshflow as tf
       >>> tf.convert_to_tensor([1, 2], dtype=tf.float32).numpy()
       array([1., 2.], dtype=float32)
     """
-    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    required = None if dtype is None else dtypes.as_dtype(dtype)
     if type(value) is not Tensor:
         for base, function in _converters:
             if isinstance(value, base):
-                value = function(value, dtype=wanted, name=name, as_ref=False)
+                value = function(value, dtype=required, name=name, as_ref=False)
                 break
     if isinstance(value, Tensor):
-        if wanted is not None and value.dtype is not wanted:
+        if required is not None and value.dtype is not required:
             raise ValueError(
-                f"Tensor conversion requested dtype {wanted.name} for Tensor with dtype "
+                f"Tensor conversion requested dtype {required.name} for Tensor with dtype "
                 f"{value.dtype.name}: use tf.cast to convert."
             )
         return value
@@ -96,18 +99,19 @@ def convert_to_tensor(
     if read is not None:
         return convert_to_tensor(read(), dtype=dtype)
     if hasattr(value, "_keras_history"):
-        # A symbolic Keras tensor passes through functions composed of ops, which take it.
+        # A function composed of ops passes a symbolic Keras tensor on to these ops, which accept
+        # it.
         return value
-    if wanted is None and dtype_hint is not None:
+    if required is None and dtype_hint is not None:
         try:
             return from_python(value, dtypes.as_dtype(dtype_hint))
         except (TypeError, ValueError):
             pass
-    return from_python(value, wanted)
+    return from_python(value, required)
 
 
-def from_python(value: Any, dtype: DType | None) -> Tensor:
-    """A tensor from a value that is not one; see `convert_to_tensor`."""
+def from_python(value: TensorLike, dtype: DType | None) -> Tensor:
+    """Convert a value that is not a tensor; see `convert_to_tensor`."""
     if isinstance(value, (jax.Array, jax.core.Tracer)):
         return _checked_array(value, dtype)
     if isinstance(value, (list, tuple)) and holds_tensors(value):
@@ -117,35 +121,35 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
         if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
             return Tensor(array)
         if context.trace is None:
-            # Nobody else changes the array: `to_numpy` made it, or it was made to be filled once.
+            # The array never changes: either `to_numpy` created it, or it is immutable.
             return Tensor(transfers.transfer(array, copy=False))
     except (MemoryError, RuntimeError) as error:
-        full = exhausted(error, f"a tensor of shape {np.shape(value)}")
-        if full is None:
+        translated = exhausted(error, f"a tensor of shape {np.shape(value)}")
+        if translated is None:
             raise
-        raise full from error
+        raise translated from error
     tensor = Tensor(jax.numpy.array(array))
-    if isinstance(tensor._value, jax.core.Tracer):
+    if isinstance(tensor.array, jax.core.Tracer):
         tensor._known_value = Converted(array)
     return tensor
 
 
-def _is_ready(value: Any, dtype: DType | None) -> bool:
-    """Whether a value is a host array that nobody changes, of the dtype that is asked for."""
-    of_dtype = type(value) is np.ndarray and dtype is not None and value.dtype == dtype.dtype
-    return of_dtype and transfers.is_ours(value)
+def _is_ready(value: TensorLike, dtype: DType | None) -> bool:
+    """Check whether a value is an immutable host array of the requested dtype."""
+    has_dtype = type(value) is np.ndarray and dtype is not None and value.dtype == dtype.dtype
+    return has_dtype and transfers.is_ours(value)
 
 
-def _checked_array(value: Any, dtype: DType | None) -> Tensor:
+def _checked_array(value: jax.Array, dtype: DType | None) -> Tensor:
     if dtype is None or value.dtype == dtype.dtype:
         return Tensor(value)
-    own = dtypes.of_numpy(value.dtype)
-    _check_cast(own, dtype, value)
+    own_dtype = dtypes.of_numpy(value.dtype)
+    _check_cast(own_dtype, dtype, value)
     return Tensor(value.astype(dtype.dtype))
 
 
-def holds_tensors(value: Any) -> bool:
-    """Whether a nested list has a tensor, a variable or a JAX array in it."""
+def holds_tensors(value: Iterable[Any]) -> bool:
+    """Check whether a nested list contains a tensor, a variable or a JAX array."""
     for item in value:
         if isinstance(item, (list, tuple)):
             if holds_tensors(item):
@@ -155,19 +159,19 @@ def holds_tensors(value: Any) -> bool:
     return False
 
 
-def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
-    """A fresh host array with TensorFlow's default dtypes for Python values.
+def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
+    """Return a new host array, with TensorFlow's default dtypes for Python values.
 
     Raises:
-      TypeError: when the value does not fit `dtype`.
-      ValueError: when nested lists are ragged or the value is None.
+      TypeError: If the value cannot be converted to `dtype`.
+      ValueError: If nested lists are ragged, or if the value is None.
     """
     if value is None:
         raise ValueError(
             "Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor."
         )
     own_dtype = getattr(value, "dtype", None)
-    # A table, as of pandas, has no one dtype and is an array all the same.
+    # A table, such as a pandas data frame, has no single dtype but is an array nevertheless.
     is_array = own_dtype is not None or hasattr(type(value), "__array__")
     try:
         array = np.array(value)
@@ -177,19 +181,20 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
         ) from None
     if array.dtype.kind in "SUO":
         if not is_array:
-            # NumPy's fixed-size strings lose zero bytes at the end and swallow numbers.
+            # NumPy's fixed-size strings drop trailing zero bytes, and would convert numbers to
+            # strings.
             array = np.array(value, object)
         return _string_array(value, array, dtype)
     if array.size == 0 and not is_array:
-        # An empty list says nothing about its dtype.
+        # The dtype of an empty list is unknown, so it becomes float32.
         return array.astype((dtype or dtypes.float32).dtype)
-    own = dtypes.of_numpy(array.dtype)
+    natural_dtype = dtypes.of_numpy(array.dtype)
     if dtype is not None:
         if not is_array:
-            _check_cast(own, dtype, value)
-            _check_range(array, own, dtype)
-        # Arrays of NumPy are cast to any dtype, as TensorFlow does, and NumPy does not warn of it.
-        if own.is_complex and not (dtype.is_complex or dtype.is_bool):
+            _check_cast(natural_dtype, dtype, value)
+            _check_range(array, natural_dtype, dtype)
+        # NumPy arrays are cast to any dtype, like in TensorFlow, and without NumPy's warnings.
+        if natural_dtype.is_complex and not (dtype.is_complex or dtype.is_bool):
             array = array.real
         with np.errstate(all="ignore"):
             return array.astype(dtype.dtype, copy=False)
@@ -198,8 +203,8 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
     return array
 
 
-def has_numpy_scalars(value: Any) -> bool:
-    """Whether the first thing in a nested list is of NumPy."""
+def has_numpy_scalars(value: object) -> bool:
+    """Check whether the first element of a nested list is a NumPy array or scalar."""
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.str_)
@@ -214,7 +219,7 @@ def _default_dtype(array: np.ndarray) -> np.dtype:
     return array.dtype
 
 
-def _string_array(value: Any, array: np.ndarray, dtype: DType | None) -> np.ndarray:
+def _string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) -> np.ndarray:
     flat = array.ravel().tolist()
     if not all(isinstance(item, (str, bytes)) for item in flat):
         kinds = sorted({type(item).__name__ for item in flat})
@@ -229,59 +234,63 @@ def _string_array(value: Any, array: np.ndarray, dtype: DType | None) -> np.ndar
     return result
 
 
-def _check_cast(own: DType, wanted: DType, value: Any) -> None:
+def _check_cast(own: DType, target: DType, value: object) -> None:
     allowed = (
-        own is wanted
-        or ((own.is_integer or own.is_bool) and wanted.is_numeric)
-        or (own.is_floating and (wanted.is_floating or wanted.is_complex))
-        or (own.is_complex and wanted.is_complex)
+        own is target
+        or ((own.is_integer or own.is_bool) and target.is_numeric)
+        or (own.is_floating and (target.is_floating or target.is_complex))
+        or (own.is_complex and target.is_complex)
     )
     if not allowed:
         shown = repr(value)
         shown = shown if len(shown) < 80 else shown[:77] + "..."
         raise DtypeMismatchError(
-            f"Cannot convert {shown} (of dtype {own.name}) to a Tensor of dtype {wanted.name}."
+            f"Cannot convert {shown} (of dtype {own.name}) to a Tensor of dtype {target.name}."
         )
 
 
-def _check_range(array: np.ndarray, own: DType, wanted: DType) -> None:
-    if own.is_integer and wanted.is_integer and array.size:
+def _check_range(array: np.ndarray, own: DType, target: DType) -> None:
+    if own.is_integer and target.is_integer and array.size:
         low, high = int(array.min()), int(array.max())
-        if low < wanted.min or high > wanted.max:
+        if low < target.min or high > target.max:
             raise ValueError(
-                f"Value out of range for dtype {wanted.name}: got values from {low} to {high}, "
-                f"expected {wanted.min} to {wanted.max}."
+                f"Value out of range for dtype {target.name}: got values from {low} to {high}, "
+                f"expected {target.min} to {target.max}."
             )
 
 
 def constant(
-    value: TensorLike, dtype: Any = None, shape: Any = None, name: str | None = "Const"
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    name: str | None = "Const",
 ) -> Tensor:
-    """Makes a constant tensor from Python numbers, nested lists or arrays.
+    """Create a constant tensor from Python numbers, nested lists or arrays.
 
     Args:
-      value: numbers, strings, (nested) lists of them, or an array.
-      dtype: the dtype; by default int32, float32, complex128, bool or string as the value suggests,
-        and an array's own dtype.
-      shape: the shape of the result; a scalar is repeated to fill it.
-      name: ignored.
+      value: Numbers, strings, (nested) lists of them, or an array.
+      dtype: The dtype; by default int32, float32, complex128, bool or string for Python values, and
+        an array's own dtype.
+      shape: Shape of the result; a scalar is repeated to fill it.
+      name: Ignored.
 
     Returns:
       A `Tensor`.
 
     Raises:
-      TypeError: when the value does not fit `dtype`, or `shape` has another number of elements.
-      ValueError: when nested lists are ragged.
+      TypeError: If the value cannot be converted to `dtype`, or if `shape` has another number of
+        elements.
+      ValueError: If nested lists are ragged.
 
     Example:
       >>> import meshflow as tf
       >>> tf.constant(7, shape=[2]).numpy()
       array([7, 7], dtype=int32)
     """
-    wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    if isinstance(value, Tensor) and wanted is not None and value.dtype is not wanted:
+    required = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(value, Tensor) and required is not None and value.dtype is not required:
         value = value.numpy()
-    result = _placed(convert_to_tensor(value, dtype=wanted))
+    result = _placed(convert_to_tensor(value, dtype=required))
     if shape is None:
         return result
     size = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
@@ -298,8 +307,8 @@ def constant(
 
 
 def _placed(tensor: Tensor) -> Tensor:
-    """Moves a host constant to the device asked for, when that is not the host itself."""
-    value = tensor._value
+    """Move a host constant to the device of the innermost `tf.device`, unless that is the host."""
+    value = tensor.array
     if context.device is None or context.trace is not None or not isinstance(value, np.ndarray):
         return tensor
     device = device_for(str(context.device))

@@ -1,7 +1,8 @@
-"""Data types as objects: `tf.float32.name`, `.as_numpy_dtype`, `.is_floating`, `.max`.
+"""Data types as objects, such as `tf.float32`.
 
-A `DType` wraps the NumPy dtype that the arrays below really have, so conversion in either
-direction is a dictionary lookup. `tf.string` is stored as NumPy objects on the host: XLA has no strings.
+A `DType` wraps the NumPy dtype of the underlying arrays, so a conversion in either direction is a
+dictionary lookup. `tf.string` arrays are NumPy object arrays on the host, because XLA has no
+strings.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 
 class DType:
@@ -25,105 +27,107 @@ class DType:
 
     __slots__ = ("_enum", "_name", "_numpy")
 
-    def __init__(self, name: str, numpy_dtype: Any, enum: int) -> None:
+    def __init__(self, name: str, numpy_dtype: npt.DTypeLike, enum: int) -> None:
         self._name = name
         self._numpy = np.dtype(numpy_dtype)
         self._enum = enum
 
     @property
     def name(self) -> str:
-        """TensorFlow's name of the type, such as `'float32'`."""
+        """Return TensorFlow's name of the type, such as `'float32'`."""
         return self._name
 
     @property
     def as_numpy_dtype(self) -> type:
-        """The NumPy scalar type, such as `numpy.float32`."""
+        """Return the NumPy scalar type, such as `numpy.float32`."""
         return self._numpy.type
 
     @property
     def as_datatype_enum(self) -> int:
-        """TensorFlow's wire number of the type."""
+        """Return TensorFlow's enum value of the type, as used in files."""
         return self._enum
 
     @property
     def base_dtype(self) -> DType:
-        """The type itself; there are no reference types here."""
+        """Return the type itself; reference types do not exist here."""
         return self
 
     @property
     def real_dtype(self) -> DType:
-        """For a complex type the type of its parts, else the type itself."""
+        """Return the type of the real part of a complex type, or the type itself."""
         return {"complex64": float32, "complex128": float64}.get(self._name, self)
 
     @property
     def size(self) -> int:
-        """Bytes of one element; 1 for strings, as in TensorFlow."""
+        """Return the size of one element in bytes; 1 for strings, like in TensorFlow."""
         return 1 if self._name == "string" else self._numpy.itemsize
 
     @property
     def is_bool(self) -> bool:
-        """True for `tf.bool`."""
+        """Check for `tf.bool`."""
         return self._name == "bool"
 
     @property
     def is_integer(self) -> bool:
-        """True for signed and unsigned integers."""
+        """Check for signed and unsigned integers."""
         return self._numpy.kind in "iu" or self._name in ("int4", "uint4")
 
     @property
     def is_floating(self) -> bool:
-        """True for real floating-point types, float8 included."""
+        """Check for real floating-point types, including float8."""
         return self._name in _FLOATING
 
     @property
     def is_complex(self) -> bool:
-        """True for complex types."""
+        """Check for complex types."""
         return self._numpy.kind == "c"
 
     @property
     def is_unsigned(self) -> bool:
-        """True for unsigned integers."""
+        """Check for unsigned integers."""
         return self._numpy.kind == "u" or self._name == "uint4"
 
     @property
     def is_numeric(self) -> bool:
-        """True for integers, floats and complex numbers."""
+        """Check for integers, floats and complex numbers."""
         return self.is_integer or self.is_floating or self.is_complex
 
     @property
     def is_numpy_compatible(self) -> bool:
-        """True when NumPy itself has the type."""
+        """Check whether NumPy itself has the type."""
         return self._numpy.kind in "biufcO"
 
     @property
     def is_quantized(self) -> bool:
-        """Always False: quantized types are not supported."""
+        """Return False: quantized types are not supported."""
         return False
 
     @property
     def min(self) -> Any:
-        """The smallest finite value.
+        """Return the smallest finite value.
 
         Raises:
-          TypeError: for types without an order, such as strings.
+          TypeError: If the type has no order, such as strings.
         """
         return self._limit("min")
 
     @property
     def max(self) -> Any:
-        """The largest finite value.
+        """Return the largest finite value.
 
         Raises:
-          TypeError: for types without an order, such as strings.
+          TypeError: If the type has no order, such as strings.
         """
         return self._limit("max")
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """What elements of images run between: 0 and 1, for integers 0 and the largest.
+        """Return the range of image elements of this type.
+
+        It is (0, 1) for floats, and 0 to the largest value for integers.
 
         Raises:
-          ValueError: for other types.
+          ValueError: For other types.
         """
         if self._name in ("float32", "float64", "bool"):
             return (0, True) if self.is_bool else (0, 1)
@@ -140,8 +144,8 @@ class DType:
             return getattr(ml_dtypes.iinfo(self._numpy), which)
         raise TypeError(f"Cannot find the {which}imum value of {self!r}.")
 
-    def is_compatible_with(self, other: Any) -> bool:
-        """Whether values of type `other` can be taken as this type: they must be equal."""
+    def is_compatible_with(self, other: object) -> bool:
+        """Check whether values of type `other` can be used as this type, which requires equal types."""
         return self == other
 
     def __eq__(self, other: object) -> bool:
@@ -175,7 +179,7 @@ class DType:
     # NumPy and JAX accept any object with a `dtype` attribute as a dtype.
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype object, which lets NumPy and JAX take a `DType` as `dtype=`."""
+        """Return the NumPy dtype, which allows a `DType` as `dtype=` in NumPy and JAX."""
         return self._numpy
 
 
@@ -209,7 +213,7 @@ _FLOATING = frozenset(d.name for d in ALL[:6])
 _BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL}
 _BY_NAME: dict[str, DType] = {d.name: d for d in ALL} | {"half": float16, "double": float64}
 _BY_ENUM = {d.as_datatype_enum: d for d in ALL}
-# Python's own types mean TensorFlow's defaults, not NumPy's 64-bit ones.
+# Python's types map to TensorFlow's defaults, not to NumPy's 64-bit types.
 _BY_TYPE: dict[Any, DType] = {
     float: float32,
     int: int64,
@@ -221,14 +225,14 @@ _BY_TYPE |= {bytes: string, object: string}
 
 
 def of_numpy(dtype: np.dtype) -> DType:
-    """The `DType` of arrays with this NumPy dtype.
+    """Return the `DType` of arrays with a NumPy dtype.
 
     Raises:
-      TypeError: when there is none, naming the NumPy dtype.
+      TypeError: If no tensor dtype corresponds to the NumPy dtype.
     """
-    found = _BY_NUMPY.get(dtype)
-    if found is not None:
-        return found
+    tensor_dtype = _BY_NUMPY.get(dtype)
+    if tensor_dtype is not None:
+        return tensor_dtype
     if dtype.kind in "SU":
         return string
     raise TypeError(f"NumPy dtype {dtype!r} has no tensor dtype.")
@@ -238,17 +242,18 @@ def of_numpy(dtype: np.dtype) -> DType:
 DTypeLike: TypeAlias = DType | str | int | np.dtype[Any] | type[Any]
 
 
-def as_dtype(type_value: Any) -> DType:
-    """Converts a name, NumPy dtype, Python type or number to a `DType`.
+def as_dtype(type_value: object) -> DType:
+    """Convert a name, NumPy dtype, Python type or enum value to a `DType`.
 
     Args:
-      type_value: a `DType`, `'float32'`, `numpy.float32`, `numpy.dtype('f4')`, `float`, an enum number, ...
+      type_value: A `DType`, `'float32'`, `numpy.float32`, `numpy.dtype('f4')`, `float`, an enum
+        value, ...
 
     Returns:
       The `DType`.
 
     Raises:
-      TypeError: when the value names no data type.
+      TypeError: If the value does not denote a data type.
 
     Example:
       >>> import meshflow as tf
@@ -264,9 +269,9 @@ def as_dtype(type_value: Any) -> DType:
     if isinstance(type_value, int) and type_value in _BY_ENUM:
         return _BY_ENUM[type_value]
     try:
-        if type_value is None:  # NumPy would make it float64
+        if type_value is None:  # NumPy would interpret None as float64.
             raise TypeError
-        return of_numpy(np.dtype(type_value))
+        return of_numpy(np.dtype(type_value))  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise TypeError(
             f"Cannot convert {type_value!r} to a dtype. Expected a tf.DType, a name such as "

@@ -1,17 +1,19 @@
-"""Nested structures: lists, tuples, named tuples, dictionaries and attrs/dataclass-free leaves.
+"""Nested structures of lists, tuples, named tuples and dictionaries.
 
-The rules are `tf.nest`'s: dictionaries are visited in sorted key order, None is a leaf, and so
-are tensors, arrays, strings and every object that is none of the containers above.
+The rules are those of `tf.nest`: dictionaries are visited in sorted key order. None, tensors,
+arrays, strings and all objects other than the containers above are leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from meshflow.environment.types import PyTree
 
-def is_nested(structure: Any) -> bool:
-    """Whether `structure` is a container: a list, tuple or dictionary.
+
+def is_nested(structure: PyTree) -> bool:
+    """Check whether `structure` is a container: a list, tuple or dictionary.
 
     Example:
       >>> import meshflow as tf
@@ -30,12 +32,12 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
         ) from None
 
 
-def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
-    """The leaves of a nested structure, in order.
+def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
+    """Return the leaves of a nested structure, in order.
 
     Args:
-      structure: any structure; a single leaf gives a list of one.
-      expand_composites: whether the parts of a strategy's values count, rather than the values.
+      structure: Any structure; a single leaf results in a list of one item.
+      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
 
     Returns:
       A list.
@@ -50,7 +52,7 @@ def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
     return leaves
 
 
-def _flatten_into(structure: Any, leaves: list[Any]) -> None:
+def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
     if isinstance(structure, (list, tuple)):
         for item in structure:
             _flatten_into(item, leaves)
@@ -61,38 +63,45 @@ def _flatten_into(structure: Any, leaves: list[Any]) -> None:
         leaves.append(structure)
 
 
-def flatten_up_to(shallow: Any, structure: Any, where: str = "the root") -> list[Any]:
-    """The parts of `structure` at the leaves of `shallow`.
+def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") -> list[Any]:
+    """Return the parts of `structure` at the leaves of `shallow`.
+
+    Args:
+      shallow: A structure with the same outer containers as `structure`.
+      structure: The structure.
+      path: Path of `structure` in an outer structure, for the error.
 
     Raises:
-      ValueError: when `structure` does not reach down that far, saying where.
+      ValueError: If the containers do not match; the message contains the path.
     """
     if not is_nested(shallow):
         return [structure]
     keys = _sorted_keys(shallow) if isinstance(shallow, Mapping) else list(range(len(shallow)))
     if not is_nested(structure) or len(structure) != len(keys):
         raise ValueError(
-            f"Structures differ at {where}: expected {len(keys)} parts {keys}, got {structure!r}."
+            f"Structures differ at {path}: expected {len(keys)} parts {keys}, got {structure!r}."
         )
     parts: list[Any] = []
     for key in keys:
-        parts.extend(flatten_up_to(shallow[key], structure[key], f"{where}[{key!r}]"))
+        parts.extend(flatten_up_to(shallow[key], structure[key], f"{path}[{key!r}]"))
     return parts
 
 
-def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool = False) -> Any:
-    """Puts flat values into the shape of `structure`.
+def pack_sequence_as(
+    structure: PyTree, flat_sequence: Iterable[Any], expand_composites: bool = False
+) -> PyTree:
+    """Pack flat values into a structure like `structure`.
 
     Args:
-      structure: the structure to copy.
-      flat_sequence: as many values as `structure` has leaves.
-      expand_composites: whether the parts of a strategy's values count, rather than the values.
+      structure: The structure to copy.
+      flat_sequence: As many values as `structure` has leaves.
+      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
 
     Returns:
       A structure like `structure` with the given leaves.
 
     Raises:
-      ValueError: when the number of values differs.
+      ValueError: If the number of values differs.
 
     Example:
       >>> import meshflow as tf
@@ -100,9 +109,9 @@ def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool
       {'a': 1, 'b': (2, 3)}
     """
     flat = list(flat_sequence)
-    plain = type(structure) in (tuple, list) and len(structure) == len(flat)
-    if plain and not any(is_nested(item) for item in structure):
-        # The usual case, without looking at each leaf twice.
+    is_simple = type(structure) in (tuple, list) and len(structure) == len(flat)
+    if is_simple and not any(is_nested(item) for item in structure):
+        # This is the usual case. It avoids a second visit of each leaf.
         return type(structure)(flat)
     expected = len(flatten(structure))
     if expected != len(flat):
@@ -113,18 +122,18 @@ def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool
     return _pack(structure, iter(flat))
 
 
-def _pack(structure: Any, supply: Any) -> Any:
+def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
     if isinstance(structure, (list, tuple)):
         return like(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
-        # Values are supplied in sorted order, but the result keeps the dictionary's own order.
+        # The values are in sorted key order, but the result keeps the order of the dictionary.
         packed = {key: _pack(structure[key], supply) for key in _sorted_keys(structure)}
         return like_mapping(structure, {key: packed[key] for key in structure})
     return next(supply)
 
 
-def like(structure: Any, items: list[Any]) -> Any:
-    """A list or tuple of the structure's type with other items."""
+def like(structure: PyTree, items: list[Any]) -> PyTree:
+    """Return a list or tuple of the structure's type with other items."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*items)
     if type(structure) in (list, tuple):
@@ -132,8 +141,8 @@ def like(structure: Any, items: list[Any]) -> Any:
     return type(structure)(items) if isinstance(structure, tuple) else list(items)
 
 
-def like_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the structure's type with other values."""
+def like_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
+    """Return a mapping of the structure's type with other values."""
     if type(structure) is dict:
         return items
     if hasattr(structure, "default_factory"):
@@ -144,20 +153,20 @@ def like_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
         return items
 
 
-def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
-    """Applies `func` to the corresponding leaves of one or more structures.
+def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -> PyTree:
+    """Apply `func` to the corresponding leaves of one or more structures.
 
     Args:
-      func: called with one leaf of each structure.
-      *structure: structures of the same form.
-      **kwargs: `check_types` (default True) and `expand_composites`.
+      func: Called with one leaf of each structure.
+      *structure: Structures of the same form.
+      **kwargs: `check_types` (True by default) and `expand_composites`.
 
     Returns:
       A structure like the first one.
 
     Raises:
-      ValueError: when the structures differ, or for another keyword.
-      TypeError: when `func` is not callable.
+      ValueError: If the structures differ, or for an unknown keyword.
+      TypeError: If `func` is not callable.
 
     Example:
       >>> import meshflow as tf
@@ -180,19 +189,19 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
 
 
 def assert_same_structure(
-    nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
+    nest1: PyTree, nest2: PyTree, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    """Raises unless two structures have the same form.
+    """Check that two structures have the same form.
 
     Args:
-      nest1: a structure.
-      nest2: a structure.
-      check_types: whether a list and a tuple count as different.
-      expand_composites: whether the parts of a strategy's values count, rather than the values.
+      nest1: A structure.
+      nest2: A structure.
+      check_types: Whether a list and a tuple count as different.
+      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
 
     Raises:
-      ValueError: when they differ in form, saying where.
-      TypeError: when containers differ in type.
+      ValueError: If the structures differ in form; the message contains the path of the difference.
+      TypeError: If containers differ in type.
 
     Example:
       >>> import meshflow as tf
@@ -205,10 +214,10 @@ def assert_same_structure(
     _compare(nest1, nest2, check_types, "the root")
 
 
-def _compare(a: Any, b: Any, check_types: bool, where: str) -> None:
+def _compare(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
     if is_nested(a) != is_nested(b):
         raise ValueError(
-            f"The two structures don't have the same nested structure: at {where} the first has "
+            f"The two structures don't have the same nested structure: at {path} the first has "
             f"{type(a).__name__} {a!r}, the second {type(b).__name__} {b!r}."
         )
     if not is_nested(a):
@@ -216,20 +225,20 @@ def _compare(a: Any, b: Any, check_types: bool, where: str) -> None:
     if isinstance(a, Mapping) != isinstance(b, Mapping) or (check_types and not _same_kind(a, b)):
         raise TypeError(
             "The two structures don't have the same sequence type: at "
-            f"{where} the first is a {type(a).__name__}, the second a {type(b).__name__}."
+            f"{path} the first is a {type(a).__name__}, the second a {type(b).__name__}."
         )
     keys_a = _sorted_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = _sorted_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
     if keys_a != keys_b:
         raise ValueError(
-            f"The two structures don't have the same number of elements or keys: at {where} the "
+            f"The two structures don't have the same number of elements or keys: at {path} the "
             f"first has {keys_a}, the second {keys_b}."
         )
     for key in keys_a:
-        _compare(a[key], b[key], check_types, f"{where}[{key!r}]")
+        _compare(a[key], b[key], check_types, f"{path}[{key!r}]")
 
 
-def _same_kind(a: Any, b: Any) -> bool:
+def _same_kind(a: PyTree, b: PyTree) -> bool:
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):

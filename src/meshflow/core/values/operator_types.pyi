@@ -1,6 +1,6 @@
-# What type checkers and editors need to know of tensors, variables and symbolic tensors: their
-# operators, which meshflow.ops.operators and meshflow.core.variables.indexing install when they are imported.
-# A stub without a module: nothing imports it when the program runs.
+# The operators of tensors, variables and symbolic tensors, for type checkers and editors. At
+# import, meshflow.ops.operators and meshflow.core.variables.indexing install them. This stub has no
+# module, because nothing imports it at run time.
 
 from typing import Any, Generic, TypeVar
 

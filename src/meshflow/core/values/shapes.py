@@ -1,4 +1,4 @@
-"""Static shapes: `TensorShape`, with dimensions or the whole rank possibly unknown."""
+"""Static shapes: `TensorShape`, in which the rank or some sizes may be unknown."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jax.export
 
 
 class TensorShape:
-    """The static shape of a tensor: a tuple of sizes, `None` where a size is not known.
+    """The static shape of a tensor: a tuple of sizes, with `None` for unknown sizes.
 
     Args:
-      dims: an iterable of sizes, a single size, another `TensorShape`, or None for an unknown rank.
+      dims: An iterable of sizes, a single size, another `TensorShape`, or None for an unknown rank.
 
     Example:
       >>> import meshflow as tf
@@ -26,27 +26,28 @@ class TensorShape:
 
     __slots__ = ("_dims",)
 
-    def __init__(self, dims: Any) -> None:
+    def __init__(self, dims: ShapeLike | Iterable[Any]) -> None:
         self._dims = _as_dims(dims)
 
     @property
     def rank(self) -> int | None:
-        """Number of dimensions, None when unknown."""
+        """Return the number of dimensions, or None if it is unknown."""
         return None if self._dims is None else len(self._dims)
 
     ndims = rank
 
     @property
     def dims(self) -> list[int | None] | None:
-        """The sizes as a list, None when the rank is unknown."""
+        """Return the sizes as a list, or None if the rank is unknown."""
         return None if self._dims is None else list(self._dims)
 
-    # Sizes are `int | Any`: mostly known, so that type checkers need no test for None.
+    # The type of a size is `int | Any`, because sizes are usually known. So type checkers do not
+    # require a test for None.
     def as_list(self) -> list[int | Any]:
-        """The sizes as a list.
+        """Return the sizes as a list.
 
         Raises:
-          ValueError: when the rank is unknown.
+          ValueError: If the rank is unknown.
         """
         return list(self._known())
 
@@ -56,101 +57,111 @@ class TensorShape:
         return self._dims
 
     def num_elements(self) -> int | None:
-        """Number of elements, None when not fully defined."""
+        """Return the number of elements, or None if the shape is not fully defined."""
         if not self.is_fully_defined():
             return None
         return functools.reduce(operator.mul, self._known(), 1)
 
     def is_fully_defined(self) -> bool:
-        """Whether rank and all sizes are known."""
+        """Check whether the rank and all sizes are known."""
         return self._dims is not None and None not in self._dims
 
     def assert_is_fully_defined(self) -> None:
-        """Raises ValueError unless rank and all sizes are known."""
+        """Raise a ValueError unless the rank and all sizes are known."""
         if not self.is_fully_defined():
             raise ValueError(f"Shape {self} is not fully defined.")
 
-    def is_compatible_with(self, other: Any) -> bool:
-        """Whether one tensor could have both shapes."""
-        other = as_shape(other)
-        if self._dims is None or other._dims is None:
+    def is_compatible_with(self, other: ShapeLike) -> bool:
+        """Check whether a tensor could have both shapes."""
+        other_dims = _as_dims(other)
+        if self._dims is None or other_dims is None:
             return True
-        return len(self._dims) == len(other._dims) and all(
-            a is None or b is None or a == b for a, b in zip(self._dims, other._dims, strict=True)
+        return len(self._dims) == len(other_dims) and all(
+            a is None or b is None or a == b for a, b in zip(self._dims, other_dims, strict=True)
         )
 
-    def is_subtype_of(self, other: Any) -> bool:
-        """Whether every tensor of this shape also has shape `other`."""
-        other = as_shape(other)
-        if other._dims is None:
+    def is_subtype_of(self, other: ShapeLike) -> bool:
+        """Check whether every tensor of this shape also has the shape `other`."""
+        other_dims = _as_dims(other)
+        if other_dims is None:
             return True
-        return self.rank == other.rank and all(
-            b is None or a == b for a, b in zip(self._known(), other._dims, strict=True)
+        return self.rank == len(other_dims) and all(
+            b is None or a == b for a, b in zip(self._known(), other_dims, strict=True)
         )
 
-    def assert_is_compatible_with(self, other: Any) -> None:
-        """Raises ValueError unless the shapes are compatible."""
+    def assert_is_compatible_with(self, other: ShapeLike) -> None:
+        """Raise a ValueError unless the shapes are compatible."""
         if not self.is_compatible_with(other):
             raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
 
     def assert_has_rank(self, rank: int) -> None:
-        """Raises ValueError when the rank is known and is not `rank`."""
+        """Raise a ValueError if the rank is known and differs from `rank`."""
         if self.rank not in (None, rank):
             raise ValueError(f"Shape {self} must have rank {rank}")
 
-    def assert_same_rank(self, other: Any) -> None:
-        """Raises ValueError when both ranks are known and differ."""
+    def assert_same_rank(self, other: ShapeLike) -> None:
+        """Raise a ValueError if both ranks are known and differ."""
         other = as_shape(other)
         if None not in (self.rank, other.rank) and self.rank != other.rank:
             raise ValueError(f"Shapes {self} and {other} must have the same rank")
 
     def with_rank(self, rank: int) -> TensorShape:
-        """This shape, required to have `rank` dimensions; ValueError otherwise."""
+        """Return this shape with the given rank.
+
+        Raises:
+          ValueError: If the rank is known and differs from `rank`.
+        """
         return self.merge_with(TensorShape([None] * rank))
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
-        """This shape, required to have `rank` dimensions or more; ValueError otherwise."""
+        """Return this shape, which must have at least `rank` dimensions.
+
+        Raises:
+          ValueError: If the shape has fewer dimensions.
+        """
         if self._dims is not None and len(self._dims) < rank:
             raise ValueError(f"Shape {self} must have rank at least {rank}")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
-        """This shape, required to have `rank` dimensions or fewer; ValueError otherwise."""
+        """Return this shape, which must have at most `rank` dimensions.
+
+        Raises:
+          ValueError: If the shape has more dimensions.
+        """
         if self._dims is not None and len(self._dims) > rank:
             raise ValueError(f"Shape {self} must have rank at most {rank}")
         return self
 
-    def merge_with(self, other: Any) -> TensorShape:
-        """The shape that knows what either knows.
+    def merge_with(self, other: ShapeLike) -> TensorShape:
+        """Combine the known sizes of both shapes.
 
         Raises:
-          ValueError: when the two are not compatible.
+          ValueError: If the shapes are incompatible.
         """
         other = as_shape(other)
         self.assert_is_compatible_with(other)
-        if self._dims is None:
-            return other
-        if other._dims is None:
-            return self
+        if self._dims is None or other.dims is None:
+            return other if self._dims is None else self
         return TensorShape(
-            b if a is None else a for a, b in zip(self._dims, other._dims, strict=True)
+            b if a is None else a for a, b in zip(self._dims, other.dims, strict=True)
         )
 
-    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
-        """The most specific shape that both shapes are instances of."""
-        other = as_shape(other)
-        if self._dims is None or other._dims is None or len(self._dims) != len(other._dims):
+    def most_specific_compatible_shape(self, other: ShapeLike) -> TensorShape:
+        """Return the most specific shape that covers both shapes."""
+        other_dims = _as_dims(other)
+        if self._dims is None or other_dims is None or len(self._dims) != len(other_dims):
             return TensorShape(None)
         return TensorShape(
-            a if a == b else None for a, b in zip(self._dims, other._dims, strict=True)
+            a if a == b else None for a, b in zip(self._dims, other_dims, strict=True)
         )
 
-    def concatenate(self, other: Any) -> TensorShape:
-        """This shape followed by the dimensions of `other`."""
-        other = as_shape(other)
-        if self._dims is None or other._dims is None:
+    def concatenate(self, other: ShapeLike) -> TensorShape:
+        """Return this shape followed by the dimensions of `other`."""
+        other_dims = _as_dims(other)
+        if self._dims is None or other_dims is None:
             return TensorShape(None)
-        return TensorShape(self._dims + other._dims)
+        return TensorShape(self._dims + other_dims)
 
     def __getitem__(self, key: Any) -> Any:
         if self._dims is None:
@@ -178,7 +189,7 @@ class TensorShape:
 
     def __eq__(self, other: object) -> bool:
         try:
-            return self._dims == as_shape(other)._dims
+            return self._dims == _as_dims(other)
         except (TypeError, ValueError):
             return NotImplemented
 
@@ -214,7 +225,8 @@ def _as_size(size: Any) -> int | None:
     if size is None:
         return None
     if jax.export.is_symbolic_dim(size):
-        return size  # type: ignore[return-value]  # of a program that is exported for any size
+        # The size of a program that is exported for any size.
+        return size  # type: ignore[return-value]
     try:
         value = operator.index(size)
     except TypeError:
@@ -224,10 +236,11 @@ def _as_size(size: Any) -> int | None:
     return value
 
 
-# A value that `as_shape` converts: a shape, its sizes (None where a size is unknown), or None for an unknown rank.
+# A value that `as_shape` converts: a shape, its sizes (None for unknown ones), or None for an
+# unknown rank.
 ShapeLike: TypeAlias = TensorShape | Sequence[int | None] | int | None
 
 
-def as_shape(value: Any) -> TensorShape:
-    """`value` as a `TensorShape`; a shape is returned unchanged."""
+def as_shape(value: ShapeLike | Iterable[Any]) -> TensorShape:
+    """Convert a value to a `TensorShape`; a shape is returned unchanged."""
     return value if isinstance(value, TensorShape) else TensorShape(value)

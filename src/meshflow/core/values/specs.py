@@ -1,17 +1,19 @@
-"""Type specifications: what a tensor looks like from outside (shape, dtype, name)."""
+"""Type specifications, which describe values by shape, dtype and name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, as_shape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 
 class TypeSpec:
-    """Base of the descriptions that stand for values: `TensorSpec` and the symbolic ones of Keras.
+    """Base class of the descriptions of values: `TensorSpec`, and Keras' symbolic ones.
 
     Example:
       >>> import meshflow as tf
@@ -22,14 +24,14 @@ class TypeSpec:
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # Of every spec but those of datasets and of None.
+        # All specs except those of datasets and of None have these attributes.
         @property
-        def dtype(self) -> Any: ...
+        def dtype(self) -> dtypes.DType: ...
         @property
         def name(self) -> str | None: ...
 
     def is_compatible_with(self, value: Any) -> bool:
-        """Whether `value` (or another spec) satisfies this description."""
+        """Check whether `value`, or another spec, satisfies this description."""
         raise NotImplementedError(f"{type(self).__name__} does not define is_compatible_with.")
 
 
@@ -37,9 +39,9 @@ class TensorSpec(TypeSpec):
     """Shape and dtype of a tensor, for `tf.function(input_signature=...)` and `element_spec`.
 
     Args:
-      shape: a shape, possibly with None sizes.
-      dtype: the element type; default `tf.float32`.
-      name: an optional name for the argument.
+      shape: A shape; sizes may be None.
+      dtype: Dtype of the elements.
+      name: An optional name for the argument.
 
     Example:
       >>> import meshflow as tf
@@ -50,65 +52,70 @@ class TensorSpec(TypeSpec):
 
     __slots__ = ("_dtype", "_name", "_shape")
 
-    def __init__(self, shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> None:
+    def __init__(
+        self,
+        shape: ShapeLike | Iterable[Any],
+        dtype: DTypeLike | None = dtypes.float32,
+        name: str | None = None,
+    ) -> None:
         self._shape = as_shape(shape)
         self._dtype = dtypes.as_dtype(dtype)
         self._name = name
 
     @property
     def shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return self._shape
 
     @property
     def dtype(self) -> dtypes.DType:
-        """The element type."""
+        """Return the dtype of the elements."""
         return self._dtype
 
     @property
     def name(self) -> str | None:
-        """The name, or None."""
+        """Return the name, or None."""
         return self._name
 
     @classmethod
-    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
-        """The spec that describes `tensor` exactly."""
+    def from_tensor(cls, tensor: TensorLike, name: str | None = None) -> TensorSpec:
+        """Return the spec of a tensor."""
         return cls(tensor.shape, tensor.dtype, name)
 
     @classmethod
-    def from_spec(cls, spec: Any, name: str | None = None) -> TensorSpec:
-        """A copy of `spec`, optionally renamed."""
+    def from_spec(cls, spec: TensorSpec, name: str | None = None) -> TensorSpec:
+        """Return a copy of `spec`, optionally with another name."""
         return cls(spec.shape, spec.dtype, name or spec.name)
 
-    def is_compatible_with(self, spec_or_tensor: Any) -> bool:
-        """Whether a tensor or spec has this dtype and a shape compatible with this one."""
+    def is_compatible_with(self, spec_or_tensor: TensorSpec | TensorLike) -> bool:
+        """Check whether a tensor or spec has this dtype and a compatible shape."""
         dtype = getattr(spec_or_tensor, "dtype", None)
         return self._dtype == dtype and self._shape.is_compatible_with(spec_or_tensor.shape)
 
-    def is_subtype_of(self, other: Any) -> bool:
-        """Whether everything this spec describes is described by `other` too."""
+    def is_subtype_of(self, other: TensorSpec) -> bool:
+        """Check whether `other` describes every value that this spec describes."""
         return self._dtype == other.dtype and self._shape.is_subtype_of(other.shape)
 
     @property
     def value_type(self) -> type:
-        """The class of what it describes, `tf.Tensor`."""
+        """Return the class that the spec describes, `tf.Tensor`."""
         return Tensor
 
-    def most_specific_compatible_type(self, other: Any) -> TensorSpec:
-        """The narrowest spec that covers both.
+    def most_specific_compatible_type(self, other: TypeSpec) -> TensorSpec:
+        """Return the most specific spec that covers both.
 
         Raises:
-          ValueError: when the dtypes differ.
+          ValueError: If the dtypes differ.
         """
-        if not isinstance(other, TensorSpec) or other._dtype is not self._dtype:
+        if not isinstance(other, TensorSpec) or other.dtype is not self._dtype:
             raise ValueError(f"No TensorSpec is compatible with both {self} and {other}.")
         return TensorSpec(self._shape.most_specific_compatible_shape(other.shape), self._dtype)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TensorSpec) and (self._shape, self._dtype, self._name) == (
-            other._shape,
-            other._dtype,
-            other._name,
+            other.shape,
+            other.dtype,
+            other.name,
         )
 
     def __hash__(self) -> int:
@@ -122,14 +129,14 @@ class TensorSpec(TypeSpec):
 
 
 def type_spec_from_value(value: Any) -> TypeSpec:
-    """The spec that describes a tensor, variable, array, number or text, dataset or iterator.
+    """Return the spec of a value.
 
     Args:
-      value: a tensor, variable, NumPy array, Python number or string, a dataset, an iterator over one, or a
-        `tf.experimental.Optional`.
+      value: A tensor, variable, NumPy array, Python number or string, a dataset, an iterator over
+        one, or a `tf.experimental.Optional`.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: For any other value.
 
     Example:
       >>> import meshflow as tf

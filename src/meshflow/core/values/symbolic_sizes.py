@@ -1,44 +1,48 @@
-"""Sizes of a program that is exported for any size: `tf.shape` of a tensor whose batch is a symbol.
+"""Symbolic sizes in programs that are exported for any size.
 
-As a tensor such a size is known only when the program runs; as the size of another tensor the symbol is
-enough, so the tensor remembers it (`Tensor._sizes`).
+An example is `tf.shape` of a tensor with an unknown batch size.
+
+As a tensor, such a size is only known when the program runs. As the size of another tensor, its
+symbol is sufficient, so the tensor stores the symbol (`Tensor._sizes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax.export import is_symbolic_dim
+from jax.typing import DTypeLike
 
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 
 __all__ = ["any_symbolic", "as_size", "computed", "part_of", "sizes_tensor", "symbols_of"]
 
 
-def any_symbolic(sizes: Any) -> bool:
-    """Whether one of the sizes is a symbol.
+def any_symbolic(sizes: Iterable[Any]) -> bool:
+    """Check whether one of the sizes is a symbol.
 
     Args:
-      sizes: integers, None, or symbols of `jax.export`.
+      sizes: Integers, None, or symbols of `jax.export`.
     """
     return any(map(is_symbolic_dim, sizes))
 
 
 def as_size(size: Any) -> Any:
-    """A size as an integer, unless it is a symbol."""
+    """Convert a size to an integer, unless it is a symbol."""
     return size if is_symbolic_dim(size) else int(size)
 
 
-def sizes_tensor(sizes: Any, dtype: Any) -> Tensor:
-    """A tensor of sizes that knows their symbols.
+def sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:
+    """Create a tensor of sizes that stores their symbols.
 
     Args:
-      sizes: a symbol or integer, or a tuple of them.
-      dtype: a NumPy dtype.
+      sizes: A symbol or integer, or a tuple of them.
+      dtype: A NumPy dtype.
     """
     if isinstance(sizes, tuple):
         tensor = Tensor(jnp.stack([jnp.asarray(s, dtype) for s in sizes]))
@@ -48,58 +52,60 @@ def sizes_tensor(sizes: Any, dtype: Any) -> Tensor:
     return tensor
 
 
-def part_of(tensor: Tensor, key: Any) -> Tensor | None:
-    """`tensor[key]` of a tensor that knows its symbols, or None for others.
+def part_of(tensor: Tensor, key: object) -> Tensor | None:
+    """Return `tensor[key]` of a tensor that stores symbols, or None for other tensors.
 
     Args:
-      tensor: a tensor.
-      key: a number or slice; for other keys the result is None.
+      tensor: A tensor.
+      key: An integer or slice; the result is None for other keys.
     """
     sizes = getattr(tensor, "_sizes", None)
     if isinstance(sizes, tuple) and isinstance(key, (int, slice)):
-        return sizes_tensor(sizes[key], tensor._value.dtype)
+        return sizes_tensor(sizes[key], tensor.array.dtype)
     return None
 
 
-def symbols_of(tensor: Any) -> Any:
-    """A tensor's sizes as a NumPy array of symbols and integers, or None where they are not known.
+def symbols_of(tensor: object) -> Any:
+    """Return the sizes that a tensor holds, or None if they are unknown.
+
+    The result is a NumPy array of symbols and integers.
 
     Args:
-      tensor: a tensor, or anything else.
+      tensor: A tensor, or any other object.
     """
     if not isinstance(tensor, Tensor):
         return None
     sizes = getattr(tensor, "_sizes", None)
     if sizes is not None:
-        made = np.empty(len(sizes) if isinstance(sizes, tuple) else (), object)
-        made[...] = sizes
-        return made
-    value = tensor._value
+        symbols = np.empty(len(sizes) if isinstance(sizes, tuple) else (), object)
+        symbols[...] = sizes
+        return symbols
+    value = tensor.array
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim < 2:
         return value.astype(object)
     return None
 
 
-def computed(name: str, operands: Sequence[Any], static: tuple[Any, ...], output: Any) -> None:
-    """Has the result of arithmetic on sizes know its symbols, too.
+def computed(name: str, operands: Sequence[Any], static: tuple[Any, ...], output: PyTree) -> None:
+    """Store the symbols of a result of arithmetic on sizes.
 
     Args:
-      name: the op's.
-      operands: its operands.
-      static: its static arguments.
-      output: its result, which is a tensor of integers for ops that are known here.
+      name: Name of the op.
+      operands: Operands of the op.
+      static: Static arguments of the op.
+      output: Result of the op.
     """
-    if name not in _ARITHMETIC or not isinstance(output, Tensor) or output._value.ndim > 1:
+    if name not in _ARITHMETIC or not isinstance(output, Tensor) or output.array.ndim > 1:
         return
     flat = operands[0] if name in _JOINS else operands
     if not any(hasattr(t, "_sizes") for t in flat if isinstance(t, Tensor)):
         return
     values = [symbols_of(t) for t in flat]
-    if any(v is None for v in values) or not np.issubdtype(output._value.dtype, np.integer):
+    if any(v is None for v in values) or not np.issubdtype(output.array.dtype, np.integer):
         return
-    made = np.asarray(_ARITHMETIC[name](values, static), object)
-    if made.shape == output._value.shape:
-        output._sizes = tuple(made.tolist()) if made.ndim else made.item()
+    symbols = np.asarray(_ARITHMETIC[name](values, static), object)
+    if symbols.shape == output.array.shape:
+        output._sizes = tuple(symbols.tolist()) if symbols.ndim else symbols.item()
 
 
 def _pairs(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:

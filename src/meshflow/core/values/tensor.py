@@ -1,16 +1,16 @@
 """`Tensor`: an immutable value around a JAX array.
 
-A tensor holds one of three things:
+A tensor holds one of three types of arrays:
 
-* a `jax.Array`: the ordinary case;
-* a JAX tracer: while a function is traced (a *symbolic* tensor);
-* a `numpy.ndarray`: a value known on the host, either a string tensor or a small constant.
-  Constants stay on the host so that shape arithmetic (`tf.shape(x)[0] * 2`) remains usable as
-  a shape while a function is traced.
+* a `jax.Array`, the ordinary case;
+* a JAX tracer, while a function is traced (a *symbolic* tensor);
+* a `numpy.ndarray`, a constant on the host: strings or a small array. Small constants are not moved
+  to the device, so that the result of shape arithmetic (`tf.shape(x)[0] * 2`) can be used as a
+  shape while a function is traced.
 
-Tensors are pytrees, so `jax.jit`, `jax.grad` and optax take them; they implement
-`__jax_array__` and `__array__`, so `jax.numpy` and NumPy take them too. The arithmetic
-operators are installed by `meshflow.ops.operators`.
+Tensors are pytrees, so `jax.jit`, `jax.grad` and optax accept them. They implement `__jax_array__`
+and `__array__`, so `jax.numpy` and NumPy accept them, too. `meshflow.ops.operators` installs the
+arithmetic operators.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from meshflow.core.runtime.device_to_host import to_host
 from meshflow.core.runtime.devices import device_of, find_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.environment.types import Array
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 else:
     _Operators = object
 
-# Any value that `convert_to_tensor` takes: tensors, variables, arrays, numbers, nested lists.
+# A value that `convert_to_tensor` accepts: a tensor, variable, array, number or nested list.
 TensorLike = Any
 
 _SYMBOLIC_HELP = (
@@ -46,23 +47,23 @@ _SYMBOLIC_HELP = (
 )
 
 
-# How an array on a mesh is printed, set by `meshflow.dtensor`; None for arrays that lie elsewhere.
-_mesh_text: Callable[[Any], str | None] | None = None
+# Formats an array on a mesh, and returns None for other arrays; `meshflow.dtensor` sets it.
+_mesh_text: Callable[[Array], str | None] | None = None
 
 
-def register_mesh_text(describe: Callable[[Any], str | None]) -> None:
-    """Has arrays on meshes printed by `describe`, which returns None for others."""
+def register_mesh_text(formatter: Callable[[Array], str | None]) -> None:
+    """Register a function that formats arrays on a mesh, and returns None for other arrays."""
     global _mesh_text
-    _mesh_text = describe
+    _mesh_text = formatter
 
 
-def text_on_mesh(value: Any) -> str | None:
-    """The text of an array that lies on a mesh; None for others."""
+def text_on_mesh(value: Array) -> str | None:
+    """Return the text of an array on a mesh; None for other arrays."""
     return _mesh_text(value) if _mesh_text is not None else None
 
 
 class Converted:
-    """How the value of an array is known that was converted inside a trace."""
+    """The known value of a tensor that was converted from a host array during a trace."""
 
     __slots__ = ("_array",)
 
@@ -70,18 +71,18 @@ class Converted:
         self._array = array
 
     def value(self) -> np.ndarray:
-        """The array."""
+        """Return the host array."""
         return self._array
 
 
 class Tensor(_Operators):
     """An immutable multi-dimensional array of one dtype.
 
-    Made by ops and by `tf.constant`, not by calling the class.
+    Ops and `tf.constant` create tensors; do not call the class.
 
     Attributes:
-      shape: the static `TensorShape`.
-      dtype: the `tf.DType`.
+      shape: The static `TensorShape`.
+      dtype: The `tf.DType`.
 
     Example:
       >>> import meshflow as tf
@@ -102,7 +103,7 @@ class Tensor(_Operators):
         "_sizes",
         "_value",
     )
-    # NumPy's operators give way to ours: `np_array + tensor` is a tensor.
+    # NumPy's operators defer to those of tensors: `np_array + tensor` is a tensor.
     __array_priority__ = 100
 
     def __init__(self, value: Any) -> None:
@@ -110,52 +111,72 @@ class Tensor(_Operators):
         self._owner = context.trace
 
     @property
+    def array(self) -> Array:
+        """Return the underlying array, without a copy or a transfer.
+
+        It is a `jax.Array`, a JAX tracer (which is a `jax.Array` for type checkers) while a
+        function is traced, or a `numpy.ndarray` for strings and small constants, which must not be
+        changed.
+
+        Example:
+          >>> import meshflow as tf
+          >>> type(tf.constant([1, 2]).array).__name__
+          'ndarray'
+          >>> isinstance(tf.zeros([1000]).array, jax.Array)
+          True
+        """
+        return self._value
+
+    @property
     def dtype(self) -> dtypes.DType:
-        """The element type."""
+        """Return the dtype of the elements."""
         return dtypes.of_numpy(self._value.dtype)
 
     @property
     def shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return TensorShape(self._value.shape)
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self._value.shape)
 
     @property
     def name(self) -> str:
-        """Not meaningful for eager tensors, as in TensorFlow."""
+        """Raise an `AttributeError`: like in TensorFlow, eager tensors have no name."""
         raise AttributeError("Tensor.name is undefined when eager execution is enabled.")
 
     @property
     def device(self) -> str:
-        """The device that holds the value, as `'/job:localhost/replica:0/task:0/device:CPU:0'`."""
+        """Return the name of the device that holds the value.
+
+        An example is `'/job:localhost/replica:0/task:0/device:CPU:0'`.
+        """
         return device_of(self._value)
 
     @property
     def backing_device(self) -> str:
-        """The same as `device`: where a tensor was asked for is where it lies."""
+        """Return `device`: a tensor is always on the device that was requested for it."""
         return self.device
 
     def get_shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return self.shape
 
-    def set_shape(self, shape: Any) -> None:
-        """Checks that `shape` is compatible; shapes are always known here.
+    def set_shape(self, shape: ShapeLike) -> None:
+        """Check that a shape is compatible with the shape of the tensor, which is always known.
 
         Raises:
-          ValueError: when the shapes are incompatible.
+          ValueError: If the shapes are incompatible.
         """
         self.shape.assert_is_compatible_with(shape)
 
     def numpy(self) -> Any:
-        """The value as a NumPy array, or a NumPy scalar when the tensor has no dimensions.
+        """Return the value as a NumPy array, or as a NumPy scalar if the tensor has no dimensions.
 
         Raises:
-          AttributeError: for a symbolic tensor, which has no value yet.
+          AttributeError: If the tensor is symbolic, because it has no value during tracing.
         """
         value = self._value
         if type(value) is not np.ndarray:
@@ -166,26 +187,26 @@ class Tensor(_Operators):
                 )
             value = to_host(value)
             if value.flags.writeable and value.ndim:
-                return value  # a copy already
+                return value  # The array is an unshared copy already.
         return value.copy() if value.ndim else value[()]
 
     def ref(self) -> Reference:
-        """A hashable stand-in for the tensor, for sets and dictionary keys."""
+        """Return a hashable reference to the tensor, for sets and dictionary keys."""
         return Reference(self)
 
     def experimental_ref(self) -> Reference:
-        """The old name of `ref`."""
+        """Return `ref()`; the old name of that method."""
         return Reference(self)
 
     def cpu(self) -> Tensor:
-        """The tensor on the first CPU."""
+        """Return a copy of the tensor on the first CPU."""
         return self._on("CPU:0")
 
     def gpu(self, gpu_index: int = 0) -> Tensor:
-        """The tensor on a GPU.
+        """Return a copy of the tensor on a GPU.
 
         Raises:
-          RuntimeError: when there is no such GPU.
+          RuntimeError: If there is no such GPU.
         """
         return self._on(f"GPU:{gpu_index}")
 
@@ -196,14 +217,14 @@ class Tensor(_Operators):
         return Tensor(jax.device_put(value, find_device(device)))
 
     def eval(self, *_: Any, **__: Any) -> Any:
-        """Not available: there are no sessions."""
+        """Raise a `NotImplementedError`: there are no sessions."""
         raise NotImplementedError("eval is not supported with eager execution; use numpy().")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = np.asarray(self.numpy())
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __jax_array__(self) -> Any:
+    def __jax_array__(self) -> Array:
         return self._value
 
     def __dlpack__(self, **kwargs: Any) -> Any:
@@ -213,7 +234,15 @@ class Tensor(_Operators):
         return _on_device(self._value).__dlpack_device__()
 
     def _concrete(self, use: str) -> np.ndarray:
-        """The value on the host; an error that leads to running op by op when the trace's arguments decide on it."""
+        """Return the value on the host.
+
+        Args:
+          use: Purpose of the value, for the error.
+
+        Raises:
+          ValueNeededError: If the value depends on arguments of the traced function. The function
+            then runs op by op.
+        """
         if isinstance(self._value, jax.core.Tracer):
             known = self._foreseen()
             if known is None:
@@ -226,14 +255,18 @@ class Tensor(_Operators):
         return to_host(self._value)
 
     def _foreseen(self) -> np.ndarray | None:
-        """The value of a traced tensor that outer tensors decide on, a made up one while shapes are probed, or None."""
+        """Return the value of a traced tensor if it is known during the trace, or None.
+
+        The value is known if it depends only on outer tensors. While shapes are determined, it is a
+        placeholder value.
+        """
         known = getattr(self, "_known_value", None)
         if known is not None:
             return known.value()
         return None if context.probe is None else context.probe.value(self)
 
     def _python_value(self, use: str) -> np.ndarray:
-        """The value on the host, or TensorFlow's error for any traced tensor."""
+        """Return the value on the host, or raise TensorFlow's error for any traced tensor."""
         if isinstance(self._value, jax.core.Tracer):
             raise errors.OperatorNotAllowedInGraphError(
                 f"Using a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) as {use} "
@@ -259,7 +292,7 @@ class Tensor(_Operators):
     def __format__(self, spec: str) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return str(self)
-        # The plain number or array, as TensorFlow writes it in formatted text.
+        # Formatted text contains the plain number or array, like in TensorFlow.
         value = self.numpy()
         return format(value.item() if spec and not self.ndim else value, spec)
 
@@ -297,7 +330,7 @@ class Tensor(_Operators):
 
     def __getattr__(self, name: str) -> Any:
         if name == "assign":
-            # Present only on what indexing a variable returns: v[1:].assign(x).
+            # Only the result of indexing a variable has this attribute: v[1:].assign(x).
             return self._assign_slice
         if name in _NUMPY_METHODS:
             raise AttributeError(
@@ -326,20 +359,20 @@ class Tensor(_Operators):
         return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, {self._labelled()}>"
 
     def _labelled(self) -> str:
-        """The value for a `repr`, with where it lies when that is a mesh."""
+        """Return the value for a `repr`, with its layout if it is on a mesh."""
         on_mesh = text_on_mesh(self._value)
         if on_mesh is not None:
             return f"value={on_mesh}"
         text = self._text(repr)
         return f"numpy={chr(10) if chr(10) in text else ''}{text}"
 
-    def _text(self, how: Any) -> str:
+    def _text(self, formatter: Callable[[Any], str]) -> str:
         value = to_host(self._value)
         if not value.ndim:
-            # A bare number, as TensorFlow prints it: NumPy 2 would write np.float32(1.0).
+            # TensorFlow prints a bare number, but NumPy 2 would write np.float32(1.0).
             item = value[()]
-            return how(item) if isinstance(item, (bytes, str)) else str(item)
-        return how(value)
+            return formatter(item) if isinstance(item, (bytes, str)) else str(item)
+        return formatter(value)
 
 
 _NUMPY_METHODS = frozenset(
@@ -363,7 +396,10 @@ _NUMPY_METHODS = frozenset(
 
 
 class Reference:
-    """Hashable reference to a tensor or variable, made by `ref()`; compares by identity."""
+    """A hashable reference to a tensor or variable, which `ref()` creates.
+
+    References compare by identity.
+    """
 
     __slots__ = ("_target",)
 
@@ -371,7 +407,7 @@ class Reference:
         self._target = target
 
     def deref(self) -> Any:
-        """The tensor or variable itself."""
+        """Return the tensor or variable."""
         return self._target
 
     def __eq__(self, other: object) -> bool:
@@ -384,7 +420,7 @@ class Reference:
         return f"<Reference wrapping {self._target!r}>"
 
 
-def _on_device(value: Any) -> Any:
+def _on_device(value: Array) -> Any:
     return jax.numpy.asarray(value)
 
 
@@ -394,8 +430,9 @@ def _from_numpy(array: np.ndarray) -> Tensor:
     return Tensor(transfer(array))
 
 
-# Constants up to this many elements stay in host memory: passing them to a compiled op costs
-# less than making a device array, and their values stay usable while a function is traced.
+# Constants of up to this number of elements remain in host memory. Passing them to a compiled op
+# costs less than creating a device array, and their values are available while a function is
+# traced.
 HOST_CONSTANT_SIZE = 32
 
 
@@ -406,11 +443,11 @@ def _unflatten(_: None, children: tuple[Any, ...]) -> Tensor:
 jax.tree_util.register_pytree_node(Tensor, lambda t: ((t._value,), None), _unflatten)
 
 
-def is_tensor(x: Any) -> bool:
-    """Whether `x` is a tensor, a variable, or a symbolic tensor of Keras.
+def is_tensor(x: object) -> bool:
+    """Check whether `x` is a tensor, a variable, or a symbolic tensor of Keras.
 
     Args:
-      x: anything.
+      x: Any object.
 
     Returns:
       A Python bool.
