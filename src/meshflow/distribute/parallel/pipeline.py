@@ -114,7 +114,9 @@ class PipelinedStep:
 
     def applied(self) -> Gradients:
         """Runs it as a part of the step that is traced, and writes the variables that it writes."""
-        op = Op("pipeline", lambda o, _: self.run(o[0], o[1]), differentiable=False, constant=False)
+        op = Op(
+            "pipeline", lambda o, _: self.run(o[0], o[1]), differentiable=False, is_foldable=False
+        )
         outputs = list(apply(op, (self.batch.leaves, self.traced.captured_tensors())))
         count = len(self.variables) if self.schedule.trains else 0
         gradients, outputs = outputs[:count], outputs[count:]

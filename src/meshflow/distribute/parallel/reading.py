@@ -17,7 +17,9 @@ from meshflow.distribute.replicas.shares import Shares, current_shares
 
 __all__ = ["manual", "mesh_to_name", "reading_parts"]
 
-_gather = Op("gather_weight", lambda operands, static: static[0].whole(operands[0]), constant=False)
+_gather = Op(
+    "gather_weight", lambda operands, static: static[0].whole(operands[0]), is_foldable=False
+)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ def region_gradients(
         region.exchange = Exchange(strategy, program)
         errors = region.exchange.slots
         operands[2:] = [slot.value() for slot in errors], region.exchange.operands
-    op = Op("region", lambda o, _: region.run(*o), differentiable=False, constant=False)
+    op = Op("region", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
     outputs = list(apply(op, operands))
     squares = outputs.pop() if region.measures else None
     for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):

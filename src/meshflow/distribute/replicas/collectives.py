@@ -61,7 +61,7 @@ def _collective(name: str, call: Callable[..., Any]) -> Op:
         # JAX gives a NumPy scalar for the sum of one.
         return jax.numpy.asarray(call(operands[0], AXIS, *static))
 
-    return Op(name, run, constant=False)
+    return Op(name, run, is_foldable=False)
 
 
 psum = _collective("all_reduce_sum", jax.lax.psum)

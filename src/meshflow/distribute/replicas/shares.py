@@ -189,7 +189,7 @@ def variable_of(capture: Any) -> Any:
 
 
 # Each device differentiates its own loss: what others owe to a mean comes back by the same mean.
-_mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), constant=False)
+_mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_foldable=False)
 
 
 class _Current(threading.local):
