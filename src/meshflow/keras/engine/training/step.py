@@ -213,8 +213,8 @@ def _stacked(column: Sequence[Any]) -> Any:
 
 
 def _stays(array: jax.Array) -> bool:
-    """Whether the host would have to wait for a device to read an array."""
-    devices = array.sharding.device_set
+    """Return whether the host would have to wait for a device to read an array."""
+    devices: Any = array.sharding.device_set
     return len(devices) > 1 or any(device.platform != "cpu" for device in devices)
 
 
