@@ -1,1 +1,3 @@
-"""How elements are made: rows gathered, chunks, maps by programs and on the host, errors on the way."""
+"""Execution of pipelines: gathering rows, chunks, compiled and host-side maps, threads, failures and
+timing.
+"""

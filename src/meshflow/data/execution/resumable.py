@@ -1,8 +1,10 @@
-"""Errors in a pass over a dataset: they do not end it, and the next element comes after them.
+"""Errors in a pass over a dataset, after which the pass continues with the next element.
 
-Python's generators end with an error. Where a transformation keeps nothing from element to element,
-its generator is begun again on the same input (`Resuming`). Where it does, failures travel through it
-as items (`caught`) and are raised behind it (`Raising`).
+A Python generator ends with an error. If a transformation keeps no state between elements, its
+generator is restarted
+on the same input (`ResumingIterator`). Otherwise errors travel through the transformation as items
+(`catch_failures`)
+and are raised at its output (`RaisingIterator`).
 """
 
 from __future__ import annotations
@@ -12,19 +14,34 @@ from typing import Any, NamedTuple
 
 
 class Failed(NamedTuple):
-    """An error in the place of an element."""
+    """An error in place of an element.
+
+    Attributes:
+      error: The error.
+    """
 
     error: BaseException
 
 
 class ClosingIterator(Generator[Any, None, None]):
-    """An iterator with `close`, which also closes what it takes its items from."""
+    """An iterator with a `close` method that also closes its inputs.
+
+    Args:
+      *inputs: The inputs.
+    """
 
     def __init__(self, *inputs: Iterator[Any]) -> None:
         self._inputs = inputs
 
     def go_ahead(self, size: int) -> bool:
-        """Asks it to begin so many items before they are asked for; whether it does, without a thread."""
+        """Ask the iterator to produce items in advance without a further thread.
+
+        Args:
+          size: Number of items to produce in advance.
+
+        Returns:
+          Whether the iterator does so.
+        """
         return False
 
     def send(self, value: Any) -> Any:
@@ -37,11 +54,11 @@ class ClosingIterator(Generator[Any, None, None]):
 
 
 class Resuming(ClosingIterator):
-    """What a generator gives, begun again after an error.
+    """Iterates over a generator, and restarts it after an error.
 
     Args:
-      body: makes the generator, which takes its items from the inputs.
-      *inputs: iterators; they outlive an error and are closed with this one.
+      body: Function that creates the generator, which reads from the inputs.
+      *inputs: Iterators that survive an error, and are closed together with this one.
     """
 
     def __init__(self, body: Callable[[], Iterator[Any]], *inputs: Iterator[Any]) -> None:
@@ -67,10 +84,10 @@ class Resuming(ClosingIterator):
 
 
 class Raising(ClosingIterator):
-    """Items, with failures among them raised.
+    """Iterates over items, and raises the failures among them.
 
     Args:
-      items: an iterator.
+      items: Items and failures.
     """
 
     def __init__(self, items: Iterator[Any]) -> None:
@@ -85,7 +102,7 @@ class Raising(ClosingIterator):
 
 
 def caught(elements: Iterator[Any]) -> Iterator[Any]:
-    """Elements, with a failure in the place of each error."""
+    """Iterate over elements, with a failure in place of each error."""
     try:
         while True:
             try:
@@ -100,6 +117,6 @@ def caught(elements: Iterator[Any]) -> Iterator[Any]:
 
 
 def close(iterator: Any) -> None:
-    """Closes an iterator that can be."""
+    """Close an iterator if it has a `close` method."""
     if hasattr(iterator, "close"):
         iterator.close()
