@@ -1,9 +1,10 @@
 """`tf.data`: input pipelines.
 
-A pipeline is a graph of datasets: sources (`sources`, `readers`) and transformations (`transformations`), all nodes
-(`node`) that produce elements in the same order in up to three forms. If elements can be accessed by index, a pipeline
-is a stream of indices and a function that gathers many elements at once, so that a batch costs one gather and one call
-of a vectorized function. Otherwise elements are produced in chunks, or one at a time.
+A pipeline is a graph of datasets: sources (`sources`, `readers`) and transformations
+(`transformations`), all nodes (`node`) that produce elements in the same order in up to three
+forms. If elements can be accessed by index, a pipeline is a stream of indices and a function that
+gathers many elements at once, so that a batch costs one gather and one call of a vectorized
+function. Otherwise elements are produced in chunks, or one at a time.
 """
 
 from __future__ import annotations

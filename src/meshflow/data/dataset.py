@@ -32,9 +32,9 @@ from meshflow.environment.types import PyTree
 class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     """A sequence of elements, each a nested structure of tensors.
 
-    Create a dataset with `from_tensor_slices`, `range`, `from_generator` or a similar constructor, and transform
-    it with methods such as `map`, `shuffle` and `batch`, which return new datasets. Iterating over a dataset yields
-    its elements, from the first one every time.
+    Create a dataset with `from_tensor_slices`, `range`, `from_generator` or a similar constructor,
+    and transform it with methods such as `map`, `shuffle` and `batch`, which return new datasets.
+    Iterating over a dataset yields its elements, from the first one every time.
 
     Example:
       >>> import meshflow as tf
@@ -54,7 +54,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         return traced_loop.elements(self)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        """Return an iterator whose elements contain NumPy arrays and scalars instead of tensors.
+        """Return an iterator over elements of NumPy arrays and scalars instead of tensors.
 
         Raises:
           TypeError: If the elements contain datasets.
@@ -95,11 +95,6 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     def __bool__(self) -> bool:
         return True
 
-    @property
-    def infinite(self) -> bool:
-        """Return whether the dataset never ends."""
-        return self._count() == INFINITE_CARDINALITY
-
     def get_single_element(self, name: str | None = None) -> PyTree:
         """Return the only element.
 
@@ -131,7 +126,8 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     def options(self) -> Options:
         """Return a read-only copy of the options that are in effect for this dataset.
 
-        They combine the options of `with_options` of this dataset and of all datasets that it is derived from.
+        They combine the options of `with_options` of this dataset and of all datasets that it is
+        derived from.
         """
         return self._options.frozen()
 
@@ -142,7 +138,8 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
 
         Args:
           initial_state: Nested structure of tensors.
-          reduce_func: Function from (state, element) to the next state, of the same structure and dtypes.
+          reduce_func: Function from (state, element) to the next state, of the same structure and
+            dtypes.
           name: Ignored.
 
         Returns:
@@ -156,7 +153,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         if context.trace is not None:
             return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
-        epoch = Epoch(self, counts=True)
+        epoch = Epoch(self, measures_time=True)
         elements: Iterator[Any] = self._elements(epoch)
         spec = self._spec_untouched()
         if spec is None:

@@ -1,6 +1,4 @@
-"""Passes over a dataset: the seeds of a pass, iterators that can be checkpointed, and background
-threads.
-"""
+"""Passes over a dataset: seeds, iterators with checkpoints, and background threads."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,12 +28,41 @@ from meshflow.data.execution.random_maps import RandomStates
 from meshflow.data.execution.resumable import ClosingIterator, Failed, Raising, caught, close
 from meshflow.data.optional import Optional
 from meshflow.data.specs import IteratorSpec, described_by
-from meshflow.data.static_shapes import described, examples
+from meshflow.data.static_shapes import StaticShapes, described, examples
 from meshflow.environment.jax_internals import trace_state_clean
+from meshflow.environment.types import PyTree
 
 # A thread computes several items before it hands them over: as many as take this time, up to a
 # maximum.
 _GROUP_SECONDS, _GROUP_MOST = 0.004, 16
+
+
+class PipelineNode(Protocol):
+    """A dataset, as passes and iterators see it."""
+
+    @property
+    def _parents(self) -> Sequence[PipelineNode]: ...
+
+    @property
+    def element_spec(self) -> PyTree: ...
+
+    def _elements(self, epoch: Epoch) -> Generator[PyTree, None, None]: ...
+
+    def _static_shapes(self) -> StaticShapes | None: ...
+
+
+class RandomNode(Protocol):
+    """A dataset that draws random numbers.
+
+    Attributes:
+      epoch: Index of the next epoch.
+      reshuffles: Whether every epoch draws other numbers.
+    """
+
+    epoch: int
+    reshuffles: bool
+
+    def seed(self) -> list[int]: ...
 
 
 class Epoch:
@@ -46,14 +73,14 @@ class Epoch:
     Attributes:
       seeds: For each random node, by its key in the graph, the words of its seed and the index of
         its first epoch.
-      counts: Whether the pass measures time; False for passes that only inspect a dataset.
+      measures_time: Whether the pass measures time; False for passes that only inspect a dataset.
       random_states: States of the random ops of users' functions.
       together: For the id of a node, how many of its elements the consumer combines to a batch.
 
     Args:
       root: The dataset.
       seeds: Seeds of the pass to repeat; None draws new seeds.
-      counts: See above.
+      measures_time: See above.
       before: Prefix of the keys of the nodes.
       words: Function that provides the seed of nodes without a seed, in a dataset that another pass
         creates.
@@ -61,13 +88,13 @@ class Epoch:
 
     def __init__(
         self,
-        root: Any,
+        root: PipelineNode,
         seeds: dict[str, list[Any]] | None = None,
-        counts: bool = False,
+        measures_time: bool = False,
         key_prefix: str = "",
         draw_words: Callable[[], list[int]] | None = None,
     ) -> None:
-        self.counts = counts
+        self.counts = measures_time
         self.random_states = RandomStates()
         self.together: dict[int, int] = {}
         self._places = {id(node): f"{key_prefix}{i}" for i, node in enumerate(_nodes(root))}
@@ -76,10 +103,10 @@ class Epoch:
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._epochs: dict[str, int] = {}
 
-    def _place(self, node: Any) -> str:
+    def _place(self, node: object) -> str:
         return self._places.get(id(node), f"inner {id(node)}")
 
-    def within(self, node: Any, root: Any) -> Epoch:
+    def within(self, node: RandomNode, root: PipelineNode) -> Epoch:
         """Create the pass over a dataset that a node created for an element.
 
         It is repeated when this pass is repeated.
@@ -95,21 +122,24 @@ class Epoch:
             )
             self._inner[key] = itertools.count(), draw_words
         indices, draw_inner_words = self._inner[key]
-        return Epoch(root, self.seeds, before=f"{key}.{next(indices)}.", words=draw_inner_words)
+        return Epoch(
+            root, self.seeds, key_prefix=f"{key}.{next(indices)}.", draw_words=draw_inner_words
+        )
 
-    def generator(self, node: Any) -> np.random.Generator:
+    def generator(self, node: RandomNode) -> np.random.Generator:
         """Return a random number generator for the next epoch of a node in this pass."""
         words, epoch = self._next(node)
         return np.random.default_rng([*words, epoch if node.reshuffles else 0])
 
-    def draws(self, node: Any) -> Draws:
-        """Return the random numbers for the next epoch of a node that draws like TensorFlow's
-        kernels.
+    def draws(self, node: RandomNode) -> Draws:
+        """Return the random numbers for the next epoch of a node.
+
+        They have the same values as those of TensorFlow's kernels.
         """
         words, epoch = self._next(node)
         return Draws(words, epoch if node.reshuffles else 0, node.reshuffles)
 
-    def _next(self, node: Any) -> tuple[list[int], int]:
+    def _next(self, node: RandomNode) -> tuple[list[int], int]:
         """Return the words of a node's seed and the index of its next epoch, and advance the node."""
         key = self._place(node)
         if key not in self.seeds:
@@ -126,7 +156,7 @@ class Epoch:
         return words, epoch
 
 
-def _nodes(root: Any) -> Iterator[Any]:
+def _nodes(root: PipelineNode) -> Iterator[Any]:
     """Iterate over a dataset and all its ancestors, in depth-first order."""
     yield root
     for parent in root._parents:
@@ -149,19 +179,21 @@ class OwnedIterator(structure.ElementSource, Source):
       (0, 1)
     """
 
-    def __init__(self, dataset: Any, convert: Callable[[Any], Any] = structure.to_tensors) -> None:
+    def __init__(
+        self, dataset: PipelineNode, convert: Callable[[Any], Any] = structure.to_tensors
+    ) -> None:
         super().__init__()
         self._dataset, self._convert = dataset, convert
         self._start(None)
 
-    def _start(self, seeds: Any) -> None:
+    def _start(self, seeds: dict[str, list[Any]] | None) -> None:
         self._position = 0
         self._given_back.clear()
-        self._epoch = Epoch(self._dataset, seeds, counts=True)
+        self._epoch = Epoch(self._dataset, seeds, measures_time=True)
         self._elements = self._dataset._elements(self._epoch)
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> PyTree:
         """Return the spec of the elements."""
         return self._dataset.element_spec
 
@@ -169,7 +201,7 @@ class OwnedIterator(structure.ElementSource, Source):
     def _type_spec(self) -> IteratorSpec:
         return IteratorSpec(self.element_spec)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         if (
             self._given_back
             or context.trace is not None
@@ -182,11 +214,11 @@ class OwnedIterator(structure.ElementSource, Source):
         self._position += 1
         return element
 
-    def next(self) -> Any:
+    def next(self) -> PyTree:
         """Return the next element, like `next(iterator)`."""
         return self.pull()
 
-    def _produce(self) -> Any:
+    def _produce(self) -> PyTree:
         try:
             with region(INPUT):
                 return self._convert(next(self._elements))
@@ -196,17 +228,17 @@ class OwnedIterator(structure.ElementSource, Source):
                 raise
             raise exhausted_error from error
 
-    def _kind(self) -> Any:
+    def _kind(self) -> Hashable:
         sizes = described(self._dataset._static_shapes())
         return str(self._dataset.element_spec), self._convert, sizes
 
-    def take(self) -> Any:
+    def take(self) -> PyTree:
         """Take the next element immediately, even while a function is traced."""
         element = super().take()
         self._position += 1
         return element
 
-    def give_back(self, element: Any) -> None:
+    def give_back(self, element: PyTree) -> None:
         """Return an element to the iterator, so that it is the next one again."""
         super().give_back(element)
         self._position -= 1
@@ -247,8 +279,8 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     """Produce up to `size` elements before they are requested.
 
     A thread produces them, unless the iterator can start them without one
-    (`ClosingIterator.go_ahead`). The thread ends after
-    the last element, and when the returned iterator is closed or garbage collected.
+    (`ClosingIterator.go_ahead`). The thread ends after the last element, and when the returned
+    iterator is closed or garbage collected.
 
     Args:
       elements: Iterator over the elements.
@@ -259,7 +291,7 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     return Raising(_ahead(caught(elements), elements, size))
 
 
-def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None, None]:
+def _ahead(items: Iterator[Any], source: Iterator[Any], size: int) -> Generator[Any, None, None]:
     """Iterate over items that a thread takes from a source; close the source at the end."""
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     # The queue contains one permit for each item that may be produced; False stops the thread.

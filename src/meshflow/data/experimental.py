@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
@@ -14,6 +15,7 @@ from meshflow.data.arguments import (
     INFINITE_CARDINALITY,
     SHARD_HINT,
     UNKNOWN_CARDINALITY,
+    IntLike,
     integer,
 )
 from meshflow.data.dataset import Dataset
@@ -31,6 +33,7 @@ from meshflow.data.readers.sql import (
 )
 from meshflow.data.readers.tar import from_webdataset
 from meshflow.data.workers import map_with_workers
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.io.records import TFRecordWriter as Records
 
 __all__ = [
@@ -113,9 +116,7 @@ save = Dataset.save
 def _applied(
     method: Callable[Concatenate[Dataset, P], Dataset],
 ) -> Callable[P, Callable[[Dataset], Dataset]]:
-    """Turn a method of `Dataset` into a function of its arguments that returns a function for
-    `apply`.
-    """
+    """Turn a method of `Dataset` into a function that returns a function for `apply`."""
     name = method.__name__
 
     def make_transformation(*args: P.args, **kwargs: P.kwargs) -> Callable[[Dataset], Dataset]:
@@ -153,9 +154,10 @@ def cardinality(dataset: Dataset) -> Tensor:
     return dataset.cardinality()
 
 
-def assert_cardinality(expected_cardinality: Any) -> Callable[[Dataset], Dataset]:
-    """Return a function for `Dataset.apply` that sets the number of elements, and checks it in every
-    pass.
+def assert_cardinality(expected_cardinality: IntLike) -> Callable[[Dataset], Dataset]:
+    """Return a function for `Dataset.apply` that sets the number of elements.
+
+    Every pass checks the number.
 
     Args:
       expected_cardinality: The number of elements.
@@ -179,8 +181,8 @@ def parallel_interleave(
     cycle_length: int,
     block_length: int = 1,
     sloppy: bool | None = False,
-    buffer_output_elements: Any = None,
-    prefetch_input_elements: Any = None,
+    buffer_output_elements: IntLike | None = None,
+    prefetch_input_elements: IntLike | None = None,
 ) -> Callable[[Dataset], Dataset]:
     """Return a function for `Dataset.apply` that calls `Dataset.interleave`.
 
@@ -203,7 +205,7 @@ def parallel_interleave(
 
 
 def shuffle_and_repeat(
-    buffer_size: Any, count: Any = None, seed: int | None = None
+    buffer_size: IntLike, count: IntLike | None = None, seed: int | None = None
 ) -> Callable[[Dataset], Dataset]:
     """Return a function for `Dataset.apply` that shuffles the elements and then repeats them.
 
@@ -255,7 +257,9 @@ def map_and_batch(
     )
 
 
-def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Dataset], Dataset]:
+def prefetch_to_device(
+    device: str, buffer_size: IntLike | None = None
+) -> Callable[[Dataset], Dataset]:
     """Return a function for `Dataset.apply` that prefetches elements.
 
     Args:
@@ -272,7 +276,7 @@ def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Datase
 
 
 def copy_to_device(
-    target_device: Any, source_device: Any = "/cpu:0"
+    target_device: str, source_device: str = "/cpu:0"
 ) -> Callable[[Dataset], Dataset]:
     """Return a function for `Dataset.apply` that does nothing.
 
@@ -291,7 +295,7 @@ def copy_to_device(
     return lambda dataset: dataset
 
 
-def get_single_element(dataset: Dataset) -> Any:
+def get_single_element(dataset: Dataset) -> PyTree:
     """Return `dataset.get_single_element()`.
 
     Example:
@@ -302,7 +306,7 @@ def get_single_element(dataset: Dataset) -> Any:
     return dataset.get_single_element()
 
 
-def at(dataset: Dataset, index: Any) -> Any:
+def at(dataset: Dataset, index: IntLike) -> PyTree:
     """Return the element at an index.
 
     The elements before it are computed, too, unless the dataset supports access by index.
@@ -346,7 +350,7 @@ def get_next_as_optional(iterator: OwnedIterator) -> Optional:
     return iterator.get_next_as_optional()
 
 
-def get_structure(dataset_or_iterator: Any) -> Any:
+def get_structure(dataset_or_iterator: Dataset | OwnedIterator) -> PyTree:
     """Return the spec of the elements of a dataset or iterator.
 
     Example:
@@ -381,7 +385,7 @@ def from_list(elements: list[Any], name: str | None = None) -> Dataset:
     return transformations.ElementList(arrays, spec)
 
 
-def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
+def Counter(start: int = 0, step: int = 1, dtype: DTypeLike = "int64") -> Dataset:
     """Create an infinite dataset of equally spaced integers, like `Dataset.counter`.
 
     Args:
@@ -442,8 +446,9 @@ class Reducer:
 def group_by_reducer(
     key_func: Callable[..., Any], reducer: Reducer
 ) -> Callable[[Dataset], Dataset]:
-    """Return a function for `Dataset.apply` that reduces each group of elements to one, in the order
-    of the keys.
+    """Return a function for `Dataset.apply` that reduces each group of elements to one.
+
+    The results are in the order of the keys.
 
     Args:
       key_func: Function from an element to an int64 scalar.
@@ -458,7 +463,6 @@ def group_by_reducer(
       >>> [int(x) for x in groups]
       [6, 9]
     """
-
     return lambda dataset: transformations.GroupByReducer(dataset, key_func, reducer)
 
 
@@ -521,7 +525,7 @@ class TFRecordWriter:
       [b'a', b'b']
     """
 
-    def __init__(self, filename: Any, compression_type: Any = None) -> None:
+    def __init__(self, filename: StrPath, compression_type: str | None = None) -> None:
         self._path, self._compression = filename, compression_type
 
     def write(self, dataset: Dataset) -> None:

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from meshflow.data import transformations
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.node import DatasetNode
 
 
 def explain(dataset: Dataset) -> str:
     """Describe how each transformation of a pipeline produces its elements, and why.
 
     A transformation produces elements by index (vectorized), many elements at a time (in chunks),
-    or one at a time. After a
-    pass, the text also contains the number of elements that each transformation produced in all
-    passes so far, and the time
-    that it took for them, without the time of its inputs. For a `prefetch`, it is the time that the
-    consumer waited.
+    or one at a time. After a pass, the text also contains the number of elements that each
+    transformation produced in all passes so far, and the time that it took for them, without the
+    time of its inputs. For a `prefetch`, it is the time that the consumer waited.
 
     Args:
       dataset: The pipeline.
@@ -35,14 +34,14 @@ def explain(dataset: Dataset) -> str:
     return "\n".join(_lines(dataset, 0))
 
 
-def _lines(node: Dataset, depth: int) -> Iterator[str]:
+def _lines(node: DatasetNode, depth: int) -> Iterator[str]:
     stream = node._vector(Epoch(node))
     if isinstance(node, transformations.Batch) and node._parent._vector(Epoch(node)) is not None:
         form = "gathers whole batches"
     elif stream is None and node._in_chunks(Epoch(node)) is not None:
         reason = node._why_not_vectorized()
         form = "many elements at a time"
-        form += "" if reason == Dataset._why_not_vectorized(node) else f", as {reason}"
+        form += "" if reason == DatasetNode._why_not_vectorized(node) else f", as {reason}"
     elif stream is None:
         form = f"by elements, as {node._why_not_vectorized()}"
     elif isinstance(node, transformations.Map):
@@ -54,10 +53,8 @@ def _lines(node: Dataset, depth: int) -> Iterator[str]:
         yield from _lines(parent, depth + 1)
 
 
-def _time(node: Dataset) -> str:
-    """Return the number of elements and the seconds that a transformation spent, an empty string
-    before the first pass.
-    """
+def _time(node: DatasetNode) -> str:
+    """Format the number of elements and the seconds that a transformation spent."""
     stopwatch = node._stopwatch
     if not stopwatch.elements:
         return ""

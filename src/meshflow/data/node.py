@@ -2,12 +2,13 @@
 
 A dataset can produce its elements in three forms, from the fastest to the most general one:
 
-* `_vector`: a stream of indices and a function that gathers the elements of many indices at once,
-* `_in_chunks`: lists of stacked arrays, each for several consecutive elements (`execution/chunks.py`),
-* `_elements`: one element at a time.
+* `vectorize`: a stream of indices and a function that gathers the elements of many indices at once,
+* `iter_chunks`: lists of stacked arrays, each for several consecutive elements
+  (`execution/chunks.py`),
+* `iter_elements`: one element at a time.
 
-All forms yield the same elements in the same order. A transformation implements `_elements`, and the faster forms
-where it can; a caller tries the fastest form first.
+All forms yield the same elements in the same order. A transformation implements `iter_elements`,
+and the faster forms where it can; a caller tries the fastest form first.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ class IndexStream(NamedTuple):
     """A dataset as a stream of indices and a function that gathers their elements.
 
     Attributes:
-      gather: Function from an int64 array of n indices to the leaves of their elements, each of shape [n, ...].
+      gather: Function from an int64 array of n indices to the leaves of their elements, each of
+        shape [n, ...].
       blocks: Arrays of indices, in the order of the elements.
-      max_spread: Largest distance between two indices that can be gathered together efficiently, None for any
-        distance.
-      gather_affine: Function from a list of affine maps to a function like `gather` that returns their results,
-        None if affine maps cannot be computed while elements are gathered.
+      max_spread: Largest distance between two indices that can be gathered together efficiently,
+        None for any distance.
+      gather_affine: Function from a list of affine maps to a function like `gather` that returns
+        their results, None if affine maps cannot be computed while elements are gathered.
       is_in_order: Whether the indices are 0 to the number of elements - 1, in this order.
       index_limit: Exclusive upper bound of the indices, None if it is unknown.
     """
@@ -67,13 +69,14 @@ class IndexStream(NamedTuple):
 class DatasetNode(structure.ElementSource):
     """A node in the graph of a pipeline; the base class of `tf.data.Dataset`.
 
-    Its methods are the interface between datasets, and are not part of TensorFlow's API. A subclass overrides
-    `_elements`, or one of the hooks `_vector` and `_by_chunks`, and `_known_spec` and `_count` where the values
-    differ from those of the first parent.
+    Its methods are the interface between datasets, and are not part of TensorFlow's API. A subclass
+    overrides `iter_elements`, or one of the hooks `vectorize` and `_iter_chunks`, and `_infer_spec`
+    and `count_elements` where the values differ from those of the first parent.
 
     Attributes:
-      _parents: Datasets whose elements this one consumes.
-      _apart: Whether the parents produce their elements in another thread or process.
+      parents: Datasets that this one takes its elements from.
+      runs_parents_in_thread: Whether the parents produce their elements in another thread or
+        process.
     """
 
     _parents: tuple[DatasetNode, ...] = ()
@@ -143,6 +146,11 @@ class DatasetNode(structure.ElementSource):
         """Return the number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._parents[0]._count()
 
+    @property
+    def infinite(self) -> bool:
+        """Return whether the dataset never ends."""
+        return self._count() == INFINITE_CARDINALITY
+
     def _elements(self, epoch: Epoch) -> Generator[PyTree, None, None]:
         """Iterate over the elements as host arrays; by default unpack the chunks.
 
@@ -172,7 +180,7 @@ class DatasetNode(structure.ElementSource):
         return chunks.gathered(stream.gather, stream.blocks, chunks.size_for(self.element_spec))
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        """Iterate over chunks where `_vector` returns None; return None if there are none."""
+        """Iterate over chunks where `vectorize` returns None; return None if there are none."""
         return None
 
     def _vector(self, epoch: Epoch) -> IndexStream | None:
@@ -191,7 +199,7 @@ class DatasetNode(structure.ElementSource):
         return StaticShapes(spec, count, None)
 
     def _why_not_vectorized(self) -> str:
-        """Return the reason why `_vector` returns None, for `explain`."""
+        """Return the reason why `vectorize` returns None, for `explain`."""
         return "it goes by elements"
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -12,6 +11,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.specs import ElementsSpec, described_by
+from meshflow.environment.types import PyTree
 
 
 class OptionalSpec(ElementsSpec):
@@ -27,8 +27,7 @@ class Optional:
     """A value that may be absent.
 
     In a compiled function, only the running program knows whether there is a value: check
-    `has_value()` in an `if` or
-    `while` statement.
+    `has_value()` in an `if` or `while` statement.
 
     Args:
       value: Nested structure of tensors; if the value is absent, zeros of the same structure, or
@@ -46,11 +45,11 @@ class Optional:
       (3, TensorSpec(shape=(), dtype=tf.int32, name=None))
     """
 
-    def __init__(self, value: Any, present: Any = True, spec: Any = None) -> None:
+    def __init__(self, value: PyTree, present: bool | Tensor = True, spec: PyTree = None) -> None:
         self._value, self._present, self._spec = value, present, spec
 
     @staticmethod
-    def from_value(value: Any) -> Optional:
+    def from_value(value: PyTree) -> Optional:
         """Create an optional that contains a value.
 
         Args:
@@ -59,7 +58,7 @@ class Optional:
         return Optional(structure.normalize(value, structure.to_tensor))
 
     @staticmethod
-    def empty(element_spec: Any) -> Optional:
+    def empty(element_spec: PyTree) -> Optional:
         """Create an optional without a value.
 
         Args:
@@ -68,7 +67,7 @@ class Optional:
         return Optional(None, False, element_spec)
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> PyTree:
         """Return the spec of the value, a structure of `TensorSpec`s."""
         if self._spec is not None:
             return self._spec
@@ -89,7 +88,7 @@ class Optional:
         """
         return convert_to_tensor(self._present)
 
-    def get_value(self, name: str | None = None) -> Any:
+    def get_value(self, name: str | None = None) -> PyTree:
         """Return the value.
 
         If only the running program knows that there is no value, the result consists of zeros.
@@ -118,5 +117,5 @@ class Optional:
         return Optional(jax.tree.unflatten(tree, parts[1:]), parts[0], self._spec)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, Tensor)

@@ -1,11 +1,12 @@
-"""`tf.data.Options`: the settings of a pipeline. Most are accepted for compatibility and have no
-effect.
+"""`tf.data.Options`: the settings of a pipeline.
+
+Most of them are accepted for compatibility and have no effect.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Self
 
 
 class AutoShardPolicy(enum.IntEnum):
@@ -70,7 +71,7 @@ class _Group:
             f"{type(self).__name__} has no option {name!r}; known: {sorted(self._types)}."
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._frozen:
             raise ValueError(
                 "Mutating the options that `Dataset.options()` returns has no effect on the dataset: use "
@@ -97,7 +98,7 @@ class _Group:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._set})"
 
-    def merge(self, options: Any) -> Any:
+    def merge(self, options: Self) -> Self:
         """Return these settings, overridden by other settings.
 
         Args:
@@ -110,7 +111,7 @@ class _Group:
             merged._set[name] = current.merge(value) if isinstance(current, _Group) else value
         return merged
 
-    def frozen(self) -> Any:
+    def frozen(self) -> Self:
         """Return a copy of these settings that cannot be changed."""
         frozen_options = type(self)()
         for name, value in self._set.items():

@@ -9,23 +9,24 @@ import numpy as np
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY
-from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.node import DatasetNode
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
+from meshflow.environment.types import PyTree
 
 __all__ = ["Resample"]
 
 
 class Resample(Unary):
-    """Pairs of a class and an element, whose classes have a target distribution.
+    """Pairs of a class and an element, such that the classes have a target distribution.
 
     An element of class c is kept with probability `target[c] / present[c]`, scaled such that the
-    largest probability is 1
-    (rejection sampling).
+    largest probability is 1 (rejection sampling).
 
     Args:
       parent: The dataset.
@@ -36,7 +37,12 @@ class Resample(Unary):
     """
 
     def __init__(
-        self, parent: Dataset, class_func: Callable[..., Any], target: Any, present: Any, seed: Any
+        self,
+        parent: DatasetNode,
+        class_func: Callable[..., Any],
+        target: TensorLike,
+        present: TensorLike | None,
+        seed: int | None,
     ) -> None:
         super().__init__(parent)
         self._class = ElementFunction(class_func, parent.element_spec, "rejection_resample")
@@ -51,7 +57,7 @@ class Resample(Unary):
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         class_spec = self._class.output_spec
         return class_spec or TensorSpec([], dtypes.int64), self._parent.element_spec
 

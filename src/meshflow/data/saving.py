@@ -1,17 +1,15 @@
 """`Dataset.save` and `Dataset.load`: elements in a folder.
 
 The folder contains `spec.json`, which names the complete run (`storage/complete_run.py`), and
-stores the spec of the
-elements and the number of elements of each shard. The run contains a file of elements
-(`storage/element_files.py`) for
-each shard.
+stores the spec of the elements and the number of elements of each shard. The run contains a file of
+elements (`storage/element_files.py`) for each shard.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
@@ -19,6 +17,7 @@ from meshflow.data import structure
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
 from meshflow.data.storage.element_files import (
@@ -29,14 +28,20 @@ from meshflow.data.storage.element_files import (
     spec_to_json,
 )
 from meshflow.data.transformations import ElementList
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 
-__all__ = ["load", "save"]
+__all__ = ["load_dataset", "save_dataset"]
 
 
-def save(dataset: Dataset, path: Any, compression: str | None, shard_func: Any) -> None:
+def save_dataset(
+    dataset: DatasetNode,
+    path: StrPath,
+    compression: str | None,
+    shard_func: Callable[..., Any] | None,
+) -> None:
     """Write the elements to a folder; see `Dataset.save`."""
     spec = dataset.element_spec
     saved_spec = spec_to_json(spec)
@@ -66,7 +71,7 @@ class Shards:
       compression: 'GZIP', 'FAST' or None.
     """
 
-    def __init__(self, folder: str, spec: Any, compression: str | None) -> None:
+    def __init__(self, folder: str, spec: PyTree, compression: str | None) -> None:
         self._folder, self._spec, self._compression = folder, spec, compression
         self._files = contextlib.ExitStack()
         self._writers: dict[int, ElementWriter] = {}
@@ -76,7 +81,7 @@ class Shards:
         """Return the number of elements of each shard, by its index as text."""
         return {str(k): self._writers[k].count for k in sorted(self._writers)}
 
-    def write(self, shard: int, element: Any) -> None:
+    def write(self, shard: int, element: PyTree) -> None:
         """Append an element to a shard."""
         if shard not in self._writers:
             file = self._files.enter_context(replacing(shard_path(self._folder, shard)))
@@ -97,7 +102,12 @@ def shard_path(folder: str, shard: int) -> str:
     return gfile.join(folder, f"shard-{shard:05}")
 
 
-def load(path: Any, element_spec: Any, compression: str | None, reader_func: Any) -> Dataset:
+def load_dataset(
+    path: StrPath,
+    element_spec: PyTree,
+    compression: str | None,
+    reader_func: Callable[[Dataset], Dataset] | None,
+) -> Dataset:
     """Load a saved dataset; see `Dataset.load`."""
     runs = Runs(path, "spec.json")
     metadata = runs.known()
@@ -123,7 +133,7 @@ def load(path: Any, element_spec: Any, compression: str | None, reader_func: Any
     return ElementList(shards, DatasetSpec(spec)).interleave(lambda d: d, os.cpu_count() or 1, 1)
 
 
-def saved_shards(folder: str, spec: Any, metadata: dict[str, Any]) -> Iterator[Dataset]:
+def saved_shards(folder: str, spec: PyTree, metadata: dict[str, Any]) -> Iterator[Dataset]:
     """Iterate over the shards of a run, each a dataset."""
     for index, count in metadata["shards"].items():
         yield Saved(shard_path(folder, int(index)), spec, int(count), metadata["compression"])
@@ -139,11 +149,11 @@ class Saved(Dataset):
       compression: 'GZIP', 'FAST' or None.
     """
 
-    def __init__(self, path: str, spec: Any, count: int, compression: str | None) -> None:
+    def __init__(self, path: str, spec: PyTree, count: int, compression: str | None) -> None:
         self._path, self._own_spec, self._size = path, spec, count
         self._compression = compression
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import cast
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
-from meshflow.data.arguments import integer
+from meshflow.data.arguments import IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.node import DatasetNode
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
@@ -20,7 +21,9 @@ _ADVICE = (
 )
 
 
-def auto_shard(dataset: Dataset, num_workers: Any, index: Any, policy: Any = None) -> Dataset:
+def auto_shard(
+    dataset: Dataset, num_workers: IntLike, index: IntLike, policy: AutoShardPolicy | None = None
+) -> Dataset:
     """Return the part of a dataset that one of several workers reads.
 
     The policy is the option `experimental_distribute.auto_shard_policy`:
@@ -58,7 +61,7 @@ def auto_shard(dataset: Dataset, num_workers: Any, index: Any, policy: Any = Non
 
 
 def by_policy(
-    dataset: Dataset, num_workers: Any, index: Any, policy: Any = None
+    dataset: Dataset, num_workers: IntLike, index: IntLike, policy: AutoShardPolicy | None = None
 ) -> tuple[Dataset, AutoShardPolicy]:
     """Split a dataset like `auto_shard`, but return the full dataset for the policy DATA.
 
@@ -88,13 +91,13 @@ def by_policy(
         return dataset, policy
     if policy is AutoShardPolicy.HINT:
 
-        def replace_hint(node: Dataset) -> Dataset | None:
+        def replace_hint(node: DatasetNode) -> DatasetNode | None:
             hint = isinstance(node, ShardHint)
             return Slice(node._parents[0], worker, None, count) if hint else None
 
-        return _rewritten(dataset, replace_hint), policy
+        return cast(Dataset, _rewritten(dataset, replace_hint)), policy
     try:
-        return _by_file(dataset, count, worker), AutoShardPolicy.FILE
+        return cast(Dataset, _by_file(dataset, count, worker)), AutoShardPolicy.FILE
     except (NotFoundError, _TooFewFiles) as error:
         if policy is AutoShardPolicy.FILE:
             raise
@@ -108,7 +111,9 @@ class _TooFewFiles(InvalidArgumentError):
     """Raised if there are fewer files than workers."""
 
 
-def _rewritten(node: Dataset, change: Callable[[Dataset], Dataset | None]) -> Dataset:
+def _rewritten(
+    node: DatasetNode, change: Callable[[DatasetNode], DatasetNode | None]
+) -> DatasetNode:
     """Replace the nodes of a graph for which a function returns another node."""
     replacement = change(node)
     if replacement is not None:
@@ -116,7 +121,7 @@ def _rewritten(node: Dataset, change: Callable[[Dataset], Dataset | None]) -> Da
     return _with_parents(node, [_rewritten(p, change) for p in node._parents])
 
 
-def _with_parents(node: Dataset, parents: list[Dataset]) -> Dataset:
+def _with_parents(node: DatasetNode, parents: list[DatasetNode]) -> DatasetNode:
     """Return a copy of a node with other parents, or the node itself if they are the same."""
     if all(new is old for new, old in zip(parents, node._parents, strict=True)):
         return node
@@ -125,7 +130,7 @@ def _with_parents(node: Dataset, parents: list[Dataset]) -> Dataset:
     return copied
 
 
-def _by_file(node: Dataset, count: int, worker: int) -> Dataset:
+def _by_file(node: DatasetNode, count: int, worker: int) -> DatasetNode:
     """Return a graph that reads a worker's part of the files.
 
     Raises:
@@ -150,8 +155,8 @@ def _by_file(node: Dataset, count: int, worker: int) -> Dataset:
     return sharded
 
 
-def _is_source(node: Dataset) -> bool:
-    """Check whether a node reads files whose names are known, or are the elements of its parent."""
+def _is_source(node: DatasetNode) -> bool:
+    """Check whether a node reads files with known names, or files that its parent names."""
     return hasattr(node, "_of_files") and not (
         node._file_names() is None and not node._parents  # type: ignore[attr-defined]
     )
@@ -167,15 +172,16 @@ def _reads_files(node: FlatMap) -> bool:
         elements.close()
 
 
-def _nodes(node: Dataset) -> Iterator[Dataset]:
+def _nodes(node: DatasetNode) -> Iterator[DatasetNode]:
     yield node
     for parent in node._parents:
         yield from _nodes(parent)
 
 
-def _shard_of_names(names: Dataset, count: int, worker: int) -> Dataset:
-    """Split the names of files between workers, before they are shuffled, so that the parts do not
-    overlap.
+def _shard_of_names(names: DatasetNode, count: int, worker: int) -> DatasetNode:
+    """Split the names of files between workers.
+
+    They are split before they are shuffled, so that the parts do not overlap.
     """
     if isinstance(names, Shuffle):
         return _with_parents(names, [_shard_of_names(names._parents[0], count, worker)])

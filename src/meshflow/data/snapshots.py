@@ -1,17 +1,15 @@
-"""`Dataset.snapshot`: the elements of the first complete pass, stored in a folder for later passes and
-programs.
+"""`Dataset.snapshot`: the elements of the first complete pass, stored in a folder.
 
 The folder contains one folder for each dataset, named by a fingerprint of its transformations, so
-that a changed pipeline
-is computed again. In it, `snapshot.metadata` names the run that was completed first
-(`storage/complete_run.py`), and each
-run is a folder of shards, as `saving` writes them.
+that a changed pipeline is computed again. In it, `snapshot.metadata` names the run that was
+completed first (`storage/complete_run.py`), and each run is a folder of shards, as `saving` writes
+them. Later passes and programs read the completed run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,11 +20,13 @@ from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
 from meshflow.data.storage.fingerprints import fingerprint
 from meshflow.data.transformations import ElementList
 from meshflow.data.transformations.base import Unary
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 
@@ -57,7 +57,12 @@ class Snapshot(Unary):
     """
 
     def __init__(
-        self, parent: Dataset, path: Any, compression: Any, reader_func: Any, shard_func: Any
+        self,
+        parent: DatasetNode,
+        path: StrPath,
+        compression: str | None,
+        reader_func: Callable[[Dataset], Dataset] | None,
+        shard_func: Callable[..., Any] | None,
     ) -> None:
         super().__init__(parent)
         if compression not in _COMPRESSIONS:
@@ -68,7 +73,7 @@ class Snapshot(Unary):
         self._reader, self._choose = reader_func or _in_turns, None
         # The fingerprint is stored, because objects that a function refers to may change while it
         # runs.
-        self._named: tuple[Dataset, str] | None = None
+        self._named: tuple[DatasetNode, str] | None = None
         spec = parent.element_spec
         if shard_func is not None:
             self._choose = ElementFunction(shard_func, spec, "snapshot")
@@ -77,7 +82,7 @@ class Snapshot(Unary):
             self._read([ElementList([], spec)])
 
     @staticmethod
-    def _check_shards(spec: Any) -> None:
+    def _check_shards(spec: PyTree) -> None:
         if spec is not None and not (
             hasattr(spec, "dtype") and spec.dtype.is_integer and spec.shape.rank == 0
         ):
@@ -125,7 +130,7 @@ class Snapshot(Unary):
             if folder:
                 runs.discard(folder)
 
-    def _chosen(self, element: Any) -> int:
+    def _chosen(self, element: PyTree) -> int:
         assert self._choose is not None
         shard = np.asarray(self._choose(element))
         if shard.dtype.kind not in "iu" or shard.ndim:

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensorSpec
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.random import dataset_seed
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
@@ -24,6 +26,7 @@ from meshflow.data.epoch import Epoch
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.resumable import Resuming
 from meshflow.data.node import IndexStream
+from meshflow.environment.types import PyTree
 
 __all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
@@ -48,7 +51,7 @@ class TensorSlices(Dataset):
 
     _tensorflow_name = "TensorSliceDataset"
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self, tensors: PyTree) -> None:
         arrays = structure.to_arrays(tensors)
         self._leaves = nest.flatten(arrays)
         if not self._leaves:
@@ -71,7 +74,7 @@ class TensorSlices(Dataset):
         self._read = 0
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -122,10 +125,10 @@ class Indexed(Dataset):
       spec: Spec of the elements.
     """
 
-    def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: Any) -> None:
+    def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: PyTree) -> None:
         self._size, self._gather, self._own_spec = count, gather, spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -145,10 +148,10 @@ class Tensors(Dataset):
 
     _tensorflow_name = "TensorDataset"
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self, tensors: PyTree) -> None:
         self._element = structure.to_arrays(tensors)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.spec_of(self._element)
 
     def _count(self) -> int:
@@ -169,14 +172,16 @@ class Range(Dataset):
       endless: Whether the dataset counts as infinite; it ends after 2**62 elements.
     """
 
-    def __init__(self, start: int, stop: int, step: int, dtype: Any, endless: bool = False) -> None:
+    def __init__(
+        self, start: int, stop: int, step: int, dtype: DTypeLike, endless: bool = False
+    ) -> None:
         self._endless = endless
         if step == 0:
             raise InvalidArgumentError("step cannot be zero.")
         self._range = range(start, stop, step)
         self._dtype = dtypes.as_dtype(dtype)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], self._dtype)
 
     def _count(self) -> int:
@@ -204,7 +209,7 @@ class Generator(Dataset):
     _tensorflow_name = "FlatMapDataset"
 
     def __init__(
-        self, generator: Callable[..., Any], signature: Any, args: tuple[Any, ...]
+        self, generator: Callable[..., Any], signature: PyTree, args: tuple[Any, ...]
     ) -> None:
         if not callable(generator):
             raise TypeError("`generator` must be a Python callable.")
@@ -216,7 +221,7 @@ class Generator(Dataset):
         self._generator, self._signature = generator, signature
         self._args = tuple(structure.to_array(a)[()] for a in args)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._signature
 
     def _count(self) -> int:
@@ -247,7 +252,7 @@ class Generator(Dataset):
 
         return Resuming(iter_elements)
 
-    def _checked(self, value: Any, specs: list[Any], index: int) -> Any:
+    def _checked(self, value: PyTree, specs: list[Any], index: int) -> PyTree:
         """Convert a yielded value to an element of host arrays that matches the signature."""
         if isinstance(value, list):
             value = tuple(value) if isinstance(self._signature, tuple) else value
@@ -265,7 +270,7 @@ class Generator(Dataset):
         return nest.pack_sequence_as(self._signature, arrays)
 
 
-def _flatten_like(signature: Any, value: Any) -> list[Any]:
+def _flatten_like(signature: PyTree, value: PyTree) -> list[Any]:
     """Return the leaves of a value where a signature has leaves.
 
     Raises:
@@ -282,7 +287,9 @@ def _flatten_like(signature: Any, value: Any) -> list[Any]:
     return [value]
 
 
-def _converted(spec: Any, leaf: Any, index: int) -> Any:
+def _converted(
+    spec: TensorSpec | SparseTensorSpec, leaf: Any, index: int
+) -> np.ndarray | SparseTensor:
     """Convert a leaf to a host array that matches a spec."""
     if isinstance(spec, SparseTensorSpec):
         if not spec.is_compatible_with(leaf):
@@ -335,7 +342,7 @@ class Random(Dataset):
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64)
 
     def _count(self) -> int:
@@ -347,12 +354,12 @@ class Random(Dataset):
             yield from (np.asarray(n) for n in words.take(256).astype(np.int64))
 
 
-def seed_of(seed: Any) -> list[int]:
+def seed_of(seed: int | None) -> list[int]:
     """Combine the seed of a transformation with the global seed; draw a new one if neither is set."""
     return dataset_seed(None if seed is None else integer(seed, "seed"))
 
 
-def list_files(patterns: Any) -> list[str]:
+def list_files(patterns: TensorLike) -> list[str]:
     """Return the sorted names of the files that match patterns.
 
     Raises:

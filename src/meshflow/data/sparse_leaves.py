@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 
 
-def is_sparse(leaf: Any) -> bool:
+def is_sparse(leaf: object) -> bool:
     """Check whether a leaf is a sparse tensor."""
     return isinstance(leaf, SparseTensor)
 
@@ -42,8 +41,9 @@ def stacked(parts: Sequence[SparseTensor]) -> SparseTensor:
 
 
 def of_arrays(arrays: Sequence[np.ndarray], row_shape: Sequence[int | None]) -> SparseTensor:
-    """Combine arrays of different sizes into one sparse tensor, whose rows contain all values of an
-    array each.
+    """Combine arrays of different sizes into one sparse tensor, one row for each array.
+
+    All values are stored, including zeros.
 
     Args:
       arrays: The arrays.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TypeSpec
 from meshflow.data import structure
+from meshflow.environment.types import PyTree
 
 _Class = TypeVar("_Class", bound=type)
 
 
 def described_by(spec: type[ElementsSpec]) -> Callable[[_Class], _Class]:
-    """Return a class decorator that registers the class whose instances a spec describes.
+    """Return a class decorator that registers the class of the values of a spec.
 
     Args:
       spec: Class of the spec.
@@ -37,7 +39,7 @@ class ElementsSpec(TypeSpec):
 
     value_type: ClassVar[type]
 
-    def __init__(self, element_spec: Any) -> None:
+    def __init__(self, element_spec: PyTree) -> None:
         self.element_spec = element_spec
 
     @classmethod
@@ -80,7 +82,7 @@ class DatasetSpec(ElementsSpec):
       10
     """
 
-    def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
+    def __init__(self, element_spec: PyTree, dataset_shape: ShapeLike = ()) -> None:
         super().__init__(element_spec)
         del dataset_shape
 

@@ -10,26 +10,26 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.environment.types import PyTree
 
 
 def function_of_state(
     fn: Callable[..., Any],
-    state: Any,
-    element_spec: Any,
+    state: PyTree,
+    element_spec: PyTree,
     caller: str,
     next_state: Callable[[Any], Any] = lambda found: found,
 ) -> ElementFunction:
     """Compile a user's function of a state and an element.
 
     The spec of the state is relaxed until it covers all states that the function returns for it, so
-    a state may change its
-    shape from element to element.
+    a state may change its shape from element to element.
 
     Args:
       fn: Function of (state, element).
       state: The first state, a structure of host arrays.
       element_spec: Spec of the elements.
-      what: Name of the transformation, for errors.
+      caller: Name of the transformation, for errors.
       next_state: Function from the spec of the results to the spec of the next state.
 
     Raises:
@@ -49,7 +49,7 @@ def function_of_state(
         spec = merged_spec
 
 
-def _check(spec: Any, next_spec: Any, caller: str) -> None:
+def _check(spec: PyTree, next_spec: PyTree, caller: str) -> None:
     """Check that the spec of the next state has the structure and dtypes of the state."""
     try:
         nest.assert_same_structure(spec, next_spec)

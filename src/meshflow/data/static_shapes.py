@@ -11,6 +11,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
+from meshflow.environment.types import PyTree
 
 
 class StaticShapes(NamedTuple):
@@ -46,8 +47,8 @@ class StaticShapes(NamedTuple):
         """Return the static shapes of the results of a function, or None if they are not known.
 
         Args:
-          results_of: Function from the spec of an element to the spec of the result, or None if it
-            is not known.
+          infer_result: Function from the spec of an element to the spec of the result, or None if
+            it is not known.
         """
         spec = infer_result(self.spec)
         last = None if self.last is None else infer_result(self.last)
@@ -56,7 +57,7 @@ class StaticShapes(NamedTuple):
         return StaticShapes(spec, self.count, last)
 
 
-def example_of(spec: Any, prepare: Callable[[Any], Any]) -> Any:
+def example_of(spec: PyTree, prepare: Callable[[Any], Any]) -> PyTree:
     """Create an element of zeros that matches a spec.
 
     Args:
@@ -86,5 +87,5 @@ def examples(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tupl
 
 
 def described(shapes: StaticShapes | None) -> str:
-    """Return a text that differs for datasets whose elements have different static shapes."""
+    """Return a text that differs if the static shapes of the elements differ."""
     return "" if shapes is None else f"{shapes.spec} {shapes.last}"

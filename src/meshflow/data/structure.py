@@ -1,8 +1,7 @@
 """Elements of datasets: nested tuples and dictionaries of host arrays, and their specs.
 
 Unlike in `tf.nest`, a list is not a nested structure: `tf.data` converts it to a tensor. None,
-sparse tensors and datasets
-are leaves, too.
+sparse tensors and datasets are leaves, too.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
+from meshflow.environment.types import PyTree
 
 _ARRAY = frozenset([np.ndarray])
 
@@ -28,10 +28,14 @@ _ARRAY = frozenset([np.ndarray])
 class ElementSource:
     """Marker base class of datasets and their iterators, which are leaves of elements."""
 
+    @property
+    def _type_spec(self) -> TypeSpec:
+        raise NotImplementedError
+
 
 def normalize(
-    value: Any, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
-) -> Any:
+    value: PyTree, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
+) -> PyTree:
     """Apply a function to the leaves of a structure; lists are leaves.
 
     Args:
@@ -51,8 +55,9 @@ def normalize(
 
 
 def to_array(value: Any) -> Any:
-    """Convert a leaf to a host array by TensorFlow's dtype rules; return datasets and sparse tensors
-    as they are.
+    """Convert a leaf to a host array by TensorFlow's dtype rules.
+
+    Datasets, iterators and sparse tensors are returned as they are.
     """
     if isinstance(value, np.ndarray) and value.dtype != object and value.dtype.kind not in "US":
         return value
@@ -65,7 +70,7 @@ def to_array(value: Any) -> Any:
     return value._concrete("an element of a dataset")
 
 
-def to_arrays(value: Any) -> Any:
+def to_arrays(value: PyTree) -> PyTree:
     """Convert the leaves of a structure to host arrays."""
     return normalize(value, to_array)
 
@@ -83,7 +88,7 @@ def to_tensor(value: Any) -> Any:
     return convert_to_tensor(value)
 
 
-def to_tensors(element: Any) -> Any:
+def to_tensors(element: PyTree) -> PyTree:
     """Convert the leaves of a structure to tensors."""
     if type(element) is np.ndarray:
         return to_tensor(element)
@@ -95,15 +100,16 @@ def to_tensors(element: Any) -> Any:
 
 
 def scalar(value: Any) -> Any:
-    """Wrap an item of an array in an array of rank 0 if it is a scalar or a string; return sparse
-    tensors as they are.
+    """Wrap an item of an array in an array of rank 0 if it is a scalar or a string.
+
+    Sparse tensors are returned as they are.
     """
     if is_sparse(value):
         return value
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def packer(spec: Any) -> Callable[[list[Any]], Any]:
+def packer(spec: PyTree) -> Callable[[list[Any]], Any]:
     """Return a function that packs the list of leaves of an element into its structure.
 
     Flat tuples and dictionaries have a faster implementation than nested structures.
@@ -121,7 +127,7 @@ def packer(spec: Any) -> Callable[[list[Any]], Any]:
     return lambda leaves: nest.pack_sequence_as(spec, leaves)
 
 
-def compatible(first: Any, second: Any) -> bool:
+def compatible(first: PyTree, second: PyTree) -> bool:
     """Check whether two specs have the same structure and compatible leaves."""
     try:
         leaves_match = map_specs(lambda a, b: a == b or a.is_compatible_with(b), first, second)
@@ -149,7 +155,7 @@ class NoneTensorSpec(TypeSpec):
         return "NoneTensorSpec()"
 
 
-def spec_of(element: Any) -> Any:
+def spec_of(element: PyTree) -> PyTree:
     """Return the spec of an element of host arrays."""
 
     def leaf(array: Any) -> Any:
@@ -164,7 +170,7 @@ def spec_of(element: Any) -> Any:
     return normalize(element, leaf, leaf)
 
 
-def spec_of_results(specs: Any) -> Any:
+def spec_of_results(specs: PyTree) -> PyTree:
     """Return the spec of the results of a traced function.
 
     Args:
@@ -179,12 +185,12 @@ def spec_of_results(specs: Any) -> Any:
     return map_specs(leaf, specs)
 
 
-def dtype_of(array: Any) -> dtypes.DType:
+def dtype_of(array: np.ndarray) -> dtypes.DType:
     """Return the dtype of a host array; arrays of objects contain strings."""
     return dtypes.string if array.dtype == object else dtypes.as_dtype(array.dtype)
 
 
-def is_strings(spec: Any) -> bool:
+def is_strings(spec: PyTree) -> bool:
     """Check whether a spec describes scalar strings; an unknown shape counts as a scalar."""
     return (
         isinstance(spec, TensorSpec)
@@ -201,12 +207,12 @@ def zeros(spec: TensorSpec) -> np.ndarray:
     return np.zeros(shape, spec.dtype.as_numpy_dtype)
 
 
-def map_specs(fn: Callable[..., Any], *specs: Any) -> Any:
+def map_specs(fn: Callable[..., Any], *specs: PyTree) -> PyTree:
     """Apply a function to the leaves of specs that have the same structure."""
     return nest.map_structure(fn, *specs)
 
 
-def static(spec: Any) -> bool:
+def static(spec: PyTree) -> bool:
     """Check whether a spec consists only of numeric tensors of known sizes."""
     leaves = nest.flatten(spec)
     return bool(leaves) and all(
@@ -215,7 +221,7 @@ def static(spec: Any) -> bool:
     )
 
 
-def batched(spec: Any, size: int | None) -> Any:
+def batched(spec: PyTree, size: int | None) -> PyTree:
     """Return the spec of batches of elements.
 
     Args:
@@ -223,7 +229,7 @@ def batched(spec: Any, size: int | None) -> Any:
       size: Batch size, None if it is unknown.
     """
 
-    def leaf(s: Any) -> Any:
+    def leaf(s: TypeSpec) -> Any:
         if isinstance(s, SparseTensorSpec):
             return sparse_leaves.batched(s, size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
@@ -233,7 +239,7 @@ def batched(spec: Any, size: int | None) -> Any:
     return map_specs(leaf, spec)
 
 
-def unbatched(spec: Any, hint: str = "") -> Any:
+def unbatched(spec: PyTree, hint: str = "") -> PyTree:
     """Return the spec of the rows of elements.
 
     Args:
@@ -252,7 +258,7 @@ def unbatched(spec: Any, hint: str = "") -> Any:
             f"Encountered {sorted(rows)}."
         )
 
-    def leaf(s: Any) -> Any:
+    def leaf(s: TypeSpec) -> Any:
         if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
@@ -262,7 +268,7 @@ def unbatched(spec: Any, hint: str = "") -> Any:
     return map_specs(leaf, spec)
 
 
-def relaxed(spec: Any) -> Any:
+def relaxed(spec: PyTree) -> PyTree:
     """Replace all sizes in a spec by None, because a single element determines only the ranks."""
     spec_types = (TensorSpec, SparseTensorSpec)
     return map_specs(
@@ -270,14 +276,14 @@ def relaxed(spec: Any) -> Any:
     )
 
 
-def merged(first: Any, second: Any) -> Any:
+def merged(first: PyTree, second: PyTree) -> PyTree:
     """Return the most specific spec that is compatible with both specs.
 
     Raises:
       TypeError: If the structures or dtypes differ.
     """
 
-    def leaf(a: Any, b: Any) -> Any:
+    def leaf(a: TypeSpec, b: TypeSpec) -> Any:
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return a
         if a.dtype is not b.dtype:
@@ -295,7 +301,7 @@ def merged(first: Any, second: Any) -> Any:
         ) from None
 
 
-def stack(elements: Sequence[Any]) -> Any:
+def stack(elements: Sequence[Any]) -> PyTree:
     """Stack elements to a batch.
 
     Raises:
@@ -331,7 +337,9 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(arrays, out=transfers.fresh((len(arrays), *first.shape), first.dtype))
 
 
-def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
+def padded(
+    elements: Sequence[Any], shapes: Sequence[Sequence[int | None] | None], values: Sequence[Any]
+) -> PyTree:
     """Pad elements to one shape and stack them to a batch.
 
     Args:

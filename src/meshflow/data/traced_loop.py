@@ -1,8 +1,7 @@
-"""Loops over a dataset in a compiled function: `for element in dataset` calls back to the host for
-each element.
+"""Loops over a dataset in a compiled function.
 
-The shapes of the elements must be known when the function is traced: all elements have the same
-shape, except for a
+The program of `for element in dataset` calls back to the host for each element. The shapes of the
+elements must be known when the function is traced: all elements have the same shape, except for a
 smaller last batch. Loops over other datasets are unrolled.
 """
 
@@ -19,8 +18,9 @@ from meshflow.core.staging.loops import Elements
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
-from meshflow.data.epoch import Epoch
+from meshflow.data.epoch import Epoch, PipelineNode
 from meshflow.data.static_shapes import example_of
+from meshflow.environment.types import PyTree
 
 
 class LoopSource(Source):
@@ -31,22 +31,23 @@ class LoopSource(Source):
       prepare: Function that is applied to every element.
     """
 
-    def __init__(self, dataset: Any, prepare: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: PipelineNode, prepare: Callable[[Any], Any]) -> None:
         super().__init__()
         self._dataset, self._prepare = dataset, prepare
         self._elements: Iterator[Any] = iter(())
 
     def restart(self) -> None:
         """Start a new pass."""
-        self._elements = self._dataset._elements(Epoch(self._dataset, counts=True))
+        self._elements = self._dataset._elements(Epoch(self._dataset, measures_time=True))
 
-    def _produce(self) -> Any:
+    def _produce(self) -> PyTree:
         return self._prepare(next(self._elements))
 
 
 class LoopInfeed(Infeed):
-    """Infeed that provides the elements of a pass to a running program; element 0 starts a new
-    pass.
+    """Infeed that provides the elements of a pass to a running program.
+
+    Element 0 starts a new pass.
     """
 
     def next(self, *operands: Any) -> list[np.ndarray]:
@@ -61,7 +62,9 @@ class LoopInfeed(Infeed):
         return super().next()
 
 
-def elements(dataset: Any, prepare: Callable[[Any], Any] = structure.to_tensors) -> Elements | None:
+def elements(
+    dataset: PipelineNode, prepare: Callable[[Any], Any] = structure.to_tensors
+) -> Elements | None:
     """Describe the elements of a dataset to a compiled loop.
 
     Args:
@@ -76,7 +79,7 @@ def elements(dataset: Any, prepare: Callable[[Any], Any] = structure.to_tensors)
         return None
     source = LoopSource(dataset, prepare)
 
-    def make_infeed(spec: Any) -> tuple[LoopInfeed, Any]:
+    def make_infeed(spec: PyTree) -> tuple[LoopInfeed, Any]:
         example = example_of(spec, prepare)
         return LoopInfeed(source, example), example
 
@@ -89,7 +92,7 @@ def elements(dataset: Any, prepare: Callable[[Any], Any] = structure.to_tensors)
     if shapes.last is not None:
         last_infeed, last_example = make_infeed(shapes.last)
 
-        def last(after: Tensor | None) -> Any:
+        def last(after: Tensor | None) -> PyTree:
             # The dependency on the last state of the loop keeps XLA from requesting this element
             # too early.
             operands = [end_index] if after is None else [end_index, after]

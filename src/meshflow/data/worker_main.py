@@ -1,10 +1,8 @@
 """The program of a worker process of `map_with_workers`; it imports no large package by itself.
 
 The arguments are two file descriptors. The first one is a connection that receives the function and
-then the elements,
-each as a pickled message, and sends the results. The second one is never written to: it is closed
-when the parent
-process ends for whatever reason, and then the worker ends, too.
+then the elements, each as a pickled message, and sends the results. The second one is never written
+to: it is closed when the parent process ends for any reason, and then the worker ends, too.
 """
 
 from __future__ import annotations
@@ -26,8 +24,9 @@ def _follow(descriptor: int) -> None:
 
 
 def _packed(index: int, error: BaseException) -> bytes:
-    """Pickle an error with its traceback; an error that cannot be pickled is replaced by its
-    traceback.
+    """Pickle an error with its traceback.
+
+    An error that cannot be pickled is replaced by its traceback.
     """
     text = "".join(traceback.format_exception(error))
     try:

@@ -18,13 +18,15 @@ import numpy as np
 from meshflow.core.runtime.errors import AbortedError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.data import structure
-from meshflow.data.arguments import integer
+from meshflow.data.arguments import IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution.resumable import Failed
+from meshflow.data.node import DatasetNode
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
 from meshflow.environment import extras
+from meshflow.environment.types import PyTree
 
 __all__ = ["map_with_workers"]
 
@@ -32,19 +34,19 @@ _PROGRAM = Path(__file__).with_name("worker_main.py")
 
 
 def map_with_workers(
-    map_func: Callable[..., Any], num_workers: Any = None, output_signature: Any = None
+    map_func: Callable[..., Any],
+    num_workers: IntLike | None = None,
+    output_signature: PyTree = None,
 ) -> Callable[[Dataset], Dataset]:
     """Return a function for `Dataset.apply` that maps elements in worker processes, in order.
 
     It is meant for functions that spend their time in Python code, which threads cannot run in
-    parallel. As for
-    `tf.numpy_function`, the function receives NumPy arrays (scalars as NumPy scalars and bytes) and
-    returns arrays. Workers
-    are new Python processes; cloudpickle sends them the function with the objects that it refers
-    to, so the function can be
-    a lambda or be defined in a notebook. Before each element, the seeds of `random` and
-    `numpy.random` are set from the pass
-    and the index of the element: results depend on `tf.random.set_seed`, but not on the workers.
+    parallel. As for `tf.numpy_function`, the function receives NumPy arrays (scalars as NumPy
+    scalars and bytes) and returns arrays. Workers are new Python processes; cloudpickle sends them
+    the function with the objects that it refers to, so the function can be a lambda or be defined
+    in a notebook. Before each element, the seeds of `random` and `numpy.random` are set from the
+    pass and the index of the element: results depend on `tf.random.set_seed`, but not on the
+    workers.
 
     Args:
       map_func: Function from the components of an element to a new element.
@@ -103,7 +105,7 @@ class _Worker:
         except OSError:
             raise self.death() from None
 
-    def start(self, index: int, seed: int, arguments: Any) -> None:
+    def start(self, index: int, seed: int, arguments: tuple[Any, ...]) -> None:
         """Send an element to the worker."""
         self.number = index
         try:
@@ -112,9 +114,7 @@ class _Worker:
             raise self.death() from None
 
     def result(self) -> Any:
-        """Receive the result; errors of the function, or the death of the worker, are returned as
-        failures.
-        """
+        """Receive the result; errors and the death of the worker are returned as failures."""
         try:
             message = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -173,7 +173,7 @@ class WorkerMap(Unary):
     reshuffles = True
     _apart = True
 
-    def __init__(self, parent: Dataset, function: bytes, workers: int, spec: Any) -> None:
+    def __init__(self, parent: DatasetNode, function: bytes, workers: int, spec: PyTree) -> None:
         super().__init__(parent)
         self._function, self._workers, self._own_spec = function, workers, spec
         self._unpack = type(parent.element_spec) is tuple
@@ -184,7 +184,7 @@ class WorkerMap(Unary):
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _why_not_vectorized(self) -> str:
@@ -245,11 +245,11 @@ class WorkerMap(Unary):
                 worker.stop()
             elements.close()
 
-    def _arguments(self, element: Any) -> Any:
+    def _arguments(self, element: PyTree) -> PyTree:
         arguments = structure.normalize(element, lambda a: a[()])
         return arguments if self._unpack else (arguments,)
 
-    def _checked(self, result: Any, index: int) -> Any:
+    def _checked(self, result: PyTree, index: int) -> PyTree:
         arrays = structure.to_arrays(result)
         if self._own_spec is None:
             return arrays

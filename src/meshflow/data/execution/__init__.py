@@ -1,3 +1,1 @@
-"""Execution of pipelines: gathering rows, chunks, compiled and host-side maps, threads, failures and
-timing.
-"""
+"""Execution of pipelines: gathers, chunks, maps, threads, failures and timing."""

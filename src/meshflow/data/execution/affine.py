@@ -1,17 +1,15 @@
 """Detection of affine maps in traced functions: casts to float32 and arithmetic with constants.
 
 A result that is an affine map of one argument is computed while the elements are gathered, in one
-pass over memory, and
-rounded after every operation, as TensorFlow does. XLA would multiply by the reciprocal of a
-constant divisor, and
-contract products and sums.
+pass over memory, and rounded after every operation, as TensorFlow does. XLA would multiply by the
+reciprocal of a constant divisor, and contract products and sums.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -21,6 +19,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.batched_gather import LeafGather
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, PyTree
 from meshflow.kernels import row_gather
 from meshflow.passes.sub_jaxprs import INLINED
 
@@ -48,11 +47,9 @@ class AffineMap(NamedTuple):
       leaf: Index of the argument among the leaves of an element.
       shape: Shape of the result, without the batch axis; None for the shape of the argument.
       steps: Operations after a cast to float32, each a `row_gather.Step` or `ComputedStep`; None
-        for an unchanged
-        argument.
+        for an unchanged argument.
       mirrors: Axes along which the result is finally reversed, each with the bool variable that
-        decides about it; the
-        variable is None until a `select_n` is found.
+        decides about it; the variable is None until a `select_n` is found.
       window: The part of the argument that is taken first: its sizes, and the variables of its
         start indices.
     """
@@ -85,8 +82,7 @@ def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[A
 
     Args:
       traced: A function of an element.
-      batched: Whether the function was traced for a batch, whose size is the first axis of all
-        values.
+      batched: Whether the function was traced for a batch, which is the first axis of all values.
       mirrors: Whether to look for random flips and crops, too.
 
     Returns:
@@ -164,7 +160,7 @@ class AffineMaps:
         """Return whether all results are affine maps."""
         return not self._others
 
-    def rebuilt(self, arrays: list[Any]) -> Any:
+    def rebuilt(self, arrays: list[Any]) -> PyTree:
         """Pack the results for one element into their structure."""
         return structure.to_arrays(self._traced.rebuild(arrays))
 
@@ -221,6 +217,10 @@ class _Scalar(NamedTuple):
     variable: Any
 
 
+# The values that are propagated through a jaxpr; arrays are constants.
+_Value: TypeAlias = AffineMap | _Scalar | np.ndarray
+
+
 class _Search:
     """A forward pass over a jaxpr that propagates affine maps and constants.
 
@@ -235,7 +235,7 @@ class _Search:
         self._known, self._batched, self._mirrors = known, batched, mirrors
         self._chooses = mirrors
 
-    def follow(self, jaxpr: Any) -> None:
+    def follow(self, jaxpr: Jaxpr) -> None:
         """Propagate affine maps and constants through the equations of a jaxpr."""
         for equation in jaxpr.eqns:
             operands = [self._operand(v) for v in equation.invars]
@@ -248,16 +248,16 @@ class _Search:
                 if found is not None:
                     self._known[equation.outvars[0]] = found
 
-    def _operand(self, variable: Any) -> Any:
+    def _operand(self, variable: Atom) -> _Value | None:
         if isinstance(variable, jex_core.Literal):
             return np.asarray(variable.val)
         value = self._known.get(variable)
-        aval = variable.aval
+        aval: Any = variable.aval
         if value is None and self._chooses and aval.size == 1:
             return _Scalar(variable)
         return value
 
-    def _call(self, equation: Any, operands: list[Any]) -> None:
+    def _call(self, equation: JaxprEqn, operands: list[Any]) -> None:
         """Propagate affine maps through a call of an inner jaxpr."""
         inner = equation.params["jaxpr"]
         known = zip(inner.jaxpr.invars, operands, strict=True)
@@ -269,14 +269,14 @@ class _Search:
             if value is not None:
                 self._known[variable] = value
 
-    def reverse(self, equation: Any, x: Any) -> Any:
+    def reverse(self, equation: Any, x: _Value) -> _Value | None:
         axes = equation.params["dimensions"]
         if not self._mirrors or not isinstance(x, AffineMap) or len(axes) != 1:
             return None
         # The reversal is not conditional yet; `visit_select` adds the condition.
         return x._replace(mirrors=(*x.mirrors, (axes[0], None)))
 
-    def part(self, equation: Any, x: Any, *starts: Any) -> Any:
+    def part(self, equation: Any, x: Any, *starts: Any) -> _Value | None:
         """Handle a crop of an image that includes all its channels."""
         sizes = equation.params["slice_sizes"]
         can_crop = isinstance(x, AffineMap) and not x.mirrors and x.window is None and self._mirrors
@@ -288,7 +288,9 @@ class _Search:
             return None
         return x._replace(shape=sizes, window=(sizes, tuple(s.variable for s in starts[:2])))
 
-    def select(self, equation: Any, choice: Any, plain: Any, mirrored: Any) -> Any:
+    def select(
+        self, equation: Any, choice: _Value, plain: _Value, mirrored: _Value
+    ) -> _Value | None:
         """Handle the choice between an image and its mirror image."""
         if not isinstance(choice, _Scalar) or not isinstance(plain, AffineMap):
             return None
@@ -308,7 +310,7 @@ class _Search:
             return None
         return plain._replace(mirrors=(*plain.mirrors, (axis, choice.variable)))
 
-    def cast(self, equation: Any, x: Any) -> Any:
+    def cast(self, equation: Any, x: _Value) -> _Value | None:
         old_dtype, new_dtype = equation.invars[0].aval.dtype, equation.params["new_dtype"]
         if old_dtype == new_dtype:
             return x
@@ -321,7 +323,7 @@ class _Search:
         )
         return x._replace(steps=()) if is_float_cast else None
 
-    def reshape(self, equation: Any, x: Any) -> Any:
+    def reshape(self, equation: Any, x: Any) -> _Value | None:
         if isinstance(x, _Scalar):
             return x if equation.outvars[0].aval.size == 1 else None
         shape, old_shape = equation.outvars[0].aval.shape, x.shape
@@ -334,7 +336,7 @@ class _Search:
         keeps_batch_axis = not self._batched or shape[:1] == old_shape[:1]
         return x._replace(shape=shape) if keeps_batch_axis else None
 
-    def broadcast(self, equation: Any, x: Any) -> Any:
+    def broadcast(self, equation: Any, x: _Value) -> _Value | None:
         if isinstance(x, _Scalar):
             return x
         if isinstance(x, AffineMap):
@@ -345,7 +347,7 @@ class _Search:
             sizes[axis] = size
         return x.reshape(sizes)
 
-    def operate(self, equation: Any, first: Any, second: Any) -> Any:
+    def operate(self, equation: Any, first: _Value, second: _Value) -> _Value | None:
         name = equation.primitive.name
         affine_map, value = first, second
         if isinstance(second, AffineMap):
@@ -381,7 +383,7 @@ class _Search:
         steps = (*(affine_map.steps or ()), step)
         return affine_map._replace(steps=steps)
 
-    def negate(self, equation: Any, x: Any) -> Any:
+    def negate(self, equation: Any, x: _Value) -> _Value | None:
         if not isinstance(x, AffineMap) or equation.outvars[0].aval.dtype != _FLOAT:
             return None
         if any(flag is None for _, flag in x.mirrors):

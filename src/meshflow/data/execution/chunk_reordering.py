@@ -37,8 +37,9 @@ class Head:
 
     @property
     def ready(self) -> int:
-        """Return the number of elements that can be taken at once; 0 before a failure and at the
-        end.
+        """Return the number of elements that can be taken at once.
+
+        It is 0 before a failure and at the end.
         """
         chunk = self._chunk if self._known else self.chunk
         return 0 if chunk is None or type(chunk) is Failed else length(chunk)
@@ -91,7 +92,7 @@ def in_turn(
 
     Args:
       sources: Items that the streams are created from.
-      opened: Function from an item to a stream of chunks.
+      open_stream: Function from an item to a stream of chunks.
       cycle: Number of streams that are open at a time.
       block: Number of consecutive elements taken from each stream.
     """
@@ -325,13 +326,12 @@ def _picked(choices: np.ndarray, heads: list[Head]) -> Chunk:
 def gather_of_two(
     first: Callable[..., Chunk], second: Callable[..., Chunk], index_limit: int
 ) -> Callable[[np.ndarray], Chunk]:
-    """Return a function that gathers from the first dataset below an index, and from the second one
-    above.
+    """Return a function that gathers from the concatenation of two datasets.
 
     Args:
       first: Gather of the first dataset.
       second: Gather of the second dataset.
-      index_limit: Exclusive bound of the indices of the first dataset.
+      index_limit: Number of indices of the first dataset, which those of the second one follow.
     """
 
     def gather(index: np.ndarray) -> Chunk:

@@ -1,8 +1,7 @@
 """Chunks: many consecutive elements as a list of stacked leaves.
 
 Chunks are the form of a dataset between a stream of indices and single elements. A stream of chunks
-contains a `Failure`
-where an element could not be computed.
+contains a `Failure` where an element could not be computed.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.execution.resumable import Failed, close
+from meshflow.environment.types import PyTree
 
 Chunk = list[Any]
 
@@ -37,7 +37,7 @@ def _closing(iterator: Iterator[Any]) -> Iterator[None]:
         close(iterator)
 
 
-def stackable(spec: Any) -> bool:
+def stackable(spec: PyTree) -> bool:
     """Check whether elements of a spec can be stacked: all leaves are tensors of known sizes."""
     leaves = nest.flatten(spec) if spec is not None else []
     return bool(leaves) and all(
@@ -45,7 +45,7 @@ def stackable(spec: Any) -> bool:
     )
 
 
-def size_for(spec: Any) -> int:
+def size_for(spec: PyTree) -> int:
     """Return the number of elements in a chunk."""
     bytes_each = 1
     for leaf in nest.flatten(spec):
@@ -61,7 +61,7 @@ def length(chunk: Chunk) -> int:
     return len(chunk[0])
 
 
-def fits(chunk: Chunk, spec: Any) -> bool:
+def fits(chunk: Chunk, spec: PyTree) -> bool:
     """Check whether the elements of a chunk have the sizes of a spec."""
     leaves = zip(chunk, nest.flatten(spec), strict=True)
     return all(a.shape[1:] == tuple(s.shape.as_list()) for a, s in leaves)
@@ -119,7 +119,7 @@ def joined(parts: list[Chunk]) -> Chunk:
     return leaves
 
 
-def rows(chunks: Iterator[Any], spec: Any) -> Iterator[Any]:
+def rows(chunks: Iterator[Any], spec: PyTree) -> Iterator[Any]:
     """Iterate over the elements of chunks, and failures."""
     pack = structure.packer(spec)
     with _closing(chunks):
@@ -193,7 +193,7 @@ def regrouped(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
     count = 0
     failure: Failed | None = None
 
-    def finish_chunk() -> Any:
+    def finish_chunk() -> Chunk | Failed:
         nonlocal pending, count, failure
         parts, first_failure = pending, failure
         pending, count, failure = [], 0, None

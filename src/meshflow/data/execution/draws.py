@@ -1,6 +1,4 @@
-"""Random numbers of shuffles and random sources, with the same values as those of TensorFlow's
-kernels.
-"""
+"""Random numbers of shuffles and random sources, equal to those of TensorFlow's kernels."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Execution of map functions of strings and of images of various sizes, partly on the host.
 
 The host ops of such a function (reading, decoding, parsing) are recorded once and then run for
-groups of elements. Image
-files that are resized to one size are read, decoded, resized and scaled by one compiled call,
-directly into their slots in
-a batch. The rest of the function is a compiled program of numeric values, as for every map.
+groups of elements. Image files that are resized to one size are read, decoded, resized and scaled
+by one compiled call, directly into their slots in a batch. The rest of the function is a compiled
+program of numeric values, as for every map.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
+from meshflow.data.execution.image_loading import Source
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Jaxpr, PyTree, Var
 from meshflow.files import paths
 from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (
@@ -48,8 +49,9 @@ _BLOCK = 1 << 28
 
 
 class Kept:
-    """A result of a map function that only the host can compute: a string, or an array of unknown
-    size.
+    """A result of a map function that only the host can compute.
+
+    It is a string, or an array of unknown size.
 
     Args:
       pending: The deferred value.
@@ -74,7 +76,7 @@ class _Group:
     def __len__(self) -> int:
         return len(self.leaves)
 
-    def column(self, source: Any, stand_ins: dict[int, Any]) -> Any:
+    def column(self, source: Source, placeholders: dict[int, Any]) -> np.ndarray | list[Any]:
         """Return the values of a source for all elements: a stacked array, or a list."""
         if isinstance(source, Argument):
             return [leaves[source.number] for leaves in self.leaves]
@@ -82,41 +84,42 @@ class _Group:
             return self.keys[:, source.position]
         call = source.call
         if call not in self._called:
-            self._called[call] = self._results(call, stand_ins)
+            self._called[call] = self._results(call, placeholders)
         return self._called[call][source.number]
 
-    def texts(self, source: Any, stand_ins: dict[int, Any]) -> list[bytes]:
+    def texts(self, source: Source, placeholders: dict[int, Any]) -> list[bytes]:
         """Return the values of a source for all elements as byte strings."""
-        return [structure.scalar(text)[()] for text in self.column(source, stand_ins)]
+        return [structure.scalar(text)[()] for text in self.column(source, placeholders)]
 
-    def _results(self, call: Call, stand_ins: dict[int, Any]) -> list[Any]:
+    def _results(self, call: Call, placeholders: dict[int, Any]) -> list[Any]:
         """Run a host call for all elements; return a column for each of its results."""
         if call.batch is not None:
             texts = np.empty(len(self), object)
-            texts[:] = self.texts(call.args[0].source, stand_ins)
+            texts[:] = self.texts(call.args[0].source, placeholders)
             return [np.asarray(t._value) for t in nest.flatten(call.batch(Tensor(texts)))]
         results = []
         for i in range(len(self)):
 
             def get_value(value: Any, i: int = i) -> Tensor | None:
-                source = value.source if isinstance(value, Pending) else stand_ins.get(id(value))
+                source = value.source if isinstance(value, Pending) else placeholders.get(id(value))
                 if source is None:
                     return None
-                return self._tensor(source, i, stand_ins)
+                return self._tensor(source, i, placeholders)
 
             results.append(values_of(call, get_value))
         return [list(column) for column in zip(*results, strict=True)]
 
-    def _tensor(self, source: Any, i: int, stand_ins: dict[int, Any]) -> Tensor:
-        """Return the value of a source for element i; the contents of a file know its name, for
-        errors.
+    def _tensor(self, source: Source, i: int, placeholders: dict[int, Any]) -> Tensor:
+        """Return the value of a source for element i.
+
+        The contents of a file carry its name, for errors.
         """
-        value = structure.scalar(self.column(source, stand_ins)[i])
+        value = structure.scalar(self.column(source, placeholders)[i])
         if not isinstance(source, Part) or source.call.function is not read_file:
             return Tensor(value)
         (name,) = source.call.args or (source.call.kwargs["filename"],)
         if isinstance(name, Pending):
-            name = structure.scalar(self.column(name.source, stand_ins)[i])[()]
+            name = structure.scalar(self.column(name.source, placeholders)[i])[()]
         return FileContents(value[()], paths.text(name))
 
 
@@ -145,7 +148,7 @@ class Plan:
     """The execution of a map function that partly runs on the host.
 
     Args:
-      traced: The program; some of its captures are stand-ins for inputs that the host computes.
+      traced: The program; some of its captures are placeholders for inputs that the host computes.
       recording: The recorded host calls.
       arguments: Indices of the leaves of an element that are arguments of the program.
       spec: Spec of the results.
@@ -158,10 +161,12 @@ class Plan:
     """
 
     def __init__(
-        self, traced: Traced, recording: Recording, arguments: Sequence[int], spec: Any
+        self, traced: Traced, recording: Recording, arguments: Sequence[int], spec: PyTree
     ) -> None:
         self.spec, self._structure = spec, traced.structure
-        self._recording = recording  # The stand-ins are identified by `id`, so the recording must keep them alive.
+        self._recording = (
+            recording  # The placeholders are identified by `id`, so they are kept alive.
+        )
         self._stand_ins = recording.sources
         sources: list[Any] = [Argument(i) for i in arguments]
         self.draws = [(s.seed, s.used) for _, s in recording.inputs if isinstance(s, Draw)]
@@ -248,7 +253,7 @@ class Plan:
             run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, closed.consts))
             in_avals = closed.in_avals[: len(self._sources)]
 
-            def compute(_: Any, inputs: list[Any], captures: list[Any]) -> list[Any]:
+            def compute(_: np.ndarray, inputs: list[Any], captures: list[Any]) -> list[Any]:
                 used = dict(zip(self._needed, inputs, strict=True))
                 full = [used.get(i, np.zeros(a.shape, a.dtype)) for i, a in enumerate(in_avals)]
                 return run(*full, *captures)
@@ -259,7 +264,7 @@ class Plan:
         """Return how many elements have their results in one block of memory.
 
         Args:
-          wanted: Batch size of the consumer.
+          batch_size: Batch size of the consumer.
         """
         num_bytes = sum(a.size * a.dtype.itemsize for a in self.traced.closed.out_avals)
         return batch_size if batch_size * num_bytes <= _BLOCK else 1
@@ -285,7 +290,7 @@ class Plan:
         Args:
           leaves: The leaves of each element.
           keys: Random keys, int64 [elements, random ops, 3].
-          places: For each element its slots in the blocks of memory.
+          slots: For each element its slots in the blocks of memory.
 
         Returns:
           The resulting elements.
@@ -354,7 +359,7 @@ class Plan:
             if axes:
                 out[i][...] = np.flip(out[i], tuple(axes)).copy()
 
-    def _rebuilt(self, group: _Group, slots: list[Any], index: int) -> Any:
+    def _rebuilt(self, group: _Group, slots: list[Any], index: int) -> PyTree:
         """Return the result for an element of the group in its structure."""
 
         def leaf(value: Any) -> Any:
@@ -411,15 +416,15 @@ def places(blocks: list[np.ndarray], count: int) -> list[list[np.ndarray]]:
 def _with_inputs(
     traced: Traced, sources: list[Any], recording: Recording
 ) -> tuple[Traced, list[Any]]:
-    """Turn the stand-ins among the captures of a program into arguments.
+    """Turn the placeholders among the captures of a program into arguments.
 
     Returns:
       The program, and the sources of all its arguments.
     """
     closed, captures = traced.closed, traced.captures
-    stand_ins = {id(captured): source for captured, source in recording.inputs}
+    placeholders = {id(captured): source for captured, source in recording.inputs}
     count = len(closed.jaxpr.invars) - len(captures)
-    input_indices = [i for i, captured in enumerate(captures) if id(captured) in stand_ins]
+    input_indices = [i for i, captured in enumerate(captures) if id(captured) in placeholders]
     other_indices = [i for i in range(len(captures)) if i not in input_indices]
     variables = closed.jaxpr.invars
     jaxpr = closed.jaxpr.replace(
@@ -437,10 +442,10 @@ def _with_inputs(
         traced.structure,
         traced.count,
     )
-    return program, [*sources, *(stand_ins[id(captures[i])] for i in input_indices)]
+    return program, [*sources, *(placeholders[id(captures[i])] for i in input_indices)]
 
 
-def _needed(jaxpr: Any, count: int) -> list[int]:
+def _needed(jaxpr: Jaxpr, count: int) -> list[int]:
     """Return which of the first `count` arguments the results of a program depend on."""
     used = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
     for equation in reversed(jaxpr.eqns):
@@ -449,7 +454,7 @@ def _needed(jaxpr: Any, count: int) -> list[int]:
     return [i for i, variable in enumerate(jaxpr.invars[:count]) if variable in used]
 
 
-def _stack(column: Any) -> np.ndarray:
+def _stack(column: np.ndarray | list[np.ndarray]) -> np.ndarray:
     return column if isinstance(column, np.ndarray) else np.stack(column)
 
 

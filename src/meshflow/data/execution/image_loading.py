@@ -1,14 +1,14 @@
-"""Recognition of image loading in map functions: reading, decoding, cropping, scaling and resizing of
-image files.
+"""Recognition of the loading of image files in map functions.
 
-These steps are executed by one compiled call (`kernels/images.py`).
+Reading, decoding, cropping, scaling and resizing are executed by one compiled call
+(`kernels/images.py`).
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,12 +17,16 @@ from meshflow.kernels import images, row_gather
 from meshflow.ops import casting
 from meshflow.ops import image as image_ops
 from meshflow.ops import math as math_ops
-from meshflow.ops.deferred_host_values import Call, Part, Pending
+from meshflow.ops.deferred_host_values import Argument, Call, Draw, Part, Pending
 from meshflow.ops.files import read_file
 
 __all__ = ["Loader", "find"]
 
 _FLOAT = np.dtype(np.float32)
+
+
+# The origin of an input of a recorded function.
+Source: TypeAlias = Argument | Draw | Part
 
 
 class Loader(NamedTuple):
@@ -44,13 +48,14 @@ def _bound(call: Call) -> dict[str, Any]:
     return bound.arguments
 
 
-def _called(value: Any) -> Call | None:
+def _called(value: object) -> Call | None:
     """Return the call that produced a deferred value, None for other values."""
-    is_result = isinstance(value, Pending) and isinstance(value.source, Part)
-    return value.source.call if is_result else None
+    if isinstance(value, Pending) and isinstance(value.source, Part):
+        return value.source.call
+    return None
 
 
-def find(source: Any) -> Loader | None:
+def find(source: Source) -> Loader | None:
     """Recognize an input that is loaded from image files.
 
     Args:
@@ -91,10 +96,10 @@ def find(source: Any) -> Loader | None:
 
 
 def _decoding(call: Call) -> tuple[int, int, bool, bool] | None:
-    """Return the options of a call that decodes an image to uint8: channels, ratio, fast DCT, fancy
-    upscaling.
+    """Return the options of a call that decodes an image to uint8, None for other calls.
 
-    Returns None for other calls.
+    Returns:
+      Channels, ratio, whether the DCT is fast, whether upscaling is fancy.
     """
     options = _bound(call) if call.function in _DECODERS else {}
     if options.get("channels") not in (1, 3) or options.get("dtype", dtypes.uint8) != dtypes.uint8:
@@ -105,8 +110,10 @@ def _decoding(call: Call) -> tuple[int, int, bool, bool] | None:
 
 
 def _scaled(call: Call) -> tuple[Any, list[row_gather.Step]] | None:
-    """Return the operand and the float32 steps of a call that scales by constants, None for other
-    calls.
+    """Return the operand and the steps of a call that scales by constants.
+
+    Returns:
+      The operand and its operations in float32, or None for other calls.
     """
     options = _bound(call)
     if call.function is image_ops.convert_image_dtype:

@@ -1,9 +1,8 @@
 """Classification of errors that a map function raises while it is traced.
 
 TensorFlow traces a function when it is passed to a dataset, and raises errors of the function
-immediately. A function that
-calls Python code cannot be traced and runs eagerly, so not every error while tracing is a mistake
-in the function.
+immediately. A function that calls Python code cannot be traced and runs eagerly, so not every error
+while tracing is a mistake in the function.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ def is_user_error(error: Exception, sizes_known: bool) -> bool:
     Args:
       error: The error.
       sizes_known: Whether the function was traced for the actual sizes of the elements; otherwise
-        errors about shapes are
-        not meaningful.
+        errors about shapes are not meaningful.
     """
     last = error.__traceback__
     while last is not None:

@@ -1,10 +1,9 @@
 """Users' functions of elements, and their execution on host arrays.
 
 A function is traced once for each signature and runs compiled. A function that cannot be compiled
-(it calls Python code,
-reads files, or returns results whose sizes depend on values) runs eagerly. A function of numeric
-tensors of known sizes
-that writes no variable is also vectorized by `vmap`, and then runs on many elements at once.
+(it calls Python code, reads files, or returns results of data-dependent sizes) runs eagerly. A
+function of numeric tensors of known sizes that writes no variable is also vectorized by `vmap`, and
+then runs on many elements at once.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from meshflow.data.execution.host_plan import Kept, Plan
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, can_be_stacked
 from meshflow.data.sparse_leaves import is_sparse
+from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import Pending, Recording, is_known
 from meshflow.ops.host import on_host
 
@@ -57,7 +57,7 @@ class ElementFunction:
     Args:
       fn: The function; it receives the components of a tuple as separate arguments.
       spec: Spec of the elements.
-      what: Name of the transformation, for errors.
+      caller: Name of the transformation, for errors.
       unpack: Whether to unpack tuples.
 
     Attributes:
@@ -68,7 +68,9 @@ class ElementFunction:
       plan: The execution on the host, if the function processes strings or arrays of unknown sizes.
     """
 
-    def __init__(self, fn: Callable[..., Any], spec: Any, caller: str, unpack: bool = True) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], spec: PyTree, caller: str, unpack: bool = True
+    ) -> None:
         if not callable(fn):
             raise InvalidValueError(f"{caller}: the function must be a callable, got {fn!r}.")
         self._python, self._fn = fn, resolve(fn)
@@ -96,8 +98,7 @@ class ElementFunction:
         """Raise a ValueNeededError if the function uses tensors of the function that is being traced.
 
         A pipeline runs on the host, outside of the traced program, so it cannot read values of the
-        program. The error makes the
-        traced function run op by op.
+        program. The error makes the traced function run op by op.
         """
         if self._eager and self.plan is None:
             try:
@@ -127,7 +128,7 @@ class ElementFunction:
                 f"{self._spec}, but takes {signature}: {error}."
             ) from None
 
-    def _call(self, element: Any, fn: Callable[..., Any] | None = None) -> Any:
+    def _call(self, element: PyTree, fn: Callable[..., Any] | None = None) -> PyTree:
         """Call a Python function on an element, and convert its results to tensors."""
         fn = self._fn if fn is None else fn
         result = fn(*element) if self._unpack else fn(element)
@@ -138,9 +139,7 @@ class ElementFunction:
         return structure.normalize(result, self._tensor)
 
     def _tensor(self, value: Any) -> Any:
-        """Convert a leaf of a result to a tensor, or to a `HostResult` if it is deferred to the
-        host.
-        """
+        """Convert a leaf of a result to a tensor, or to a `HostResult` if it is deferred."""
         if isinstance(value, structure.ElementSource):
             return value
         if isinstance(value, Pending):
@@ -270,8 +269,10 @@ class ElementFunction:
         return True
 
     def _trace_stand_in(self, size: int) -> Traced | None:
-        """Trace the function with a size in place of each unknown one; return None if it has to run
-        eagerly.
+        """Trace the function with a size in place of each unknown one.
+
+        Returns:
+          None if the function has to run eagerly.
         """
         spec = structure.map_specs(
             lambda s: TensorSpec([size if n is None else n for n in s.shape.as_list()], s.dtype),
@@ -288,7 +289,7 @@ class ElementFunction:
         self._first = self._first or traced
         return traced
 
-    def _trace(self, spec: Any) -> Traced | None:
+    def _trace(self, spec: PyTree) -> Traced | None:
         """Trace the function; return None if it has to run eagerly."""
         try:
             with _tracing():
@@ -315,7 +316,7 @@ class ElementFunction:
         self._eager, self.reason = True, reason
 
     @property
-    def output_spec(self) -> Any:
+    def output_spec(self) -> PyTree:
         """Return the spec of the results, None if only running the function determines it."""
         return self._output_spec
 
@@ -334,7 +335,7 @@ class ElementFunction:
         )
 
     @staticmethod
-    def _fits(spec: Any, expected: TensorSpec) -> bool:
+    def _fits(spec: PyTree, expected: TensorSpec) -> bool:
         return isinstance(spec, TensorSpec) and spec.is_compatible_with(expected)
 
     @property
@@ -344,8 +345,9 @@ class ElementFunction:
 
     @property
     def holds_variables(self) -> bool:
-        """Return whether the function refers to variables, layers or generators, which are not safe to
-        use in threads.
+        """Return whether the function refers to variables, layers or generators.
+
+        These are not safe to use in several threads.
         """
         try:
             closure = inspect.getclosurevars(self._python)
@@ -376,12 +378,14 @@ class ElementFunction:
         """Return whether the function can run on many elements at once, in any order."""
         return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
-    def results_of(self, spec: Any) -> Any:
-        """Return the spec of the results for elements of known sizes, None if only running the
-        function determines it.
+    def results_of(self, spec: PyTree) -> PyTree:
+        """Return the spec of the results for elements of known sizes.
 
         Args:
           spec: Spec of the elements.
+
+        Returns:
+          None if only running the function determines the spec.
         """
         if self._eager or not structure.static(spec):
             return None
@@ -395,7 +399,7 @@ class ElementFunction:
         """Return the function with the random states of a pass."""
         return functools.partial(self, random_states=random_states)
 
-    def __call__(self, element: Any, random_states: RandomStates | None = None) -> Any:
+    def __call__(self, element: PyTree, random_states: RandomStates | None = None) -> PyTree:
         """Compute the result for one element, a structure of host arrays (and datasets).
 
         Args:
@@ -495,9 +499,10 @@ def _tracing() -> Iterator[None]:
         context.falls_back = saved
 
 
-def _without_zeros(spec: Any) -> Any:
-    """Replace the size 0 by None in a spec that was inferred with stand-in sizes, because real sizes
-    may differ.
+def _without_zeros(spec: PyTree) -> PyTree:
+    """Replace sizes of 0 by None in a spec that was inferred with assumed sizes.
+
+    The actual sizes may be larger.
     """
     if not isinstance(spec, TensorSpec) or spec.shape.rank is None:
         return spec

@@ -9,10 +9,12 @@ import numpy as np
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
+from meshflow.environment.types import PyTree
 
 
-def flat_up_to(spec: Any, shapes: Any) -> list[Any]:
+def flat_up_to(spec: PyTree, shapes: PyTree) -> list[Any]:
     """Return a shape for each leaf of a spec; a shape may be a list, a TensorShape or a tensor.
 
     Raises:
@@ -55,7 +57,7 @@ def sizes(shape: Any, spec: TensorSpec | None = None) -> list[Any] | None:
     return sizes
 
 
-def _listed(shape: Any) -> list[Any]:
+def _listed(shape: TensorLike) -> list[Any]:
     if hasattr(shape, "numpy") or isinstance(shape, np.ndarray):
         array = np.asarray(structure.to_array(shape))
     else:
@@ -84,7 +86,7 @@ def _check(shape: list[Any], spec: TensorSpec) -> None:
         )
 
 
-def flat_values(spec: Any, values: Any) -> list[Any]:
+def flat_values(spec: PyTree, values: PyTree) -> list[Any]:
     """Return a padding value for each leaf of a spec; a single value applies to all leaves."""
     if isinstance(spec, tuple) and isinstance(values, tuple) and len(values) == len(spec):
         return [x for s, v in zip(spec, values, strict=True) for x in flat_values(s, v)]
@@ -95,7 +97,7 @@ def flat_values(spec: Any, values: Any) -> list[Any]:
     return [values] * len(nest.flatten(spec))
 
 
-def padding_value(value: Any, spec: TensorSpec) -> Any:
+def padding_value(value: TensorLike, spec: TensorSpec) -> bytes | np.generic:
     """Return the value that a component is padded with, by default 0 or an empty string.
 
     Raises:

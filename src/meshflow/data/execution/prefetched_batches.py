@@ -13,6 +13,7 @@ from meshflow.data import structure
 from meshflow.data.execution.batched_gather import BatchedGather, Begun, Gather
 from meshflow.data.execution.chunks import reblocked
 from meshflow.data.execution.resumable import Resuming
+from meshflow.environment.types import PyTree
 
 # Small batches are gathered in groups of this many elements and bytes. Two groups, one in use and
 # one being filled, fit into the caches of a processor core.
@@ -33,7 +34,7 @@ class PrefetchedBatches(Resuming):
     """
 
     def __init__(
-        self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any, size: int, drop: bool
+        self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree, size: int, drop: bool
     ) -> None:
         self._blocks, self._gather = blocks, gather
         self._pack, self._size, self._drop = structure.packer(spec), size, drop

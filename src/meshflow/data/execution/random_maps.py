@@ -1,6 +1,4 @@
-"""Random ops of users' functions: their states in one pass over a dataset, and vectorized maps with
-such ops.
-"""
+"""Random ops of users' functions: their states in a pass, and vectorized random maps."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ class RandomStates:
     """The states of random ops in one pass.
 
     Ops with a seed, or under a global seed, start every pass in the same state, as in TensorFlow.
-    Within a pass, the states
-    advance, also through `repeat`.
+    Within a pass, the states advance, also through `repeat`.
     """
 
     def __init__(self) -> None:
@@ -33,7 +30,7 @@ class RandomStates:
         self._states: dict[tuple[int, ...], Any] = {}
         self._calls: dict[int, Iterator[int]] = {}
 
-    def captures(self, function: Any, traced: Traced) -> list[Any]:
+    def captures(self, function: object, traced: Traced) -> list[Any]:
         """Return the values that a traced function captures, with the random states of this pass."""
         streams = _streams(function, traced)
         values = []
@@ -46,7 +43,7 @@ class RandomStates:
                 values.append(self._states.get(key, initial_state))
         return values
 
-    def assign(self, function: Any, traced: Traced, values: Sequence[Any]) -> None:
+    def assign(self, function: object, traced: Traced, values: Sequence[Any]) -> None:
         """Store the new values of the variables that a traced function writes."""
         streams = _streams(function, traced)
         for variable, value in zip(traced.writes, values, strict=True):
@@ -56,21 +53,20 @@ class RandomStates:
             else:
                 self._states[key] = value
 
-    def numbers(self, function: Any) -> Iterator[int]:
+    def numbers(self, function: object) -> Iterator[int]:
         """Return the iterator over the indices of a function's calls in this pass."""
         return self._calls.setdefault(id(function), itertools.count())
 
 
 class RandomMap:
-    """A function with random ops, vectorized such that each element draws the same numbers as in a
-    loop.
+    """A vectorized function with random ops.
 
-    The random states of the elements are computed first, by a scan that advances the states; then
-    the function is mapped
+    Each element draws the same numbers as in a loop over the elements. The random states of the
+    elements are computed first, by a scan that advances the states; then the function is mapped
     over elements and states.
 
     Args:
-      traced: The function, for which `can_be_stacked` is true.
+      traced: The function, for which `is_stackable` is true.
     """
 
     def __init__(self, traced: Traced) -> None:
@@ -91,7 +87,7 @@ class RandomMap:
                 for c, index in zip(captures, state_indices, strict=True)
             ]
 
-        def advance(states: list[Any], _: Any) -> tuple[list[Any], list[Any]]:
+        def advance(states: list[Any], _: None) -> tuple[list[Any], list[Any]]:
             return traced.arrays(first, insert_states(states))[traced.count :], states
 
         initial_states: list[Any] = [None] * len(self._written)
@@ -106,7 +102,7 @@ class RandomMap:
         ]
 
     def __call__(
-        self, leaves: list[Any], size: int, function: Any, random_states: RandomStates
+        self, leaves: list[Any], size: int, function: object, random_states: RandomStates
     ) -> list[Any]:
         """Compute the stacked results for consecutive elements, and advance the states of the pass.
 
@@ -125,17 +121,16 @@ class RandomMap:
 
 
 def can_be_stacked(traced: Traced) -> bool:
-    """Check whether a function writes only states of random ops, and advances them independently of
-    its arguments.
+    """Check whether a function writes only states of random ops.
+
+    They must advance independently of the arguments of the function.
     """
     results = range(traced.count, traced.count + len(traced.writes))
     return all(map(is_stream_state, traced.writes)) and not affine.arguments_of(traced, results)
 
 
-def _streams(function: Any, traced: Traced) -> dict[int, tuple[int, ...]]:
-    """Return the keys of the random states among the captures of a function, by the id of the
-    capture.
-    """
+def _streams(function: object, traced: Traced) -> dict[int, tuple[int, ...]]:
+    """Return the keys of the random states that a function captures, by the id of the capture."""
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     keys: dict[int, tuple[int, ...]] = {}
     for captured in traced.captures:
@@ -146,9 +141,11 @@ def _streams(function: Any, traced: Traced) -> dict[int, tuple[int, ...]]:
     return keys
 
 
-def _start(captured: Any) -> list[int] | None:
-    """Return the state that the stream of a captured variable has at the start of a pass, None for
-    other captures.
+def _start(captured: object) -> list[int] | None:
+    """Return the state that the stream of a captured variable has at the start of a pass.
+
+    Returns:
+      None for captures that are not random states.
     """
     stream = getattr(captured, "_stream", None) if isinstance(captured, Variable) else None
     return None if stream is None else stream.start

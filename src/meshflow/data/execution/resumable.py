@@ -1,16 +1,16 @@
 """Errors in a pass over a dataset, after which the pass continues with the next element.
 
 A Python generator ends with an error. If a transformation keeps no state between elements, its
-generator is restarted
-on the same input (`ResumingIterator`). Otherwise errors travel through the transformation as items
-(`catch_failures`)
-and are raised at its output (`RaisingIterator`).
+generator is restarted on the same input (`ResumingIterator`). Otherwise errors travel through the
+transformation as items (`catch_failures`) and are raised at its output (`RaisingIterator`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
+
+from meshflow.environment.types import PyTree
 
 
 class Failed(NamedTuple):
@@ -34,7 +34,7 @@ class ClosingIterator(Generator[Any, None, None]):
         self._inputs = inputs
 
     def go_ahead(self, size: int) -> bool:
-        """Ask the iterator to produce items in advance without a further thread.
+        """Let the iterator produce items in advance without a further thread.
 
         Args:
           size: Number of items to produce in advance.
@@ -44,7 +44,7 @@ class ClosingIterator(Generator[Any, None, None]):
         """
         return False
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> Any:
         return self.__next__()
 
     def throw(self, *error: Any) -> Any:
@@ -66,7 +66,7 @@ class Resuming(ClosingIterator):
         self._body = body
         self._now: Iterator[Any] | None = body()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         if self._now is None:
             self._now = self._body()
         try:
@@ -94,7 +94,7 @@ class Raising(ClosingIterator):
         super().__init__(items)
         self._items = items
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         item = next(self._items)
         if type(item) is Failed:
             raise item.error
@@ -116,7 +116,7 @@ def caught(elements: Iterator[Any]) -> Iterator[Any]:
         close(elements)
 
 
-def close(iterator: Any) -> None:
+def close(iterator: object) -> None:
     """Close an iterator if it has a `close` method."""
     if hasattr(iterator, "close"):
         iterator.close()

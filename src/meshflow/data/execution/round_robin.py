@@ -15,7 +15,7 @@ def in_turn(
 
     Args:
       sources: Items that the sequences are created from.
-      opened: Function from an item to a sequence.
+      open_sequence: Function from an item to a sequence.
       cycle: Number of sequences that are open at a time.
       block: Number of consecutive elements taken from each sequence.
     """

@@ -5,13 +5,27 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshflow.data.execution.batched_gather import BatchedGather, Gather
 from meshflow.data.execution.resumable import ClosingIterator, Failed
 from meshflow.data.execution.stopwatch import Stopwatch
+from meshflow.environment.types import PyTree
+
+
+class MeasuredPass(Protocol):
+    """A pass over a dataset."""
+
+    counts: bool
+
+
+class MeasuredNode(Protocol):
+    """A dataset with a stopwatch."""
+
+    @property
+    def _stopwatch(self) -> Stopwatch: ...
 
 
 def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
@@ -39,12 +53,12 @@ class Timed(ClosingIterator):
     Args:
       items: The items.
       stopwatch: The stopwatch.
-      counts: Whether the items are elements, which the stopwatch counts.
+      count_items: Whether the items are elements, which the stopwatch counts.
     """
 
-    def __init__(self, items: Iterator[Any], stopwatch: Stopwatch, counts: bool) -> None:
+    def __init__(self, items: Iterator[Any], stopwatch: Stopwatch, count_items: bool) -> None:
         super().__init__(items)
-        self._items, self._stopwatch, self._counts = items, stopwatch, counts
+        self._items, self._stopwatch, self._counts = items, stopwatch, count_items
 
     def go_ahead(self, size: int) -> bool:
         """Forward the request to the items.
@@ -57,7 +71,7 @@ class Timed(ClosingIterator):
         """
         return isinstance(self._items, ClosingIterator) and self._items.go_ahead(size)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         # This is `Stopwatch.call`, inlined because it runs for every element.
         stopwatch = self._stopwatch
         if stopwatch.running:
@@ -85,7 +99,7 @@ class TimedChunks(Timed):
     def __init__(self, items: Iterator[Any], stopwatch: Stopwatch) -> None:
         super().__init__(items, stopwatch, False)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         stopwatch = self._stopwatch
         is_counted = stopwatch.running
         item = super().__next__()
@@ -104,7 +118,7 @@ def timed(cls: type) -> None:
 
 def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def timed_method(self: Any, epoch: Any) -> Iterator[Any]:
+    def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Iterator[Any]:
         iterator = fn(self, epoch)
         # If a method of a subclass calls this one, the method of the subclass measures the time.
         if not epoch.counts or getattr(type(self), fn.__name__) is not timed_method:
@@ -116,7 +130,7 @@ def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def timed_method(self: Any, epoch: Any) -> Iterator[Any] | None:
+    def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Iterator[Any] | None:
         stream = fn(self, epoch)
         if stream is None or not epoch.counts:
             return stream
@@ -127,7 +141,7 @@ def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def timed_method(self: Any, epoch: Any) -> Any:
+    def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Any:
         stream = fn(self, epoch)
         is_outermost = getattr(type(self), fn.__name__) is timed_method
         if stream is None or not epoch.counts or not is_outermost:

@@ -2,8 +2,8 @@ from types import ModuleType
 
 from meshflow.data.dataset import Dataset as Dataset
 from meshflow.data.resampling import Resample as Resample
-from meshflow.data.saving import load as load
-from meshflow.data.saving import save as save
+from meshflow.data.saving import load_dataset as load_dataset
+from meshflow.data.saving import save_dataset as save_dataset
 from meshflow.data.snapshots import Snapshot as Snapshot
 from meshflow.data.sources import Generator as Generator
 from meshflow.data.sources import Random as Random

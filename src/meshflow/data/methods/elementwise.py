@@ -29,19 +29,20 @@ class ElementwiseMethods(DatasetNode):
     ) -> Dataset:
         """Apply a function to every element.
 
-        The function is traced and compiled, and may use Python control flow on tensors. A function that cannot be
-        traced runs eagerly. Where possible, one call computes many elements; the results are the same.
+        The function is traced and compiled, and may use Python control flow on tensors. A function
+        that cannot be traced runs eagerly. Where possible, one call computes many elements; the
+        results are the same.
 
-        Random ops with a `seed`, and all random ops after `tf.random.set_seed`, draw the same numbers in every pass
-        over the dataset, as in TensorFlow, and continue through `repeat`. To draw other numbers in every epoch, set
-        no seed, or draw from a `tf.random.Generator`.
+        Random ops with a `seed`, and all random ops after `tf.random.set_seed`, draw the same
+        numbers in every pass over the dataset, as in TensorFlow, and continue through `repeat`. To
+        draw other numbers in every epoch, set no seed, or draw from a `tf.random.Generator`.
 
         Args:
           map_func: Function from the components of an element to a new element.
-          num_parallel_calls: Number of threads that run a function which cannot be compiled; `tf.data.AUTOTUNE`
-            uses one per processor. The order of the elements is always preserved, and random ops draw by the
-            index of the element. A function that draws from `random` or `numpy.random`, or that refers to
-            variables or layers, runs in one thread.
+          num_parallel_calls: Number of threads that run a function which cannot be compiled;
+            `tf.data.AUTOTUNE` uses one per processor. The order of the elements is always
+            preserved, and random ops draw by the index of the element. A function that draws from
+            `random` or `numpy.random`, or that refers to variables or layers, runs in one thread.
           deterministic: Ignored; the order is always preserved.
           synchronous: Ignored.
           name: Ignored.
@@ -146,15 +147,16 @@ class ElementwiseMethods(DatasetNode):
 
         Args:
           map_func: Function from the components of an element to a dataset.
-          cycle_length: Number of datasets that are open at a time; None or AUTOTUNE uses the number of processors.
+          cycle_length: Number of datasets that are open at a time; None or AUTOTUNE uses the number
+            of processors.
           block_length: Number of consecutive elements taken from each dataset, by default 1.
           num_parallel_calls: Only checked; at most `cycle_length`.
           deterministic: Ignored; the order is always the same.
           name: Ignored.
 
         Raises:
-          InvalidArgumentError: If a number is not greater than zero, or `num_parallel_calls` exceeds
-            `cycle_length`.
+          InvalidArgumentError: If a number is not greater than zero, or `num_parallel_calls`
+            exceeds `cycle_length`.
 
         Example:
           >>> import meshflow as tf

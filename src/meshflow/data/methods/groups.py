@@ -66,9 +66,10 @@ class GroupingMethods(DatasetNode):
 
         Args:
           batch_size: Number of elements in a batch.
-          padded_shapes: Shape for each component, where None (or -1) means the largest size in the batch; by
-            default all sizes are None.
-          padding_values: Scalar for each component, or one for all; by default 0, or an empty string.
+          padded_shapes: Shape for each component, where None (or -1) means the largest size in the
+            batch; by default all sizes are None.
+          padding_values: Scalar for each component, or one for all; by default 0, or an empty
+            string.
           drop_remainder: Whether to drop the last batch if it is smaller than `batch_size`.
           name: Ignored.
 
@@ -210,7 +211,7 @@ class GroupingMethods(DatasetNode):
             raise ValueError(
                 "Must pass either the `window_size` argument or the `window_size_func` argument."
             )
-        size = window_size_func or (lambda key: window_size)
+        size: Callable[..., Any] = window_size_func or (lambda key: window_size)
         return constructors.GroupByWindow(
             self, key_func, reduce_func, lambda key: int(size(np.int64(key)))
         )
@@ -257,7 +258,7 @@ class GroupingMethods(DatasetNode):
             )
         boundaries = [int(b) for b in bucket_boundaries]
 
-        def find_bucket(*element: Any) -> Tensor:
+        def find_bucket(*element: PyTree) -> Tensor:
             length = math.cast(element_length_func(*element), "int64")
             return math.reduce_sum(
                 math.cast(math.greater_equal(length, np.array(boundaries, np.int64)), "int64")

@@ -32,7 +32,7 @@ class OrderMethods(DatasetNode):
 
         Args:
           buffer_size: Number of elements in the buffer. The size of the dataset, or
-            `tf.data.UNKNOWN_CARDINALITY` for all elements, gives a perfect shuffle.
+            `tf.data.UNKNOWN_CARDINALITY` for all elements, results in a perfect shuffle.
           seed: Seed of the order, combined with the seed of `tf.random.set_seed`.
           reshuffle_each_iteration: Whether every pass has another order, by default True.
           name: Ignored.
@@ -96,8 +96,8 @@ class OrderMethods(DatasetNode):
         """Keep every `num_shards`-th element, starting at `index`.
 
         Args:
-          num_shards: Number of shards; `tf.data.experimental.SHARD_HINT` means the number of workers, under the
-            auto-shard policy HINT.
+          num_shards: Number of shards; `tf.data.experimental.SHARD_HINT` means the number of
+            workers, under the auto-shard policy HINT.
           index: Index of the shard to keep; `SHARD_HINT` means the index of the worker.
           name: Ignored.
 
@@ -122,7 +122,7 @@ class OrderMethods(DatasetNode):
         """Append the elements of another dataset.
 
         Args:
-          dataset: Dataset whose elements have the same structure and dtypes.
+          dataset: Dataset of elements with the same structure and dtypes.
           name: Ignored.
 
         Raises:
@@ -162,7 +162,8 @@ class OrderMethods(DatasetNode):
         Args:
           class_func: Function from an element to its class, an int32 or int64 scalar.
           target_dist: Target probability of each class.
-          initial_dist: Probability of each class in this dataset; by default estimated while iterating.
+          initial_dist: Probability of each class in this dataset; by default estimated while
+            iterating.
           seed: Seed of the random choices.
           name: Ignored.
 
@@ -197,19 +198,22 @@ class OrderMethods(DatasetNode):
     ) -> Dataset:
         """Store the elements of the first complete pass in a folder; later passes and programs read them.
 
-        A snapshot belongs to the transformations before it: if they change, another snapshot is written.
+        A snapshot belongs to the transformations before it: if they change, another snapshot is
+        written.
 
         Args:
           path: Folder, which several datasets may share.
-          compression: 'AUTO' and 'SNAPPY' compress fast, 'GZIP' compresses well, None does not compress.
-          reader_func: Function from a dataset of shards, which are datasets, to a dataset of elements; by default
-            the shards are interleaved.
-          shard_func: Function from the components of an element to the index of its shard; by default elements
-            are distributed cyclically over as many shards as there are processors.
+          compression: 'AUTO' and 'SNAPPY' compress fast, 'GZIP' compresses well, None does not
+            compress.
+          reader_func: Function from a dataset of shards, which are datasets, to a dataset of
+            elements; by default the shards are interleaved.
+          shard_func: Function from the components of an element to the index of its shard; by
+            default elements are distributed cyclically over as many shards as there are processors.
           name: Ignored.
 
         Raises:
-          TypeError: If `shard_func` does not return an integer, or `reader_func` does not return a dataset.
+          TypeError: If `shard_func` does not return an integer, or `reader_func` does not return a
+            dataset.
           ValueError: If the compression is unknown.
 
         Example:
@@ -253,7 +257,7 @@ class OrderMethods(DatasetNode):
         return constructors.WithOptions(self, options)
 
     def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
-        """Drop elements whose computation raises an error.
+        """Drop elements that raise an error when they are computed.
 
         Args:
           log_warning: Whether to log a warning for each of them.

@@ -31,8 +31,8 @@ class SourceMethods(DatasetNode):
         """Create a dataset of the slices of tensors along their first axis.
 
         Args:
-          tensors: Tensor, or nested tuples and dictionaries of tensors that have the same size in their first axis.
-            `tf.SparseTensor`s are supported.
+          tensors: Tensor, or nested tuples and dictionaries of tensors that have the same size in
+            their first axis. `tf.SparseTensor`s are supported.
           name: Ignored.
 
         Raises:
@@ -77,7 +77,8 @@ class SourceMethods(DatasetNode):
 
         Args:
           generator: Function that returns an iterable; called at the start of every pass.
-          output_types: Dtypes of the elements, in their structure; an alternative to `output_signature`.
+          output_types: Dtypes of the elements, in their structure; an alternative to
+            `output_signature`.
           output_shapes: Shapes of the elements, by default unknown.
           args: Arguments of the function, which receives them as NumPy values.
           output_signature: `tf.TensorSpec`s of the elements, in their structure.
@@ -222,7 +223,7 @@ class SourceMethods(DatasetNode):
           name: Ignored.
 
         Returns:
-          A dataset whose elements have the structure of the argument.
+          A dataset of elements that have the structure of the argument.
 
         Example:
           >>> import meshflow as tf
@@ -248,14 +249,16 @@ class SourceMethods(DatasetNode):
 
         Args:
           datasets: Datasets to sample from.
-          weights: Probability of each dataset, or a dataset of such vectors, one for each element; by default
-            uniform.
+          weights: Probability of each dataset, or a dataset of such vectors, one for each element;
+            by default uniform.
           seed: Seed of the random choices.
-          stop_on_empty_dataset: Whether to stop as soon as one dataset ends, instead of when all have ended.
+          stop_on_empty_dataset: Whether to stop as soon as one dataset ends, instead of when all
+            have ended.
           rerandomize_each_iteration: Whether later passes make other choices, by default False.
 
         Raises:
-          ValueError: If there are no datasets, or the number of weights differs from that of the datasets.
+          ValueError: If there are no datasets, or the number of weights differs from that of the
+            datasets.
           TypeError: If the weights are not floating-point numbers.
 
         Example:
@@ -294,8 +297,10 @@ class SourceMethods(DatasetNode):
 
         Args:
           datasets: Datasets to take elements from.
-          choice_dataset: Dataset of int64 scalars, each the index of the dataset that provides the next element.
-          stop_on_empty_dataset: Whether to stop as soon as one dataset ends, instead of when all have ended.
+          choice_dataset: Dataset of int64 scalars, each the index of the dataset that provides the
+            next element.
+          stop_on_empty_dataset: Whether to stop as soon as one dataset ends, instead of when all
+            have ended.
 
         Raises:
           ValueError: If there are no datasets.
@@ -324,8 +329,8 @@ class SourceMethods(DatasetNode):
         Args:
           path: Folder; a dataset that it contains is replaced.
           compression: 'GZIP' or None.
-          shard_func: Function from an element to the index of the file that stores it; by default there is one
-            file.
+          shard_func: Function from an element to the index of the file that stores it; by default
+            there is one file.
           checkpoint_args: Ignored.
 
         Raises:
@@ -339,7 +344,7 @@ class SourceMethods(DatasetNode):
           >>> [int(x) for x in tf.data.Dataset.load(folder)]
           [0, 1, 2]
         """
-        constructors.save(self, path, compression, shard_func)
+        constructors.save_dataset(self, path, compression, shard_func)
 
     @staticmethod
     def load(
@@ -355,8 +360,8 @@ class SourceMethods(DatasetNode):
           path: Folder.
           element_spec: Expected spec of the elements; only checked.
           compression: The value that was passed to `save`.
-          reader_func: Function from a dataset of datasets, one for each file, to a dataset of elements; by default
-            the files are interleaved.
+          reader_func: Function from a dataset of datasets, one for each file, to a dataset of
+            elements; by default the files are interleaved.
           wait: Ignored.
 
         Raises:
@@ -371,7 +376,7 @@ class SourceMethods(DatasetNode):
           ...     [int(x) for x in tf.data.Dataset.load(os.path.join(folder, "saved"))]
           [0, 1, 2]
         """
-        return constructors.load(path, element_spec, compression, reader_func)
+        return constructors.load_dataset(path, element_spec, compression, reader_func)
 
 
 def _tuples(structure: PyTree) -> PyTree:

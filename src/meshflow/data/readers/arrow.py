@@ -1,10 +1,9 @@
 """Datasets of the rows of Arrow tables and Parquet files; they need the package pyarrow.
 
 Rows are accessed by index. A table is a list of chunks (row groups of a Parquet file, record
-batches of an Arrow table), of
-which the most recently used ones are in memory. So `map`, `shuffle` and `batch` process many rows
-at once, as for arrays,
-and files of any size are read one chunk at a time.
+batches of an Arrow table), of which the most recently used ones are in memory. So `map`, `shuffle`
+and `batch` process many rows at once, as for arrays, and files of any size are read one chunk at a
+time.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.node import IndexStream
 from meshflow.data.readers.records import file_names
 from meshflow.data.sources import index_blocks
 from meshflow.environment import extras
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 
 __all__ = ["Chunks", "from_arrow", "from_parquet"]
@@ -40,15 +41,14 @@ class Chunks(Dataset):
       spec: Spec of a row.
       sizes: Number of rows of each chunk.
       load: Function from the index of a chunk to its columns, in the order of the leaves of the
-        spec. A column whose rows
-        have different sizes is an array of arrays.
+        spec. A column of rows of different sizes is an array of arrays.
       files: Names of the files, and a function from names to a dataset of their rows; None if the
         rows are not in files.
     """
 
     def __init__(
         self,
-        spec: Any,
+        spec: PyTree,
         sizes: Sequence[int],
         load: Callable[[int], list[Any]],
         files: tuple[list[str], Callable[[list[str]], Dataset]] | None = None,
@@ -60,7 +60,7 @@ class Chunks(Dataset):
         leaves = nest.flatten(spec)
         self._uneven = [s for s in leaves if not s.shape.is_fully_defined()]
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -121,12 +121,12 @@ class Chunks(Dataset):
                 yield nest.pack_sequence_as(self._own_spec, row)
 
 
-def _item(column: Any, i: int) -> np.ndarray:
+def _item(column: np.ndarray, i: int) -> np.ndarray:
     value = column[i]
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def _as_slice(index: np.ndarray) -> Any:
+def _as_slice(index: np.ndarray) -> slice | np.ndarray:
     """Return consecutive indices as a slice, which avoids a copy."""
     first, last = int(index[0]), int(index[-1])
     is_consecutive = last - first == len(index) - 1 and (
@@ -136,7 +136,7 @@ def _as_slice(index: np.ndarray) -> Any:
 
 
 def _nbytes(columns: list[Any]) -> int:
-    # Arrays of objects hold strings or rows of different sizes, whose memory is estimated.
+    # Arrays of objects hold strings or rows of different sizes. Their memory is estimated.
     return sum(c.nbytes if c.dtype != object else 100 * c.size for c in columns)
 
 
@@ -148,12 +148,11 @@ def _part(module: str) -> Any:
     return extras.load(module, "arrow", "Arrow tables and Parquet files need the package pyarrow")
 
 
-def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
+def from_parquet(files: TensorLike, columns: Sequence[str] | None = None) -> Dataset:
     """Create a dataset of the rows of Parquet files, each a dictionary from column names to tensors.
 
     Row groups are read one at a time. Columns of lists of different lengths become tensors of
-    unknown size; nested columns
-    become dictionaries.
+    unknown size; nested columns become dictionaries.
 
     Args:
       files: Names or patterns with wildcards.
@@ -162,8 +161,8 @@ def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
     Raises:
       NotFoundError: If no file matches.
       ValueError: If a column does not exist, or has a type that tensors do not support; while
-        iterating, if a value is
-        missing in a column that is not floating-point (where missing values are NaN).
+        iterating, if a value is missing in a column that is not floating-point (where missing
+        values are NaN).
       ImportError: If the package pyarrow is not installed.
 
     Example:
@@ -198,15 +197,15 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
 
     Args:
       source: A table, a record batch or a list of them; an object with the Arrow stream interface,
-        such as a pandas or Polars
-        data frame; or names or patterns of Arrow (Feather) files, which are mapped into memory.
+        such as a pandas or Polars data frame; or names or patterns of Arrow (Feather) files, which
+        are mapped into memory.
       columns: The columns to read, by default all.
 
     Raises:
       NotFoundError: If no file matches.
       ValueError: If a column does not exist, or has a type that tensors do not support; while
-        iterating, if a value is
-        missing in a column that is not floating-point (where missing values are NaN).
+        iterating, if a value is missing in a column that is not floating-point (where missing
+        values are NaN).
       ImportError: If the package pyarrow is not installed.
 
     Example:
@@ -244,7 +243,7 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
     )
 
 
-def _is_names(source: Any) -> bool:
+def _is_names(source: object) -> bool:
     first = source[0] if isinstance(source, (list, tuple)) and source else source
     return isinstance(first, (str, bytes)) or hasattr(first, "__fspath__")
 
@@ -261,7 +260,7 @@ def _as_table(item: Any, pa: Any) -> Any:
     )
 
 
-def _matching(files: Any) -> list[str]:
+def _matching(files: TensorLike) -> list[str]:
     """Return the files that match names and patterns."""
     paths = []
     for name in file_names(files):
@@ -308,7 +307,7 @@ def spec_of(schema: Any, columns: Sequence[str]) -> dict[str, Any]:
     return {name: _field_spec(name, schema.field(name).type) for name in columns}
 
 
-def _field_spec(name: str, arrow_type: Any) -> Any:
+def _field_spec(name: str, arrow_type: Any) -> PyTree:
     """Return the spec of the values of a column."""
     types = _arrow().types
     if types.is_struct(arrow_type):
@@ -364,7 +363,7 @@ def leaves_of(table: Any) -> list[Any]:
     return nest.flatten(columns)
 
 
-def _columns(name: str, array: Any, spec: Any) -> Any:
+def _columns(name: str, array: Any, spec: PyTree) -> PyTree:
     """Convert a column to an array, and a nested column to a dictionary of arrays."""
     if isinstance(array, _arrow().ChunkedArray):
         array = _arrow().concat_arrays(array.chunks)
@@ -410,7 +409,7 @@ def _column(name: str, array: Any) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
-def _split(values: np.ndarray, ends: np.ndarray) -> Any:
+def _split(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Split values into an array of arrays.
 
     Args:

@@ -13,12 +13,14 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, integer
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.resumable import Failed, Raising
 from meshflow.data.readers.records import file_names
 from meshflow.data.transformations import Arranged
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.io.records import compression_of, opened
 from meshflow.ops.tables import columns_of, reader, row_values, selected
@@ -32,8 +34,7 @@ class CsvDataset(Dataset):
     Args:
       filenames: File name or names.
       record_defaults: For each selected column its default value, or its dtype if a value is
-        required: float32, float64,
-        int32, int64 or string.
+        required: float32, float64, int32, int64 or string.
       compression_type: '', 'GZIP' or 'ZLIB'.
       buffer_size: Number of bytes to read at once.
       header: Whether the first row of each file contains column names, and is skipped.
@@ -45,15 +46,14 @@ class CsvDataset(Dataset):
 
     Raises:
       InvalidArgumentError: While iterating, if a row has another number of fields, a required value
-        is missing, or a text is
-        not a number; the message names the file and the line.
+        is missing, or a text is not a number; the message names the file and the line.
       NotFoundError: While iterating, if a file does not exist.
 
     Example:
       >>> import tempfile, os
       >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
-      >>> tf.io.write_file(path, "x,name\\n1,one\\n2,two\\n")
+      >>> tf.io.write_file(path, "x,name\n1,one\n2,two\n")
       >>> rows = tf.data.experimental.CsvDataset(path, [tf.int32, tf.string], header=True)
       >>> [(int(x), name.numpy()) for x, name in rows]
       [(1, b'one'), (2, b'two')]
@@ -61,16 +61,16 @@ class CsvDataset(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
-        record_defaults: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
+        filenames: TensorLike,
+        record_defaults: Sequence[Any],
+        compression_type: TensorLike = None,
+        buffer_size: IntLike | None = None,
         header: bool = False,
         field_delim: str = ",",
         use_quote_delim: bool = True,
         na_value: str = "",
-        select_cols: Any = None,
-        exclude_cols: Any = None,
+        select_cols: Sequence[int] | None = None,
+        exclude_cols: Sequence[int] | None = None,
     ) -> None:
         self._names = file_names(filenames)
         self._columns = columns_of(record_defaults)
@@ -86,7 +86,7 @@ class CsvDataset(Dataset):
         self._header, self._na_value = bool(header), na_value
         self._reader: Callable[[Any], Any] = lambda text: reader(text, field_delim, use_quote_delim)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return tuple(TensorSpec([], c.kind) for c in self._columns)
 
     def _count(self) -> int:
@@ -132,12 +132,12 @@ class CsvDataset(Dataset):
 
 
 def make_csv_dataset(
-    file_pattern: Any,
-    batch_size: Any,
+    file_pattern: TensorLike,
+    batch_size: IntLike,
     column_names: Sequence[str] | None = None,
-    column_defaults: Any = None,
+    column_defaults: Sequence[Any] | None = None,
     label_name: str | None = None,
-    select_columns: Any = None,
+    select_columns: Sequence[str | int] | None = None,
     field_delim: str = ",",
     use_quote_delim: bool = True,
     na_value: str = "",
@@ -150,7 +150,7 @@ def make_csv_dataset(
     num_parallel_reads: int | None = None,
     sloppy: bool = False,
     num_rows_for_inference: int | None = 100,
-    compression_type: Any = None,
+    compression_type: TensorLike = None,
     ignore_errors: bool = False,
     encoding: str = "utf-8",
 ) -> Dataset:
@@ -161,9 +161,8 @@ def make_csv_dataset(
       batch_size: Number of rows in a batch.
       column_names: Names of all columns, by default those in the first row.
       column_defaults: For each selected column its default value, or its dtype if a value is
-        required. By default, the dtypes
-        are inferred from the first rows (int32, int64, float32, float64, else string), and missing
-        values become 0 or ''.
+        required. By default, the dtypes are inferred from the first rows (int32, int64, float32,
+        float64, else string), and missing values become 0 or ''.
       label_name: Column that is returned separately as the label.
       select_columns: Names or indices of the columns to read, by default all.
       field_delim: Separator of fields.
@@ -189,7 +188,7 @@ def make_csv_dataset(
       >>> import tempfile, os
       >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
-      >>> tf.io.write_file(path, "x,y\\n1,0.5\\n2,1.5\\n3,2.5\\n")
+      >>> tf.io.write_file(path, "x,y\n1,0.5\n2,1.5\n3,2.5\n")
       >>> data = tf.data.experimental.make_csv_dataset(
       ...     path, 2, label_name="y", num_epochs=1, shuffle=False)
       >>> [(f["x"].numpy().tolist(), y.numpy().tolist()) for f, y in data]
@@ -237,7 +236,7 @@ def make_csv_dataset(
             f"`label_name` must be one of the columns {selected}, got {label_name!r}."
         )
 
-    def open_file(name: Any) -> Dataset:
+    def open_file(name: Tensor) -> Dataset:
         dataset: Dataset = CsvDataset(
             name,
             column_defaults,
@@ -250,7 +249,7 @@ def make_csv_dataset(
         )
         return dataset.ignore_errors() if ignore_errors else dataset
 
-    def arrange_columns(columns: tuple[Any, ...]) -> Any:
+    def arrange_columns(columns: tuple[Any, ...]) -> PyTree:
         features = collections.OrderedDict(zip(selected, columns, strict=True))
         if label_name is None:
             return features
@@ -272,7 +271,7 @@ def make_csv_dataset(
     return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)
 
 
-def _matching(patterns: Any) -> list[str]:
+def _matching(patterns: TensorLike) -> list[str]:
     """Return the sorted files that match patterns.
 
     Raises:
@@ -311,7 +310,7 @@ def _header_names(files: list[str], rows: Callable[[str], Iterator[list[str]]]) 
     return first
 
 
-def _numbers(select: Any, names: list[str]) -> list[int]:
+def _numbers(select: Sequence[str | int], names: list[str]) -> list[int]:
     """Return the ascending indices of the selected columns.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch, in_threads
 from meshflow.data.readers import arrow
 from meshflow.data.sources import Indexed
+from meshflow.environment.types import PyTree
 
 __all__ = ["from_grain", "from_huggingface"]
 
@@ -32,11 +33,11 @@ class Rows(Dataset):
     """
 
     def __init__(
-        self, count: int, row: Callable[[int], Any], spec: Any = None, is_complete: bool = True
+        self, count: int, row: Callable[[int], Any], spec: PyTree = None, is_complete: bool = True
     ) -> None:
         self._size, self._row, self._own_spec, self._all_there = count, row, spec, is_complete
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -59,10 +60,10 @@ class Passes(Dataset):
       spec: Spec of the elements, by default the ranks and dtypes of the first one.
     """
 
-    def __init__(self, iterable: Any, spec: Any = None) -> None:
+    def __init__(self, iterable: Iterable[PyTree], spec: PyTree = None) -> None:
         self._iterable, self._own_spec = iterable, spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -73,7 +74,7 @@ class Passes(Dataset):
             yield _arrays(element)
 
 
-def _arrays(value: Any) -> Any:
+def _arrays(value: PyTree) -> PyTree:
     """Convert an element to host arrays; images of Pillow have an array interface."""
     return structure.normalize(
         value,
@@ -87,13 +88,13 @@ def from_huggingface(
     dataset: Any,
     columns: str | Sequence[str] | None = None,
     label_cols: str | Sequence[str] | None = None,
-    output_signature: Any = None,
+    output_signature: PyTree = None,
 ) -> Dataset:
     """Create a dataset of the rows of a Hugging Face dataset.
 
     Rows of numbers, strings and lists of the same length are read in blocks from the Arrow tables.
-    Other rows (images, lists
-    of different lengths) are read one at a time and decoded by the library.
+    Other rows (images, lists of different lengths) are read one at a time and decoded by the
+    library.
 
     Args:
       dataset: A `datasets.Dataset` or an `IterableDataset`.
@@ -149,7 +150,11 @@ class _Again:
         return self._make()
 
 
-def _flat(columns: Any, label_cols: Any, names: Any) -> list[str]:
+def _flat(
+    columns: str | Sequence[str] | None,
+    label_cols: str | Sequence[str] | None,
+    names: Iterable[str],
+) -> list[str]:
     """Return the names of all columns to read, without duplicates."""
     features = (
         list(names) if columns is None else [columns] if isinstance(columns, str) else columns
@@ -158,7 +163,11 @@ def _flat(columns: Any, label_cols: Any, names: Any) -> list[str]:
     return list(dict.fromkeys([*features, *labels]))
 
 
-def _arrangement(names: Any, columns: Any, label_cols: Any) -> Callable[[Any], Any]:
+def _arrangement(
+    names: Sequence[str] | None,
+    columns: str | Sequence[str] | None,
+    label_cols: str | Sequence[str] | None,
+) -> Callable[[Any], Any]:
     """Return a function from a row to an element."""
     labels = [label_cols] if isinstance(label_cols, str) else list(label_cols or [])
     if columns is None:
@@ -169,7 +178,7 @@ def _arrangement(names: Any, columns: Any, label_cols: Any) -> Callable[[Any], A
         if names is not None and name not in names:
             raise InvalidValueError(f"There is no column {name!r}; columns: {', '.join(names)}.")
 
-    def arrange(row: Any) -> Any:
+    def arrange(row: Mapping[str, Any]) -> PyTree:
         selected = [n for n in row if n not in labels] if feature_names is None else feature_names
         features = row[columns] if isinstance(columns, str) else {n: row[n] for n in selected}
         if not labels:
@@ -199,13 +208,12 @@ def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], columns: list[str]) 
     return Indexed(len(dataset), gather, arrange(spec))
 
 
-def from_grain(source: Any, output_signature: Any = None) -> Dataset:
+def from_grain(source: Any, output_signature: PyTree = None) -> Dataset:
     """Create a dataset of the elements of a data source, dataset or data loader of Grain.
 
     Args:
       source: A `grain.sources.RandomAccessDataSource` or `grain.MapDataset` (any object with a
-        length and access by index), or
-        a `grain.IterDataset` or `grain.DataLoader` (any iterable).
+        length and access by index), or a `grain.IterDataset` or `grain.DataLoader` (any iterable).
       output_signature: Spec of the elements, by default the ranks and dtypes of the first one.
 
     Raises:

@@ -8,7 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -20,14 +20,16 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.chunk_reordering import in_turn
 from meshflow.data.execution.chunks import BLOCK
 from meshflow.data.execution.resumable import Failed, caught
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.io.records import compression_of, opened, read_records
 
@@ -42,7 +44,10 @@ class Files(Dataset):
     """
 
     def __init__(
-        self, filenames: Any, read: Callable[[str], Iterator[bytes]], parallel_reads: Any = None
+        self,
+        filenames: TensorLike | Dataset,
+        read: Callable[[str], Iterator[bytes]],
+        parallel_reads: IntLike | None = None,
     ) -> None:
         self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
         self._names = None if self._parents else file_names(filenames)
@@ -55,7 +60,7 @@ class Files(Dataset):
                 f"Got {filenames.element_spec}."
             )
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.string)
 
     def _count(self) -> int:
@@ -114,7 +119,7 @@ def _chunk(records: list[bytes]) -> list[np.ndarray]:
     return [leaf]
 
 
-def file_names(names: Any) -> list[str]:
+def file_names(names: TensorLike) -> list[str]:
     """Convert a file name or names to a list of strings."""
     if isinstance(names, Path):
         names = str(names)
@@ -131,7 +136,7 @@ def file_names(names: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def _reading(path: str, compression: Any, buffer_size: int | None = None) -> Iterator[Any]:
+def _reading(path: str, compression: str | None, buffer_size: int | None = None) -> Iterator[Any]:
     """Open a file, and turn decompression errors into an error that names the file."""
     with opened(path, compression, buffer_size) as file:
         try:
@@ -142,10 +147,8 @@ def _reading(path: str, compression: Any, buffer_size: int | None = None) -> Ite
             ) from None
 
 
-def _bounded(path: str, file: Any) -> Iterator[bytes]:
-    """Iterate over the lines of a decompressed file, and raise an error if a line is longer than
-    `unpacked_limit`.
-    """
+def _bounded(path: str, file: IO[bytes]) -> Iterator[bytes]:
+    """Iterate over the lines of a decompressed file, none longer than `unpacked_limit`."""
     limit = unpacked_limit(gfile.stat(path).length)
     while line := file.readline(limit + 1):
         if len(line) > limit:
@@ -160,7 +163,9 @@ def _too_long(path: str, unit: str, limit: int) -> ResourceExhaustedError:
     )
 
 
-def lines(compression: Any, buffer_size: int | None = None) -> Callable[[str], Iterator[bytes]]:
+def lines(
+    compression: str | None, buffer_size: int | None = None
+) -> Callable[[str], Iterator[bytes]]:
     """Return a function that reads the lines of a text file, without line ends."""
     compression_type = compression_of(compression)
 
@@ -173,7 +178,7 @@ def lines(compression: Any, buffer_size: int | None = None) -> Callable[[str], I
 
 
 def fixed(
-    size: int, header: int, footer: int, compression: Any
+    size: int, header: int, footer: int, compression: str | None
 ) -> Callable[[str], Iterator[bytes]]:
     """Return a function that reads records of a fixed length."""
     if size < 1 or header < 0 or footer < 0:
@@ -228,10 +233,10 @@ class TextLineDataset(Files):
 
     def __init__(
         self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
+        filenames: TensorLike | Dataset,
+        compression_type: TensorLike = None,
+        buffer_size: IntLike | None = None,
+        num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
         size = None if buffer_size is None else integer(buffer_size, "buffer_size")
@@ -267,13 +272,13 @@ class FixedLengthRecordDataset(Files):
 
     def __init__(
         self,
-        filenames: Any,
-        record_bytes: Any,
-        header_bytes: Any = None,
-        footer_bytes: Any = None,
-        buffer_size: Any = None,
-        compression_type: Any = None,
-        num_parallel_reads: Any = None,
+        filenames: TensorLike | Dataset,
+        record_bytes: IntLike,
+        header_bytes: IntLike | None = None,
+        footer_bytes: IntLike | None = None,
+        buffer_size: IntLike | None = None,
+        compression_type: TensorLike = None,
+        num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
         header, footer = (
@@ -317,10 +322,10 @@ class TFRecordDataset(Files):
 
     def __init__(
         self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
+        filenames: TensorLike | Dataset,
+        compression_type: TensorLike = None,
+        buffer_size: IntLike | None = None,
+        num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
         compression = compression_of(compression_type)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnknownError
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY
+from meshflow.core.values.tensor import TensorLike
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import TFRecordDataset
 from meshflow.data.transformations.base import Arranged
 from meshflow.data.transformations.elementwise import Map
+from meshflow.environment.types import PyTree
 from meshflow.io.parsing import feature_specs, parse_example
 
 __all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
@@ -33,8 +36,7 @@ class SqlDataset(Dataset):
 
     Raises:
       InvalidArgumentError: If the driver is not supported; while iterating, if the number of
-        columns differs from that of the
-        dtypes.
+        columns differs from that of the dtypes.
 
     Example:
       >>> import os, sqlite3, tempfile
@@ -51,7 +53,11 @@ class SqlDataset(Dataset):
     """
 
     def __init__(
-        self, driver_name: Any, data_source_name: Any, query: Any, output_types: Any
+        self,
+        driver_name: TensorLike,
+        data_source_name: TensorLike,
+        query: TensorLike,
+        output_types: DTypeLike | Sequence[DTypeLike],
     ) -> None:
         driver, self._path, self._query = map(_text, (driver_name, data_source_name, query))
         if driver != "sqlite":
@@ -64,7 +70,7 @@ class SqlDataset(Dataset):
                     f"output_types: SQLite columns have no type {kind.name}. Read float64 and use tf.cast."
                 )
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return tuple(TensorSpec([], kind) for kind in self._kinds)
 
     def _count(self) -> int:
@@ -86,7 +92,7 @@ class SqlDataset(Dataset):
             connection.close()
 
 
-def _text(value: Any) -> str:
+def _text(value: TensorLike) -> str:
     if hasattr(value, "numpy"):
         value = value.numpy()
     return value.decode() if isinstance(value, bytes) else str(value)
@@ -101,7 +107,9 @@ def _value(value: Any, dtype: dtypes.DType) -> np.ndarray:
 
 
 def parse_example_dataset(
-    features: Mapping[str, Any], num_parallel_calls: Any = 1, deterministic: bool | None = None
+    features: Mapping[str, Any],
+    num_parallel_calls: IntLike | None = 1,
+    deterministic: bool | None = None,
 ) -> Callable[[Dataset], Dataset]:
     """Return a function for `Dataset.apply` that parses batches of serialized `tf.train.Example`s.
 
@@ -139,17 +147,17 @@ def parse_example_dataset(
 
 
 def make_batched_features_dataset(
-    file_pattern: Any,
-    batch_size: Any,
+    file_pattern: TensorLike,
+    batch_size: IntLike,
     features: Mapping[str, Any],
-    reader: Any = None,
+    reader: Callable[..., Dataset] | None = None,
     label_key: str | None = None,
-    reader_args: Any = None,
+    reader_args: Sequence[Any] | None = None,
     num_epochs: int | None = None,
     shuffle: bool = True,
     shuffle_buffer_size: int = 10000,
     shuffle_seed: int | None = None,
-    prefetch_buffer_size: Any = None,
+    prefetch_buffer_size: IntLike | None = None,
     reader_num_threads: int | None = None,
     parser_num_threads: int | None = None,
     sloppy_ordering: bool = False,
@@ -206,7 +214,7 @@ def make_batched_features_dataset(
     dataset = dataset.apply(parse_example_dataset(features, parser_num_threads or 2))
     if label_key is not None:
 
-        def split_label(parsed: dict[str, Any]) -> Any:
+        def split_label(parsed: dict[str, Any]) -> PyTree:
             return {k: v for k, v in parsed.items() if k != label_key}, parsed[label_key]
 
         dataset = Arranged(dataset, split_label)

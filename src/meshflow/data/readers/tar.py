@@ -20,12 +20,14 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.core.values.tensor import TensorLike
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.readers.records import file_names
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
 
@@ -35,22 +37,20 @@ _SAMPLE = re.compile(r"^((?:.*/)?[^./][^/.]*|(?:.*/)?\.[^/.]+)\.([^/]+)$")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
 
 
-def from_webdataset(files: Any, keys: Any = None, num_parallel_reads: Any = None) -> Dataset:
+def from_webdataset(
+    files: TensorLike, keys: PyTree = None, num_parallel_reads: IntLike | None = None
+) -> Dataset:
     """Create a dataset of the samples in tar files.
 
-    A sample consists of consecutive files whose names differ only after the first dot. The contents
-    are byte strings; decode
-    them with `map`, for example by `tf.io.decode_jpeg`.
+    A sample consists of consecutive files with names that differ only after the first dot. The
+    contents are byte strings; decode them with `map`, for example by `tf.io.decode_jpeg`.
 
     Args:
       files: File names, which may contain wildcards and numbers in braces, as in
-        `train-{000..099}.tar`. The files may be
-        compressed.
+        `train-{000..099}.tar`. The files may be compressed.
       keys: The components of a sample: a file extension (`'jpg'`), alternatives (`'jpg;png'`), or
-        tuples and dictionaries of
-        them; `'__key__'` is the name of the sample. By default a dictionary of all extensions of
-        the first sample and
-        `'__key__'`.
+        tuples and dictionaries of them; `'__key__'` is the name of the sample. By default a
+        dictionary of all extensions of the first sample and `'__key__'`.
       num_parallel_reads: Number of tar files that are interleaved.
 
     Raises:
@@ -84,7 +84,7 @@ class _Tars(Dataset):
       cycle: Number of files that are interleaved.
     """
 
-    def __init__(self, names: list[str], keys: Any, cycle: int) -> None:
+    def __init__(self, names: list[str], keys: PyTree, cycle: int) -> None:
         self._names, self._cycle = names, cycle
         if keys is None:
             first = next((s for n in names for s in _samples(n)), None)
@@ -94,7 +94,7 @@ class _Tars(Dataset):
         self._keys = tuple(keys) if isinstance(keys, list) else keys
         self._wanted = [str(k).lower().split(";") for k in nest.flatten(self._keys)]
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return nest.map_structure(lambda _: TensorSpec([], dtypes.string), self._keys)
 
     def _count(self) -> int:
@@ -164,7 +164,7 @@ def _samples(name: str) -> Iterator[dict[str, bytes]]:
         yield sample
 
 
-def _expanded(files: Any) -> list[str]:
+def _expanded(files: TensorLike) -> list[str]:
     """Return the names of files that match patterns with braces and wildcards."""
     paths = []
     for pattern in file_names(files):

@@ -1,10 +1,9 @@
 """Atomic replacement of a folder of files.
 
 A run is a folder of files that are written once. A pointer file names the complete run. It is
-replaced after all files of
-a new run are written, and earlier runs are deleted afterwards, so a process that is killed at any
-time leaves a complete
-run. This also works in object stores, which cannot rename files.
+replaced after all files of a new run are written, and earlier runs are deleted afterwards, so a
+process that is killed at any time leaves a complete run. This also works in object stores, which
+cannot rename files.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import zlib
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import is_remote, text
@@ -32,7 +32,7 @@ class Runs:
       pointer: Name of the file that names the complete run.
     """
 
-    def __init__(self, folder: Any, pointer: str) -> None:
+    def __init__(self, folder: StrPath, pointer: str) -> None:
         self.folder = text(folder)
         self.pointer = gfile.join(self.folder, pointer)
 
@@ -60,7 +60,7 @@ class Runs:
         """Return the path of the folder of a run.
 
         Args:
-          known: Content of the pointer file.
+          metadata: Content of the pointer file.
         """
         return gfile.join(self.folder, metadata["run"])
 
@@ -85,8 +85,8 @@ class Runs:
 
         Args:
           run: Name of the run.
-          place: Folder to which its files were written.
-          known: Metadata that the pointer file stores, JSON values.
+          folder: Folder to which its files were written.
+          metadata: Content of the pointer file, JSON values.
         """
         final = gfile.join(self.folder, run)
         if folder != final:

@@ -1,12 +1,10 @@
 """The file format of elements, used by caches, saved datasets and snapshots.
 
 A file consists of a magic number, the spec of the elements as JSON, the elements, and an end mark
-with their number. An
-element is a JSON header (for each leaf its dtype and shape, and the lengths of strings) and the
-bytes of the leaves. Header
-and bytes have a checksum each. So a truncated, empty or modified file is never mistaken for a
-shorter dataset, no data is
-used before it is verified, and reading a file never executes code from it.
+with their number. An element is a JSON header (for each leaf its dtype and shape, and the lengths
+of strings) and the bytes of the leaves. Header and bytes have a checksum each. So a truncated,
+empty or modified file is never mistaken for a shorter dataset, no data is used before it is
+verified, and reading a file never executes code from it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -30,6 +28,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.limits import INFLATED
+from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
 
 _MARK = b"MFELEM2\n"
@@ -53,12 +52,12 @@ class ElementWriter:
       InvalidValueError: If the elements are not tensors.
     """
 
-    def __init__(self, file: Any, spec: Any) -> None:
+    def __init__(self, file: IO[bytes], spec: PyTree) -> None:
         self._file, self.count = file, 0
         text = json.dumps(spec_to_json(spec)).encode()
         file.write(_MARK + _FRAME.pack(len(text), zlib.crc32(text)) + text)
 
-    def write(self, element: Any) -> None:
+    def write(self, element: PyTree) -> None:
         """Append an element."""
         header, buffers = _taken_apart(nest.flatten(element))
         text = json.dumps(header).encode()
@@ -74,7 +73,7 @@ class ElementWriter:
 
 
 def read_elements(
-    path: str, spec: Any, compression: str | None = None, count: int | None = None
+    path: str, spec: PyTree, compression: str | None = None, count: int | None = None
 ) -> Generator[Any, None, None]:
     """Iterate over the elements of a file.
 
@@ -89,8 +88,7 @@ def read_elements(
 
     Raises:
       DataLossError: If the file was truncated or modified; the message names it. The truncation of
-        an uncompressed file is
-        detected before its first element is yielded.
+        an uncompressed file is detected before its first element is yielded.
     """
     try:
         with gfile.GFile(path, "rb") as raw_file:
@@ -106,7 +104,7 @@ def read_elements(
         raise DataLossError(f"{path} is damaged: {error or 'it ends early'}.") from None
 
 
-def _check_end(file: Any, size: int) -> None:
+def _check_end(file: gfile.GFile, size: int) -> None:
     """Raise an EOFError if a file has no valid end mark."""
     end_size = _FRAME.size + _END.size
     if size < len(_MARK) + end_size:
@@ -135,7 +133,7 @@ class _Reader:
       limit: Largest number of bytes that a part of the file may have.
     """
 
-    def __init__(self, path: str, file: Any, limit: int) -> None:
+    def __init__(self, path: str, file: IO[bytes], limit: int) -> None:
         self._path, self._file, self._limit = path, file, limit
 
     def _lost(self, reason: str) -> DataLossError:
@@ -150,7 +148,7 @@ class _Reader:
             raise EOFError("it ends early")
         return data
 
-    def _json(self, size: int, checksum: int) -> Any:
+    def _json(self, size: int, checksum: int) -> Json:
         text = self._bytes(size)
         if zlib.crc32(text) != checksum:
             raise self._lost("a checksum does not match")
@@ -169,7 +167,7 @@ class _Reader:
         except (MemoryError, RecursionError):
             raise self._lost("a header makes no sense") from None
 
-    def check_spec(self, spec: Any) -> None:
+    def check_spec(self, spec: PyTree) -> None:
         """Check the format of the file and the spec of its elements."""
         if self._bytes(len(_MARK)) != _MARK:
             raise self._lost("it is not a file of elements, or one of an older version")
@@ -182,7 +180,7 @@ class _Reader:
                 "choose another name."
             )
 
-    def elements(self, spec: Any, expected_count: int | None) -> Generator[Any, None, None]:
+    def elements(self, spec: PyTree, expected_count: int | None) -> Generator[Any, None, None]:
         """Iterate over the elements, and verify each."""
         pack = structure.packer(spec)
         index = 0
@@ -205,7 +203,7 @@ class _Reader:
         if counts != {index}:
             raise self._lost(f"it has {index} elements, and should have {counts - {index}}")
 
-    def _leaves(self, header: Any, index: int) -> list[Any]:
+    def _leaves(self, header: Json, index: int) -> list[Any]:
         checksum, leaves = 0, []
         for name, shape, *lengths in header:
             arrays = []
@@ -286,7 +284,7 @@ class _Uncompressed:
       file: The file.
     """
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self.read, self.write = file.read, file.write
 
     def writelines(self, parts: list[bytes]) -> None:
@@ -303,7 +301,7 @@ class _Uncompressed:
         """Do nothing, because the caller that opened the file closes it."""
 
 
-def spec_to_json(spec: Any) -> Any:
+def spec_to_json(spec: PyTree) -> Json:
     """Convert a spec of elements to JSON values.
 
     Raises:
@@ -320,7 +318,7 @@ def spec_to_json(spec: Any) -> Any:
     return {"shape": shape, "dtype": spec.dtype.name, **type_entry}
 
 
-def spec_from_json(value: Any) -> Any:
+def spec_from_json(value: Json) -> PyTree:
     """Convert the JSON values of `spec_to_json` back to a spec."""
     if "dict" in value:
         return {k: spec_from_json(v) for k, v in value["dict"].items()}

@@ -1,10 +1,8 @@
 """Fingerprints of datasets: the same pipeline has the same fingerprint in all processes.
 
 A fingerprint covers the transformations, their arguments and their functions: code, defaults, and
-the values of closures
-and globals. It excludes values that only count up, such as seeds that were not set explicitly and
-generated names, and
-the state that a dataset stores while it is used.
+the values of closures and globals. It excludes values that only count up, such as seeds that were
+not set explicitly and generated names, and the state that a dataset stores while it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import contextlib
 import hashlib
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,9 @@ from meshflow.core.functions.function import Function
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import global_seed
 from meshflow.core.variables.variable import Variable
-from meshflow.data.dataset import Dataset
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.node import DatasetNode
+from meshflow.environment.types import Json
 
 # Only the first and the last row of larger arrays, in bytes, are included.
 _MOST = 1 << 26
@@ -40,7 +39,7 @@ _PLAIN = (str, int, float, bool, bytes, complex, type(None), Path, types.Ellipsi
 _NAMES = frozenset({"name", "_name", "__weakref__"})
 
 
-def fingerprint(dataset: Dataset) -> str:
+def fingerprint(dataset: DatasetNode) -> str:
     """Return a fingerprint of a dataset.
 
     Args:
@@ -67,10 +66,10 @@ class _Walk:
         # id is not reused.
         self._seen: dict[int, tuple[int, Any]] = {}
 
-    def _say(self, *values: Any) -> None:
+    def _say(self, *values: object) -> None:
         self._update(repr(values).encode())
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """Add a value of a pipeline."""
         if isinstance(value, _PLAIN):
             return self._say(value)
@@ -88,12 +87,12 @@ class _Walk:
             self._all(value)
         elif isinstance(value, (set, frozenset)):
             self._all(sorted(value, key=repr))
-        elif isinstance(value, Dataset):
+        elif isinstance(value, DatasetNode):
             self._all([{k: v for k, v in vars(value).items() if k not in _STATE}, value._parents])
         else:
             self._function(value)
 
-    def _all(self, values: Any) -> None:
+    def _all(self, values: Iterable[object]) -> None:
         value_list = list(values)
         self._say(len(value_list))
         for value in value_list:
@@ -104,7 +103,7 @@ class _Walk:
         rows = array if array.nbytes <= _MOST else np.concatenate([array[:1], array[-1:]])
         self._update(repr(rows.tolist()).encode() if rows.dtype == object else rows.tobytes())
 
-    def _function(self, value: Any) -> None:
+    def _function(self, value: object) -> None:
         """Add a callable, or an object of an unknown class by its attributes."""
         if isinstance(value, ElementFunction):
             self.add(value._python)
@@ -149,7 +148,7 @@ class _Walk:
             self.add({k: v for k, v in vars(value).items() if k not in _NAMES})
 
 
-def _worth_a_look(value: Any) -> Iterator[Any]:
+def _worth_a_look(value: object) -> Iterator[Any]:
     """Yield a global that a function names, unless it belongs to a library."""
     module = getattr(value, "__module__", None) or ""
     is_library = inspect.ismodule(value) or inspect.isclass(value) or inspect.isbuiltin(value)
@@ -168,7 +167,7 @@ def _is_set(cell: types.CellType) -> bool:
     return True
 
 
-def _unnamed(config: Any) -> Any:
+def _unnamed(config: Json) -> Json:
     """Remove the names from a configuration, because they count up."""
     if isinstance(config, dict):
         return {k: _unnamed(v) for k, v in config.items() if k not in _NAMES}

@@ -11,9 +11,10 @@ from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
 from meshflow.data.execution.resumable import Raising, Resuming
-from meshflow.data.node import IndexStream
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.options import Options
 from meshflow.data.static_shapes import StaticShapes
+from meshflow.environment.types import PyTree
 
 # Larger chunks, in bytes, are kept separately, because concatenating them would need twice the
 # memory.
@@ -27,11 +28,11 @@ class Unary(Dataset):
       parent: The dataset that is transformed.
     """
 
-    def __init__(self, parent: Dataset) -> None:
+    def __init__(self, parent: DatasetNode) -> None:
         self._parents = (parent,)
 
     @property
-    def _parent(self) -> Dataset:
+    def _parent(self) -> DatasetNode:
         return self._parents[0]
 
 
@@ -46,7 +47,7 @@ class RandomTransformation(Unary):
     epoch = 0
     _words: list[int] | None = None
 
-    def __init__(self, parent: Dataset) -> None:
+    def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
         self._seed = kept_seed()
 
@@ -67,10 +68,10 @@ class ElementList(Dataset):
 
     _tensorflow_name = "_VariantDataset"
 
-    def __init__(self, elements: list[Any], spec: Any) -> None:
+    def __init__(self, elements: list[Any], spec: PyTree) -> None:
         self._list, self._own_spec = elements, spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -90,14 +91,14 @@ class Stacked(Dataset):
       spec: Spec of the elements.
     """
 
-    def __init__(self, parts: list[chunks.Chunk], spec: Any) -> None:
+    def __init__(self, parts: list[chunks.Chunk], spec: PyTree) -> None:
         self._own_spec = spec
         self._size = sum(map(chunks.length, parts))
         can_concatenate = all(chunks.alike(part, parts[0]) for part in parts)
         num_bytes = sum(leaf.nbytes for part in parts for leaf in part)
         self._parts = [chunks.joined(parts)] if can_concatenate and num_bytes < _JOINED else parts
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -113,18 +114,18 @@ class Stacked(Dataset):
 
 
 class Arranged(Unary):
-    """Elements whose components are rearranged into another structure.
+    """Elements with their components rearranged into another structure.
 
     Args:
       parent: The dataset.
       arrange: Function from an element, or its spec, to the same components in another structure.
     """
 
-    def __init__(self, parent: Dataset, arrange: Callable[[Any], Any]) -> None:
+    def __init__(self, parent: DatasetNode, arrange: Callable[[Any], Any]) -> None:
         super().__init__(parent)
         self._arrange = arrange
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._arrange(self._parent.element_spec)
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
@@ -142,7 +143,7 @@ class WithOptions(Unary):
 
     _tensorflow_name = "OptionsDataset"
 
-    def __init__(self, parent: Dataset, options: Options) -> None:
+    def __init__(self, parent: DatasetNode, options: Options) -> None:
         super().__init__(parent)
         self._own_options = options
 
@@ -163,7 +164,7 @@ class WithOptions(Unary):
         return self._parent._vector(epoch)
 
 
-def is_live(dataset: Dataset) -> bool:
+def is_live(dataset: DatasetNode) -> bool:
     """Check whether a dataset depends on a generator, so that elements may arrive slowly.
 
     Such elements are passed on at once, without waiting for further ones.

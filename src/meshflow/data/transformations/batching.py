@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,23 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
-from meshflow.core.values.shapes import as_shape
+from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
-from meshflow.data.dataset import Dataset
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import affine, chunks, padding
 from meshflow.data.execution.batched_gather import Gather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught
 from meshflow.data.execution.timing import Timed
+from meshflow.data.node import DatasetNode
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Unary, is_live
+from meshflow.environment.types import PyTree
 
 
-def positive(size: Any, name: str) -> int:
+def positive(size: IntLike, name: str) -> int:
     """Convert a batch size to an integer.
 
     Raises:
@@ -48,12 +49,12 @@ class Batch(Unary):
       drop_remainder: Whether to drop a smaller last batch.
     """
 
-    def __init__(self, parent: Dataset, size: Any, drop_remainder: bool) -> None:
+    def __init__(self, parent: DatasetNode, size: IntLike, drop_remainder: bool) -> None:
         super().__init__(parent)
         self._size = positive(size, "batch_size")
         self._drop = bool(drop_remainder)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.batched(self._parent.element_spec, self._size if self._drop else None)
 
     def _count(self) -> int:
@@ -84,13 +85,13 @@ class Batch(Unary):
             yield batch if type(batch) is Failed else pack(batch)
 
     def mapped(
-        self, epoch: Epoch, affine_maps: affine.AffineMaps, spec: Any
+        self, epoch: Epoch, affine_maps: affine.AffineMaps, spec: PyTree
     ) -> Generator[Any, None, None] | None:
         """Compute affine maps of the batches while their rows are gathered.
 
         Args:
           epoch: The pass.
-          found: The affine maps.
+          affine_maps: The affine maps.
           spec: Structure of the results.
 
         Returns:
@@ -103,7 +104,7 @@ class Batch(Unary):
         return Timed(batches, self._stopwatch, True) if epoch.counts else batches
 
     def _batches(
-        self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any
+        self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree
     ) -> PrefetchedBatches:
         return PrefetchedBatches(blocks, gather, spec, self._size, self._drop)
 
@@ -111,13 +112,13 @@ class Batch(Unary):
 def chunked(
     elements: Iterator[Any], size: int, drop: bool, join: Callable[[list[Any]], Any]
 ) -> Generator[Any, None, None]:
-    """Apply a function to groups of consecutive elements; drop a group in which an element failed.
+    """Apply a function to groups of consecutive elements; drop a group with a failure.
 
     Args:
       elements: The elements, or failures.
       size: Number of elements in a group.
       drop: Whether to drop a smaller last group.
-      joined: The function.
+      join: The function.
     """
 
     def batches() -> Iterator[Any]:
@@ -143,7 +144,12 @@ class PaddedBatch(Unary):
     """
 
     def __init__(
-        self, parent: Dataset, size: Any, shapes: Any, values: Any, drop_remainder: bool
+        self,
+        parent: DatasetNode,
+        size: IntLike,
+        shapes: PyTree,
+        values: PyTree,
+        drop_remainder: bool,
     ) -> None:
         super().__init__(parent)
         self._size, self._drop = positive(size, "batch_size"), bool(drop_remainder)
@@ -167,7 +173,7 @@ class PaddedBatch(Unary):
             padding.padding_value(v, s) for v, s in zip(flat_values, leaves, strict=True)
         ]
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         batch_size = self._size if self._drop else None
         leaves = [
             TensorSpec([batch_size, *[None if n in (None, -1) else n for n in shape]], s.dtype)
@@ -192,7 +198,7 @@ class SparseBatch(Unary):
       row_shape: Dense shape of a row; None or -1 means the largest size in the batch.
     """
 
-    def __init__(self, parent: Dataset, size: Any, row_shape: Any) -> None:
+    def __init__(self, parent: DatasetNode, size: IntLike, row_shape: ShapeLike) -> None:
         super().__init__(parent)
         spec = parent.element_spec
         if not isinstance(spec, TensorSpec):
@@ -201,7 +207,7 @@ class SparseBatch(Unary):
         self._row = [None if n in (None, -1) else n for n in as_shape(row_shape).as_list()]
         self._own_spec = SparseTensorSpec([None, *self._row], spec.dtype)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -221,11 +227,11 @@ class Unbatch(Unary):
       parent: The dataset.
     """
 
-    def __init__(self, parent: Dataset) -> None:
+    def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
         structure.unbatched(parent.element_spec)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.unbatched(self._parent.element_spec)
 
     def _count(self) -> int:
@@ -279,7 +285,7 @@ class Unbatch(Unary):
 
 
 def _uneven(leaves: list[Any]) -> Failed:
-    """Return the failure for an element whose components have different numbers of rows."""
+    """Return the failure for an element with different numbers of rows in its components."""
     return Failed(
         InvalidArgumentError(
             "Input element must have the same batch size in each component, got "
@@ -297,7 +303,9 @@ class Rebatch(Unary):
       drop_remainder: Whether to drop a last batch that is too small.
     """
 
-    def __init__(self, parent: Dataset, sizes: Any, drop_remainder: bool) -> None:
+    def __init__(
+        self, parent: DatasetNode, sizes: IntLike | Sequence[int], drop_remainder: bool
+    ) -> None:
         super().__init__(parent)
         values = structure.to_array(sizes).reshape(-1).tolist()
         self._sizes = [integer(n, "batch_size") for n in values]
@@ -308,7 +316,7 @@ class Rebatch(Unary):
         self._drop = bool(drop_remainder)
         structure.unbatched(parent.element_spec, "batch_sizes: first `batch` the dataset")
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         spec = self._parent.element_spec
         leaf = nest.flatten(spec)[0]
         old_size = leaf.shape.as_list()[0] if leaf.shape.rank else None

@@ -8,12 +8,12 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution import chunks
 from meshflow.data.execution.resumable import Failed, Raising, caught
-from meshflow.data.node import IndexStream
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.storage.element_files import ElementWriter, read_elements
 from meshflow.data.transformations.base import ElementList, Stacked, Unary
@@ -29,7 +29,7 @@ class Cache(Unary):
       filename: Name of the file without its suffix; an empty name means memory.
     """
 
-    def __init__(self, parent: Dataset, filename: str) -> None:
+    def __init__(self, parent: DatasetNode, filename: str) -> None:
         super().__init__(parent)
         self._name = filename
         self._file = f"{filename}.meshflow" if filename else None
@@ -39,7 +39,7 @@ class Cache(Unary):
         """Empty the cache, and use another file, for a shard of the data.
 
         Args:
-          part: Suffix of the file name.
+          suffix: Suffix of the file name.
         """
         self._kept = None
         if self._file is not None:
@@ -127,7 +127,7 @@ class Prefetch(Unary):
 
     _apart = True
 
-    def __init__(self, parent: Dataset, buffer_size: Any) -> None:
+    def __init__(self, parent: DatasetNode, buffer_size: IntLike | None) -> None:
         super().__init__(parent)
         size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")
         if size < -1:
@@ -159,7 +159,7 @@ class AssertCardinality(Unary):
       expected: Number of elements, or INFINITE_CARDINALITY or UNKNOWN_CARDINALITY.
     """
 
-    def __init__(self, parent: Dataset, expected: Any) -> None:
+    def __init__(self, parent: DatasetNode, expected: IntLike) -> None:
         super().__init__(parent)
         self._expected = integer(expected, "expected_cardinality")
 
@@ -187,14 +187,14 @@ def _unexpected(expected: int, actual: str) -> Exception:
 
 
 class IgnoreErrors(Unary):
-    """The elements without those whose computation raises an error.
+    """The elements without those that raise an error when they are computed.
 
     Args:
       parent: The dataset.
       log_warning: Whether to log a warning for each failed element.
     """
 
-    def __init__(self, parent: Dataset, log_warning: bool) -> None:
+    def __init__(self, parent: DatasetNode, log_warning: bool) -> None:
         super().__init__(parent)
         self._warn = log_warning
 

@@ -1,6 +1,4 @@
-"""Transformations that apply a function to every element: `map`, `filter`, `take_while`, `scan`,
-`enumerate`.
-"""
+"""Transformations that apply a function to every element, such as `map` and `filter`."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys, keys_of_calls
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer, threads_of
-from meshflow.data.dataset import Dataset
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer, threads_of
 from meshflow.data.epoch import Epoch, in_threads
 from meshflow.data.execution import chunks
 from meshflow.data.execution.host_plan import Plan, places
 from meshflow.data.execution.map_function import ElementFunction, randomness, same_randomness
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught, close
-from meshflow.data.node import IndexStream
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.states import function_of_state
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import RandomTransformation, Unary, is_live
 from meshflow.data.transformations.batching import Batch
+from meshflow.environment.types import PyTree
 
 
 class Map(RandomTransformation):
@@ -44,9 +42,9 @@ class Map(RandomTransformation):
 
     def __init__(
         self,
-        parent: Dataset,
+        parent: DatasetNode,
         fn: Callable[..., Any],
-        calls: Any = None,
+        calls: IntLike | None = None,
         spec: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(parent)
@@ -56,7 +54,7 @@ class Map(RandomTransformation):
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         if self._spec_of is not None:
             return self._spec_of(self._parent.element_spec)
         return self.function.output_spec
@@ -132,9 +130,7 @@ class Map(RandomTransformation):
         return plan.results(leaves, keys, [slot for _, _, slot in items])
 
     def _keys(self, epoch: Epoch) -> Callable[[], list[int]]:
-        """Return a function that draws the seed of random ops in this pass, for use if no seed is
-        set.
-        """
+        """Return a function that draws the seed of random ops in this pass, if none is set."""
         words: list[int] = []
         lock = threading.Lock()
 
@@ -220,13 +216,17 @@ class HostMap(Unary):
     _tensorflow_name = "MapDataset"
 
     def __init__(
-        self, parent: Dataset, fn: Callable[[Any], Any], spec: Any, workers: int | None = None
+        self,
+        parent: DatasetNode,
+        fn: Callable[[Any], Any],
+        spec: PyTree,
+        workers: int | None = None,
     ) -> None:
         super().__init__(parent)
         self._fn, self._own_spec = fn, spec
         self._workers = os.cpu_count() or 1 if workers is None else workers
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
@@ -244,7 +244,7 @@ class Filter(Unary):
       predicate: Function from an element to a bool scalar.
     """
 
-    def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
+    def __init__(self, parent: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._predicate = ElementFunction(predicate, parent.element_spec, "filter")
         self._predicate.check_condition()
@@ -277,7 +277,7 @@ def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
 
 
 def filtered(
-    parent: Dataset,
+    parent: DatasetNode,
     predicate: ElementFunction,
     epoch: Epoch,
     select: Callable[[list[Any], np.ndarray], list[Any] | None],
@@ -288,7 +288,7 @@ def filtered(
       parent: The dataset.
       predicate: The predicate.
       epoch: The pass.
-      kept: Function from a chunk and the values of the predicate to the selected elements.
+      select: Function from a chunk and the values of the predicate to the selected elements.
 
     Returns:
       The selected elements in chunks, or None if the parent or the predicate do not support chunks.
@@ -312,7 +312,7 @@ class TakeWhile(Unary):
       predicate: Function from an element to a bool scalar.
     """
 
-    def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
+    def __init__(self, parent: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._predicate = ElementFunction(predicate, parent.element_spec, "take_while")
         self._predicate.check_condition()
@@ -361,7 +361,7 @@ class Scan(Unary):
       fn: Function from (state, element) to (next state, result).
     """
 
-    def __init__(self, parent: Dataset, initial_state: Any, fn: Callable[..., Any]) -> None:
+    def __init__(self, parent: DatasetNode, initial_state: PyTree, fn: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._state = structure.to_arrays(initial_state)
         self._function = function_of_state(
@@ -369,7 +369,7 @@ class Scan(Unary):
         )
 
     @staticmethod
-    def _next_state(results: Any) -> Any:
+    def _next_state(results: PyTree) -> PyTree:
         if not (type(results) is tuple and len(results) == 2):
             raise TypeError(
                 "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
@@ -377,7 +377,7 @@ class Scan(Unary):
             )
         return results[0]
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         results = self._function.output_spec
         return None if results is None else results[1]
 
@@ -402,11 +402,11 @@ class Enumerate(Unary):
       start: Index of the first element.
     """
 
-    def __init__(self, parent: Dataset, start: Any) -> None:
+    def __init__(self, parent: DatasetNode, start: IntLike) -> None:
         super().__init__(parent)
         self._start = integer(start, "start")
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
     def _vector(self, epoch: Epoch) -> IndexStream | None:

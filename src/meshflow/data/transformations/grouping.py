@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,14 +15,16 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, caught
+from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.states import function_of_state
 from meshflow.data.transformations.base import ElementList, RandomTransformation, Unary
+from meshflow.environment.types import PyTree
 
 _NOTHING = object()
 
@@ -38,7 +40,9 @@ class Window(Unary):
       drop: Whether to drop smaller windows at the end.
     """
 
-    def __init__(self, parent: Dataset, size: Any, shift: Any, stride: Any, drop: bool) -> None:
+    def __init__(
+        self, parent: DatasetNode, size: IntLike, shift: IntLike | None, stride: IntLike, drop: bool
+    ) -> None:
         super().__init__(parent)
         self._size = integer(size, "size")
         self._shift = self._size if shift is None else integer(shift, "shift")
@@ -48,7 +52,7 @@ class Window(Unary):
                 raise InvalidArgumentError(f"Window {name} must be greater than zero, got {value}.")
         self._drop = bool(drop)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.map_specs(DatasetSpec, self._parent.element_spec)
 
     def _count(self) -> int:
@@ -84,7 +88,7 @@ class Window(Unary):
                     is_exhausted = True
                     break
 
-    def _datasets(self, window: list[Any]) -> Any:
+    def _datasets(self, window: list[Any]) -> PyTree:
         """Return a dataset for each component, in the structure of an element."""
         spec = self._parent.element_spec
         width = len(nest.flatten(spec))
@@ -118,7 +122,7 @@ class GroupByWindow(RandomTransformation):
 
     def __init__(
         self,
-        parent: Dataset,
+        parent: DatasetNode,
         key_func: Callable[..., Any],
         reduce_func: Callable[..., Any],
         window_size_func: Callable[[int], int],
@@ -137,7 +141,7 @@ class GroupByWindow(RandomTransformation):
             raise TypeError(f"`reduce_func` must return a `Dataset` object. Got {type(dataset)}.")
         return dataset
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         elements = self._parent._elements(Epoch(self._parent))
         try:
             first = next(elements, None)
@@ -169,6 +173,14 @@ class GroupByWindow(RandomTransformation):
             yield from dataset._elements(epoch.within(self, dataset))
 
 
+class GroupReducer(Protocol):
+    """The functions of a `tf.data.experimental.Reducer`."""
+
+    init_func: Callable[..., Any]
+    reduce_func: Callable[..., Any]
+    finalize_func: Callable[..., Any]
+
+
 class GroupByReducer(Unary):
     """The reduced elements of each group, in the order of the keys.
 
@@ -178,13 +190,15 @@ class GroupByReducer(Unary):
       reducer: The `Reducer`.
     """
 
-    def __init__(self, parent: Dataset, key_func: Callable[..., Any], reducer: Any) -> None:
+    def __init__(
+        self, parent: DatasetNode, key_func: Callable[..., Any], reducer: GroupReducer
+    ) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
         _check_key(self._key)
         self._reducer = reducer
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return None
 
     def _count(self) -> int:
@@ -219,7 +233,7 @@ class Unique(Unary):
       parent: A dataset of single tensors of dtype int32, int64 or string.
     """
 
-    def __init__(self, parent: Dataset) -> None:
+    def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
         leaves = nest.flatten(parent.element_spec)
         if len(leaves) != 1:

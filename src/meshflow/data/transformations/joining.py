@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,11 @@ from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, joined
 from meshflow.data.execution.resumable import Failed, Raising, caught
 from meshflow.data.execution.round_robin import in_turn
-from meshflow.data.node import IndexStream
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import index_blocks, seed_of
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.transformations.base import ElementList, RandomTransformation
+from meshflow.environment.types import PyTree
 
 _NOTHING = object()
 
@@ -39,14 +40,14 @@ class Concatenate(Dataset):
 
     Args:
       first: A dataset.
-      second: A dataset whose elements have the same structure and dtypes.
+      second: A dataset of elements with the same structure and dtypes.
     """
 
-    def __init__(self, first: Dataset, second: Dataset) -> None:
+    def __init__(self, first: DatasetNode, second: DatasetNode) -> None:
         self._parents = (first, second)
         self._own_spec = structure.merged(first.element_spec, second.element_spec)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -101,7 +102,7 @@ class Zip(Dataset):
       datasets: Nested tuples and dictionaries of datasets.
     """
 
-    def __init__(self, datasets: Any) -> None:
+    def __init__(self, datasets: PyTree) -> None:
         self._tree = datasets
         self._parents = tuple(_datasets(datasets))
         for item in self._parents:
@@ -110,7 +111,7 @@ class Zip(Dataset):
                     f"The argument to `Dataset.zip()` must be a (nested) structure of `Dataset` objects. Got {type(item)}."
                 )
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return _filled(self._tree, iter([p.element_spec for p in self._parents]))
 
     def _count(self) -> int:
@@ -156,8 +157,7 @@ class Zip(Dataset):
 
         Returns:
           For each leaf of an element its index among the leaves of all parents, concatenated; and
-          for each parent the index
-          of its first leaf.
+          for each parent the index of its first leaf.
         """
         sizes = [len(structure.nest.flatten(p.element_spec)) for p in self._parents]
         starts = [0, *itertools.accumulate(sizes)]
@@ -198,7 +198,7 @@ class Zip(Dataset):
         return Raising(zip_elements())
 
 
-def _datasets(tree: Any) -> list[Any]:
+def _datasets(tree: PyTree) -> list[Any]:
     """Return the datasets in a structure, in the order of `tf.nest.flatten`."""
     if isinstance(tree, list):
         raise TypeError(
@@ -211,7 +211,7 @@ def _datasets(tree: Any) -> list[Any]:
     return [tree]
 
 
-def _filled(tree: Any, parts: Iterator[Any]) -> Any:
+def _filled(tree: PyTree, parts: Iterator[Any]) -> PyTree:
     """Replace the leaves of a structure by the items of an iterator."""
     if isinstance(tree, tuple):
         items = [_filled(item, parts) for item in tree]
@@ -236,7 +236,7 @@ class FlatMap(RandomTransformation):
     """
 
     def __init__(
-        self, parent: Dataset, fn: Callable[..., Any], cycle: int = 1, block: int | None = None
+        self, parent: DatasetNode, fn: Callable[..., Any], cycle: int = 1, block: int | None = None
     ) -> None:
         super().__init__(parent)
         for name, value in (("cycle_length", cycle), ("block_length", block)):
@@ -255,7 +255,7 @@ class FlatMap(RandomTransformation):
         """Check the result of the function if it can be traced without an element."""
         results: list[Any] = []
 
-        def probe(element: Any) -> tuple[()]:
+        def probe(element: PyTree) -> tuple[()]:
             results.append(self._fn(*element) if self._unpack else self._fn(element))
             return ()
 
@@ -265,21 +265,21 @@ class FlatMap(RandomTransformation):
         if results:
             self._check(results[0])
 
-    def _inner(self, element: Any, call_index: int = 0) -> Dataset:
+    def _inner(self, element: PyTree, call_index: int = 0) -> Dataset:
         """Call the function on an element; `number` determines its random numbers."""
         tensors = structure.to_tensors(element)
         with call_keys(call_index):
             return self._check(self._fn(*tensors) if self._unpack else self._fn(tensors))
 
     @staticmethod
-    def _check(dataset: Any) -> Dataset:
+    def _check(dataset: object) -> Dataset:
         if not isinstance(dataset, Dataset):
             raise TypeError(
                 f"The `map_func` argument must return a `Dataset` object. Got {type(dataset)}."
             )
         return dataset
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         elements = self._parent._elements(Epoch(self._parent))
         try:
             samples = list(itertools.islice(elements, 2))
@@ -308,12 +308,12 @@ class FlatMap(RandomTransformation):
         """Return a function from an element to an iterator over its dataset.
 
         Args:
-          items: Function that starts the iterator.
+          start: Function that starts the iterator.
           epoch: The pass.
         """
         call_indices = epoch.random_states.numbers(self)
 
-        def open_inner(element: Any) -> Iterator[Any]:
+        def open_inner(element: PyTree) -> Iterator[Any]:
             if type(element) is Failed:
                 return iter([element])
             try:
@@ -340,7 +340,7 @@ class FlatMap(RandomTransformation):
         )
 
 
-def _blank(spec: Any) -> Any:
+def _blank(spec: PyTree) -> Dataset | np.ndarray:
     """Return a leaf that matches a spec: an empty dataset, or an array of zeros."""
     if isinstance(spec, DatasetSpec):
         return ElementList([], spec.element_spec)
@@ -356,7 +356,9 @@ class Choose(Dataset):
       stop_on_empty: Whether to stop as soon as a dataset ends, instead of when all have ended.
     """
 
-    def __init__(self, datasets: list[Dataset], choices: Dataset, stop_on_empty: bool) -> None:
+    def __init__(
+        self, datasets: Sequence[DatasetNode], choices: DatasetNode, stop_on_empty: bool
+    ) -> None:
         choice_spec = choices.element_spec
         if not (
             isinstance(choice_spec, TensorSpec)
@@ -372,7 +374,7 @@ class Choose(Dataset):
             spec = structure.merged(spec, dataset.element_spec)
         self._own_spec = spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -428,9 +430,11 @@ class RandomChoice(Dataset):
       reshuffle: Whether later passes make other choices.
     """
 
-    def __init__(self, weights: np.ndarray | Dataset, seed: Any, reshuffle: bool) -> None:
+    def __init__(
+        self, weights: np.ndarray | DatasetNode, seed: int | None, reshuffle: bool
+    ) -> None:
         self._weights = weights
-        if isinstance(weights, Dataset):
+        if isinstance(weights, DatasetNode):
             self._parents = (weights,)
         self._words = seed_of(seed)
         self.seeded = seed is not None
@@ -441,7 +445,7 @@ class RandomChoice(Dataset):
         """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64)
 
     def _count(self) -> int:
@@ -453,12 +457,12 @@ class RandomChoice(Dataset):
 
     def _drawn(self, epoch: Epoch) -> Iterator[Any]:
         rng = epoch.generator(self)
-        assert isinstance(self._weights, Dataset)
+        assert isinstance(self._weights, DatasetNode)
         for weights in self._weights._elements(epoch):
             yield np.asarray(rng.choice(len(weights), p=weights / weights.sum()))
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        return None if isinstance(self._weights, Dataset) else self._drawn_at_once(epoch)
+        return None if isinstance(self._weights, DatasetNode) else self._drawn_at_once(epoch)
 
     def _drawn_at_once(self, epoch: Epoch) -> Iterator[Any]:
         assert isinstance(self._weights, np.ndarray)

@@ -11,13 +11,12 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data import structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
-from meshflow.data.dataset import Dataset
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.draws import Draws, Ring
 from meshflow.data.execution.resumable import Failed, Raising, caught, close
-from meshflow.data.node import IndexStream
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
 
@@ -32,7 +31,9 @@ class Shuffle(Unary):
       reshuffle: Whether every pass has another order; None means True.
     """
 
-    def __init__(self, parent: Dataset, buffer_size: Any, seed: Any, reshuffle: Any) -> None:
+    def __init__(
+        self, parent: DatasetNode, buffer_size: IntLike, seed: int | None, reshuffle: bool | None
+    ) -> None:
         super().__init__(parent)
         self._buffer = integer(buffer_size, "buffer_size")
         if self._buffer == UNKNOWN_CARDINALITY:
@@ -88,7 +89,7 @@ class Shuffle(Unary):
         return parts()
 
     def _reaches(self, parent: IndexStream | None) -> bool:
-        """Check whether the parent can gather indices that are as far apart as the buffer is large."""
+        """Check whether the parent can gather indices with a distance up to the size of the buffer."""
         return parent is not None and (
             parent.max_spread is None or self._buffer <= parent.max_spread
         )
@@ -163,7 +164,7 @@ class Repeat(Unary):
       count: Number of repetitions; None or -1 repeats indefinitely.
     """
 
-    def __init__(self, parent: Dataset, count: Any) -> None:
+    def __init__(self, parent: DatasetNode, count: IntLike | None) -> None:
         super().__init__(parent)
         self._times = -1 if count is None else integer(count, "count")
 
@@ -243,7 +244,7 @@ class Slice(Unary):
 
     _tensorflow_name = "TakeDataset"
 
-    def __init__(self, parent: Dataset, start: int, stop: int | None, step: int = 1) -> None:
+    def __init__(self, parent: DatasetNode, start: int, stop: int | None, step: int = 1) -> None:
         super().__init__(parent)
         self._start, self._stop, self._step = start, stop, step
 
@@ -320,9 +321,7 @@ class Slice(Unary):
 
 
 class ShardHint(Unary):
-    """Marks the place in a pipeline where the auto-shard policy HINT splits the dataset between
-    workers.
-    """
+    """The place in a pipeline where the auto-shard policy HINT splits the dataset."""
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         raise FailedPreconditionError(
