@@ -1,6 +1,4 @@
-"""Translation of a DeepSpeed configuration into a `MeshStrategy` and into arguments of `compile` and
-`fit`.
-"""
+"""Translation of a DeepSpeed configuration into a strategy and into arguments of `compile` and `fit`."""
 
 from __future__ import annotations
 
@@ -239,9 +237,7 @@ def _offload(zero: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batch_size(config: Mapping[str, Any], devices: int) -> tuple[int | None, int]:
-    """Return the examples of a step on all devices, or None, and the number of micro-batches per
-    device.
-    """
+    """Return the global batch size, or None, and the number of micro-batches per device."""
     total = _integer(config, "train_batch_size", 0, 1)
     micro = _integer(config, "train_micro_batch_size_per_gpu", 0, 1)
     accumulated = _integer(config, "gradient_accumulation_steps", 0, 1)

@@ -127,9 +127,7 @@ def _check_alone(config: Mapping[str, Any], clip: float) -> None:
 
 
 def _kind(name: str, parameters: dict[str, Any]) -> _Kind:
-    """Return the counterpart of an optimizer, and remove the parameters that select a variant of
-    Adam.
-    """
+    """Select the counterpart of an optimizer; the parameters that choose a variant are removed."""
     mapping = _KINDS.get(name.lower())
     if mapping is None:
         raise InvalidValueError(

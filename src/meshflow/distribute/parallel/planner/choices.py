@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -235,7 +234,7 @@ def _asked(choice: Choice) -> str | None:
         over = {"sequence": ("model",)} if choice.sequence else {}
         options.check(mesh, ("data",) if "data" in names else (), over)
         if isinstance(options.pipeline, Pipeline):
-            check_pipeline(types.SimpleNamespace(options=options, mesh=mesh))
+            check_pipeline(options, mesh)
     except (ValueError, NotImplementedError) as error:
         return str(error).split(". ")[0]
     return None

@@ -73,7 +73,7 @@ def adopt(strategy: MeshStrategy, model: Any) -> None:
             variable._layout = getattr(owner, "_slot_layout", None) or owner._layout
         elif id(variable) in weights:
             layout = strategy.weight_layout(dims.get(id(variable)), variable._shape, variable.name)
-            strategy._lay(variable, layout)
+            strategy.assign_layout(variable, layout)
         else:
             variable._layout = strategy.replicated(variable.ndim)
     model._strategy_at_compile = strategy
