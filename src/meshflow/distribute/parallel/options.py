@@ -107,8 +107,8 @@ class ParallelOptions:
         _at_least("compress_after", self.compress_after, 0)
         if self.compress_after and self.compress is None:
             raise InvalidValueError(
-                f"compress_after={self.compress_after} says from when on gradients are compressed, but compress=None "
-                "never compresses them. Pass compress='int8' or '1bit'."
+                f"compress_after={self.compress_after} sets when compression of gradients starts, but compress=None "
+                "disables it. Pass compress='int8' or '1bit'."
             )
         if not callable(self.recompute):
             _one_of(

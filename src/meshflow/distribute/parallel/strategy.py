@@ -101,7 +101,7 @@ class MeshStrategy(Strategy):
         if plan is not None:
             if plan != "auto" or mesh is not None or rules or options is not None or choices:
                 raise InvalidValueError(
-                    f'MeshStrategy: plan={plan!r} must be "auto" and stand alone, or only with hardware=; it chooses '
+                    f'MeshStrategy: plan={plan!r} must be "auto", and only hardware= can be passed with it; it chooses '
                     "the mesh, the rules and the options."
                 )
             self._wait(hardware)
