@@ -67,6 +67,14 @@ class Choice:
         return used or {"data": 1}
 
     @property
+    def token_exchanges(self) -> int:
+        """Return the number of all-to-alls of an expert layer in a step.
+
+        Tokens are sent to experts and back, in the forward pass, in its recomputation, and as gradients in the backward pass.
+        """
+        return 6 if self.recompute == "layer" else 4
+
+    @property
     def rules(self) -> str:
         """Return the rules as text."""
         rules = ["batch:data"] if "data" in self.mesh else []
