@@ -286,9 +286,9 @@ class Saved(NamedTuple):
     """Values for the backward pass of attention.
 
     Attributes:
-      sums: Logarithm of the sum of exponentials [b, n, t].
-      given: Gradient of the values [b, t, n, h of values].
-      paid: Sum over features of gradient times values [b, n, t].
+      log_sums: Logarithm of the sum of exponentials [b, n, t].
+      gradient: Gradient of the values [b, t, n, h of values].
+      gradient_dot_values: Sum over features of gradient times values [b, n, t].
     """
 
     sums: jax.Array
@@ -308,19 +308,20 @@ def backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute gradients of queries, keys and values from the attention between them.
 
-        The gradients are float32 or wider.
-    Args:
-          options: Options of attention.
-          q: Queries.
-          k: Keys.
-          v: Values.
-          mask: As in `attend_partial`.
-          key: As in `attend_partial`.
-          saved: Residuals of these queries.
-          places: Offsets of these queries and keys.
+    The gradients are float32 or wider.
 
-        Returns:
-          Gradients of q, k and v.
+    Args:
+      options: Options of attention.
+      q: Queries.
+      k: Keys.
+      v: Values.
+      mask: As in `attend_partial`.
+      key: As in `attend_partial`.
+      saved: Residuals of these queries.
+      places: Offsets of these queries and keys.
+
+    Returns:
+      Gradients of q, k and v.
     """
     tiles = _Tiles(options, q, k, mask, key, places)
     by_query = (

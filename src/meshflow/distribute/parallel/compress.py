@@ -232,7 +232,7 @@ class Exchange:
 
     Args:
       strategy: The strategy.
-      program: Program whose gradients are exchanged.
+      program: Program that defines the gradients.
 
     Attributes:
       slots: Slots of the rounding errors.

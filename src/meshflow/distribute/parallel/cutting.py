@@ -89,7 +89,7 @@ class Program:
 
     Attributes:
       anchored: Positions of the equations that run in one stage only.
-      unit_of: Unit of each equation; it never decreases among anchored equations.
+      equation_units: Unit of each equation; it never decreases among anchored equations.
     """
 
     def __init__(

@@ -388,7 +388,7 @@ class Loop:
     # ---- backward passes in two parts ------------------------------------------------------
 
     def _halve(self, own: _StageValues, rows: Sequence[jax.Array]) -> None:
-        """Split the stages' backward passes, and lay out buffers for their residuals."""
+        """Split the stages' backward passes, and create layouts for their residuals."""
 
         def drop_axes(values: PyTree, count: int = 1) -> PyTree:
             return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[count:], v.dtype), values)

@@ -131,7 +131,7 @@ def dispatch(
             lambda *token: _slots(router, *token), in_axes=(0, 0, None, *[0] * len(chances))
         )(x, live, gate, *chances)
         rows = jax.vmap(lambda t, i: t.at[i].get(mode="fill", fill_value=0))(x, slots.tokens)
-        # From [g, E, C, D] to [E, g * C, D].
+        # The transpose changes [g, E, C, D] into [E, g * C, D].
         rows = rows.transpose(1, 0, 2, 3).reshape(router.experts, -1, x.shape[-1])
         if exchange is not None and exchange.experts:
             rows = lax.all_to_all(rows, exchange.experts, 0, 1, tiled=True)

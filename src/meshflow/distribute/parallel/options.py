@@ -234,7 +234,7 @@ class ParallelOptions:
         """Check whether a value is offloaded to the host's memory or to files.
 
         Args:
-          what: "optimizer", "parameters" or "activations".
+          kind: "optimizer", "parameters" or "activations".
           name: Name of the variable or layer.
 
         Returns:

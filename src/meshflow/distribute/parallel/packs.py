@@ -54,7 +54,7 @@ class Pack:
       divided: Whether XLA may shard arrays without a constraint, so that buffers need one.
 
     Attributes:
-      places: For each stage the spans of its arrays.
+      spans: For each stage the spans of its arrays.
       lengths: Length of the buffer of each dtype.
       shapes: Shape and dtype of each array by index.
     """
@@ -151,10 +151,11 @@ class Pack:
 
 class Shelf:
     """Layout of arrays as separate buffers; arrays of different stages with equal shapes share one.
+
     It needs more memory than a `StagePack` if stages differ, but arrays keep their shardings.
 
-        Args:
-          stages: For each stage the shapes and dtypes of its arrays by index, in order.
+    Args:
+      stages: For each stage the shapes and dtypes of its arrays by index, in order.
     """
 
     def __init__(self, stages: Sequence[Mapping[int, AbstractArray]]) -> None:

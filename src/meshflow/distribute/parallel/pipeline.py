@@ -124,7 +124,7 @@ class PipelinedStep:
     # ---- traced program ------------------------------------------------------------------------
 
     def _wanted(self, traced: Traced) -> list[int]:
-        """Return the indices of all results except the values whose means are computed in advance."""
+        """Return the indices of all results except those with means that are computed in advance."""
         return [0, *range(1 + len(self.shares.totals), traced.count)]
 
     def _by_variable(self) -> list[list[int]]:

@@ -85,7 +85,7 @@ class Divided:
           x: Bytes of the input on all devices.
           w: Bytes of the kernel on all devices.
           y: Bytes of the output on all devices.
-          owes: Whether the input has a gradient.
+          has_input_gradient: Whether the input has a gradient.
 
         Returns:
           The bytes.

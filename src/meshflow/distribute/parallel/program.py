@@ -49,7 +49,7 @@ class LossProgram(Protocol):
     Attributes:
       model: The model.
       variables: Variables to differentiate with respect to.
-      measures: Whether the squared norms of the gradients of single shares are needed.
+      needs_gradient_norms: Whether the squared norms of the gradients of single shares are needed.
     """
 
     model: Any
@@ -124,13 +124,13 @@ class Gradients:
     """Results of a region for a global batch.
 
     Attributes:
-      noted: Values for metrics, averaged over all shares.
+      metric_values: Values for metrics, averaged over all shares.
       gradients: Gradient of the mean loss for each variable, or None for a variable that the loss
         does not use.
       predictions: Predictions of all examples, or None if they were not requested.
-      squares: Sum of the squared norms of the gradients of single shares; None if it was not
+      squared_norms: Sum of the squared norms of the gradients of single shares; None if it was not
         requested or is unknown.
-      shares: Number of different shares.
+      num_shares: Number of different shares.
     """
 
     noted: list[Any]

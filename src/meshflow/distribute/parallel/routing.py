@@ -113,7 +113,7 @@ class Statistics(NamedTuple):
       live: Number of tokens that count.
       balance: Balance loss times `live`.
       z: Sum of the squared logarithms of the softmax normalizers.
-      asked: Number of choices that need a slot.
+      requested: Number of choices that need a slot.
       dropped: Number of choices without a slot.
       load: [E], number of choices of each expert.
     """

@@ -26,7 +26,7 @@ class Rules:
       synonyms: Alternative names in the rules for names that layers use.
 
     Attributes:
-      over: Target of each rule: one mesh dimension, or several joined by "+".
+      targets: Target of each rule: one mesh dimension, or several joined by "+".
 
     Raises:
       ValueError: If a rule cannot be parsed, if a dimension has two rules, or if a mesh dimension
@@ -79,7 +79,7 @@ class Rules:
         Args:
           dims: Names of each axis, of which the first with a rule is used.
           shape: Shape of the weight.
-          what: Description of the weight for error messages.
+          description: Description of the weight for error messages.
 
         Returns:
           The layout.

@@ -20,7 +20,7 @@ __all__ = ["KINDS", "LANES", "Action", "Schedule", "before"]
 # Forward pass, backward pass (only of the stage's inputs if weight passes are separate), weight
 # pass.
 KINDS = "FBW"
-# Kinds of the passes that fit into a tick, in order.
+# Passes that fit into a tick, in order.
 LANES = "FBWW"
 
 
@@ -267,12 +267,13 @@ def _actions(cell: str, device: int, index: int) -> list[Action]:
 
 def before(action: Action, stages: int) -> list[tuple[Action, bool]]:
     """Return the actions that an action depends on.
-    Args:
-          action: The action.
-          stages: Number of stages.
 
-        Returns:
-          (action, allowed in the same tick) pairs. Only actions on the same device are allowed there.
+    Args:
+      action: The action.
+      stages: Number of stages.
+
+    Returns:
+      (action, allowed in the same tick) pairs. Only actions on the same device are allowed there.
     """
     kind, stage, i = action.kind, action.stage, action.micro_batch
     if kind == "F":

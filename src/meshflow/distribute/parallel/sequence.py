@@ -9,8 +9,7 @@ T is the bytes of the queries of all devices, N the number of devices along the 
 * Gathered attention replaces the ring in pipeline stages, because a permutation involves all
   devices, but only some of them compute a layer. A device gathers the keys and values of 1/N of the
   heads at a time. It sends and holds as many bytes as in a ring if N divides the number of heads.
-* Ulysses (Jacobs et al. 2023, arXiv:2309.14509): each device receives full sequences for its share
-  of the heads, whose number must be divisible. A device sends 4 (N - 1) / N**2 T bytes in the
+* Ulysses (Jacobs et al. 2023, arXiv:2309.14509): each device receives full sequences for its share of the heads. The number of heads must be divisible. A device sends 4 (N - 1) / N**2 T bytes in the
   forward pass, and the same in the backward pass.
 """
 
@@ -39,7 +38,7 @@ class Sequences:
     """Sharding of sequences over devices, and the algorithm of attention over them.
 
     Attributes:
-      way: "ring", "gathered" or "ulysses".
+      algorithm: "ring", "gathered" or "ulysses".
       mesh: JAX mesh, or None for the mesh of the surrounding program.
       axes: Mesh dimensions that sequences are split over.
       batch: Mesh dimensions that examples are split over.
@@ -82,25 +81,25 @@ def attention(
 ) -> jax.Array:
     """Compute attention on one device or over several.
 
-        Sequences are padded if the number of devices does not divide their length.
+    Sequences are padded if the number of devices does not divide their length.
     A query without visible keys attends to all keys with equal weights, as if a large negative
-        number were added to all scores. Its gradient reaches only the values.
+    number were added to all scores. Its gradient reaches only the values.
 
-        Args:
-          options: Options of attention.
-          q: Queries [b, t, n, h], scaled.
-          k: Keys [b, s, n, h].
-          v: Values [b, s, n, h of values].
-          mask: bool [b, 1 or t, s], True where a query may attend to a key, or None.
-          queries: bool [b, t], False for queries that may attend to no key, or None.
-          key: int64 [3], a random generator state for dropout, or None.
-          sequences: Sharding of the sequences; None on one device.
+    Args:
+      options: Options of attention.
+      q: Queries [b, t, n, h], scaled.
+      k: Keys [b, s, n, h].
+      v: Values [b, s, n, h of values].
+      mask: bool [b, 1 or t, s], True where a query may attend to a key, or None.
+      queries: bool [b, t], False for queries that may attend to no key, or None.
+      key: int64 [3], a random generator state for dropout, or None.
+      sequences: Sharding of the sequences; None on one device.
 
-        Returns:
-          Values [b, t, n, h of values].
+    Returns:
+      Values [b, t, n, h of values].
 
-        Raises:
-          ValueError: If the number of heads is not divisible by the number of devices of Ulysses.
+    Raises:
+      ValueError: If the number of heads is not divisible by the number of devices of Ulysses.
     """
     if sequences is None:
         values = blockwise.attend(options, q, k, v, mask, key)

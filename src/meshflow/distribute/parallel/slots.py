@@ -16,13 +16,14 @@ __all__ = ["Columns", "columns_of"]
 class Work(NamedTuple):
     """Work of one kind of pass, for each tick and device.
 
-        All arrays are int32 [ticks, devices], or [ticks, lanes, devices] for weight passes.
+    All arrays are int32 [ticks, devices], or [ticks, lanes, devices] for weight passes.
+
     Attributes:
-          micro_batch: Index of the micro-batch, -1 if there is no work.
-          chunk: Index among the device's stages.
-          input: Slot of the stage's input.
-          gradient: Slot of the gradient of the stage's output.
-          kept: Slot of the residuals that a backward pass keeps for the weight pass.
+      micro_batch: Index of the micro-batch, -1 if there is no work.
+      chunk: Index among the device's stages.
+      input: Slot of the stage's input.
+      gradient: Slot of the gradient of the stage's output.
+      residual: Slot of the residuals that a backward pass keeps for the weight pass.
     """
 
     micro_batch: np.ndarray
@@ -46,7 +47,7 @@ class Columns(NamedTuple):
       keep_gradient: The same for gradients that arrive from the next stage.
       inputs: Number of slots for inputs on each device.
       gradients: Number of slots for gradients.
-      kept: Number of slots for residuals of weight passes.
+      residuals: Number of slots for residuals of weight passes.
     """
 
     forward: Work

@@ -128,7 +128,7 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
 
 
 class WeightPack:
-    """Weights with equal kinds of sharding, concatenated for each stage.
+    """Weights with equal shardings, concatenated for each stage.
 
     A buffer has the shape [parts by each rule, parts by ZeRO, parts by stage, length], without axes
     for shardings that the weights do not have.

@@ -34,7 +34,7 @@ class Layers:
 
     Attributes:
       names: Names of the called layers.
-      begin: Indices of the calls that start a stage, as marked by `tf.keras.layers.Stage()`.
+      stage_starts: Indices of the calls that start a stage, as marked by `tf.keras.layers.Stage()`.
     """
 
     def __init__(self) -> None:

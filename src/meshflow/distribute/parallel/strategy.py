@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MeshStrategy"]
 
-# What `rules=` accepts; a `LayoutMap` is a class of Keras, which is a higher layer.
+# Types that `rules=` accepts; a `LayoutMap` is a class of Keras, which is a higher layer.
 _RuleSource: TypeAlias = "str | Mapping[str, str | Sequence[str]] | Rules | Any"
 
 
@@ -149,7 +149,7 @@ class MeshStrategy(Strategy):
 
         Args:
           mesh: The mesh.
-          rules: The rules, or what `ShardingRules` accepts, or a `LayoutMap`.
+          rules: The rules, an argument of `ShardingRules`, or a `LayoutMap`.
           options: The options.
         """
         shown = mesh.shown
@@ -208,7 +208,7 @@ class MeshStrategy(Strategy):
         Args:
           dims: Names of each axis; None if the axes have no names.
           shape: Shape of the weight.
-          what: Description of the weight for error messages.
+          description: Description of the weight for error messages.
 
         Returns:
           The layout.
@@ -243,7 +243,7 @@ class MeshStrategy(Strategy):
         return variable
 
     def assign_layout(self, variable: Variable, layout: Layout | None) -> None:
-        """Set the layouts of a variable and of its slots, and offload them if the options say so.
+        """Set the layouts of a variable and of its slots, and offload them if the options request it.
 
         Args:
           variable: The variable.

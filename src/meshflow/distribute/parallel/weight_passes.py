@@ -37,8 +37,8 @@ class Halves:
       early: Indices of the gradients that the first part computes, because they need no product of
         their own.
       late: Indices of the gradients that the second part computes.
-      at_hand: Indices of the operands that the second part takes.
-      kept: Shapes and dtypes of the residuals.
+      available_operands: Indices of the operands that the second part takes.
+      residuals: Shapes and dtypes of the residuals.
     """
 
     first: ClosedJaxpr
@@ -73,7 +73,7 @@ class Halves:
 def halved(
     function: Callable[..., Sequence[Any]],
     operands: Sequence[jax.Array | jax.ShapeDtypeStruct],
-    stays: Sequence[bool],
+    available: Sequence[bool],
     count: int,
 ) -> Halves:
     """Split a backward pass into two programs.
@@ -81,7 +81,7 @@ def halved(
     Args:
       function: Function of the operands that returns a flat list.
       operands: Arrays, or their shapes and dtypes.
-      stays: For each operand, whether it is still available when the second part runs.
+      available: For each operand, whether it is still available when the second part runs.
       count: Number of required results at the beginning of the list. The others are gradients of
         weights.
 
@@ -89,7 +89,7 @@ def halved(
       The two programs.
     """
     closed = without_calls(jax.make_jaxpr(function)(*operands))
-    return _Cut(closed, stays, count).halves()
+    return _Cut(closed, available, count).halves()
 
 
 class _Cut:
@@ -97,17 +97,17 @@ class _Cut:
 
     Args:
       closed: The program.
-      stays: For each operand, whether it is still available when the second part runs.
+      available: For each operand, whether it is still available when the second part runs.
       count: Number of required results.
     """
 
-    def __init__(self, closed: ClosedJaxpr, stays: Sequence[bool], count: int) -> None:
+    def __init__(self, closed: ClosedJaxpr, available: Sequence[bool], count: int) -> None:
         self.closed, self.jaxpr, self.count = closed, closed.jaxpr, count
         self.eqns = list(self.jaxpr.eqns)
         self.maker = makers(self.eqns)
         self.place = {id(eqn): n for n, eqn in enumerate(self.eqns)}
-        inputs = zip(self.jaxpr.invars, stays, strict=True)
-        self.there = {*self.jaxpr.constvars, *(v for v, stay in inputs if stay)}
+        inputs = zip(self.jaxpr.invars, available, strict=True)
+        self.there = {*self.jaxpr.constvars, *(v for v, is_available in inputs if is_available)}
         for eqn in self.eqns:
             # Cheap values that follow from available operands are recomputed by their consumers.
             if is_light(eqn) and all(v in self.there for v in variables(eqn.invars)):

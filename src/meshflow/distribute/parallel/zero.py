@@ -107,7 +107,7 @@ class Kept:
         return (*shape[:axis], shape[axis] // self.parts, *shape[axis + 1 :])
 
     def _beside(self, collective: Callable[[jax.Array], jax.Array], value: jax.Array) -> jax.Array:
-        """Run a collective on a value that stays sharded over other dimensions, which XLA would gather otherwise."""
+        """Run a collective on a value that remains sharded over other dimensions, which XLA would gather otherwise."""
         names = {
             n
             for entry in self.auto_spec

@@ -21,8 +21,8 @@ class _Kind:
       name: Name of the Keras class.
       arguments: Keras names of the supported arguments, other than lr and betas.
       defaults: DeepSpeed's defaults, as arguments of the Keras class.
-      only: Arguments without a counterpart, with the only value that is accepted.
-      unused: Arguments that change how the update is computed, but not its result.
+      required_values: Arguments without a counterpart, with the only value that is accepted.
+      ignored: Arguments that change how the update is computed, but not its result.
     """
 
     name: str

@@ -245,7 +245,7 @@ def _refused_options(choice: Choice) -> str | None:
 
 
 def _asked(choice: Choice) -> str | None:
-    # Options are checked by names and kinds of memory, so a mesh of one local device represents any
+    # Options are checked by names and types of memory, so a mesh of one local device represents any
     # plan.
     names = list(choice.mesh)
     mesh = Mesh(names, np.zeros([1] * len(names), int), [0], [jax.local_devices()[0]])

@@ -1,6 +1,6 @@
 """Cost model of the planner: memory, traffic and time of a choice.
 
-Weights, slots, batches and traffic follow from formulas. Three kinds of numbers occur:
+Weights, slots, batches and traffic follow from formulas. Three types of numbers occur:
 
 * Formulas of collectives: a reduce-scatter or an all-gather over N devices sends (N-1)/N of the
   bytes, an all-reduce twice as many.
@@ -26,7 +26,7 @@ __all__ = ["Costs", "Estimate"]
 
 # ---- counts that follow from the algorithm -----------------------------------------------------
 
-# Where layers meet, a result, the summand of a residual connection, and the gradients of both are live.
+# Between two layers a result, the summand of a residual connection, and the gradients of both are live.
 _BOUNDARY_COPIES = 4
 # While an all-reduce runs, its operand and its result are live.
 _ALL_REDUCE_COPIES = 2
@@ -58,7 +58,7 @@ _HOST_TRANSFERS = 2
 _INNER_GRADIENT_DIVISOR = 4
 # The same for a recomputed layer outside of a pipeline.
 _RECOMPUTED_INNER_DIVISOR = 12
-# The same for a recomputed layer whose residuals are split along the sequence.
+# The same for a recomputed layer with residuals that are split along the sequence.
 _RECOMPUTED_SPLIT_DIVISOR = 4
 # In a recomputed pipeline stage this part of another layer's residuals is live together with the largest layer's.
 _STAGE_OVERLAP_DIVISOR = 4
@@ -268,7 +268,7 @@ class Costs:
         return [split.edges[u] // parts for u in layers]
 
     def _between(self, choice: Choice, split: Split, layers: range) -> int:
-        """Return the bytes of an example where layers meet."""
+        """Return the bytes of an example at the boundary between layers."""
         return _BOUNDARY_COPIES * max((split.edges[u] for u in layers), default=0)
 
     def _recomputed(self, choice: Choice, split: Split, rows: int) -> int:

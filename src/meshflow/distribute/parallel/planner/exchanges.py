@@ -21,12 +21,12 @@ __all__ = ["Attended", "Experts", "Product", "attention_of", "experts_of", "prod
 
 @dataclasses.dataclass(frozen=True)
 class Attended:
-    """Sizes of the attention layers of a model; only layers whose weights name their heads count.
+    """Sizes of the attention layers of a model; only layers with named axes of heads count.
 
     Attributes:
-      keys: Bytes of keys and values of an example, in all layers.
-      whole: Bytes of queries, keys, values and results of an example, in all layers.
-      heads: Greatest common divisor of the numbers of heads.
+      key_value_bytes: Bytes of keys and values of an example, in all layers.
+      total_bytes: Bytes of queries, keys, values and results of an example, in all layers.
+      common_heads: Greatest common divisor of the numbers of heads.
     """
 
     keys: int
@@ -37,7 +37,7 @@ class Attended:
         """Return the bytes that a device sends for an example.
 
         Args:
-          way: "ring" or "ulysses".
+          mode: "ring" or "ulysses".
           parts: Number of devices that sequences are split over.
 
         Returns:
@@ -58,7 +58,7 @@ class Experts:
       router: Rules of routing.
       row: Bytes of a token.
       tokens: Number of tokens of an example.
-      groups: Number of groups whose tokens compete for slots, or None for one group for each device
+      groups: Number of groups of tokens that compete for slots, or None for one group for each device
         and micro-batch.
     """
 
@@ -111,9 +111,9 @@ class Product(NamedTuple):
     Attributes:
       weight: Index of the weight.
       shape: Shape of the other operand.
-      given: Bytes of the other operand, of an example.
-      made: Bytes of the result, of an example.
-      owes: Whether the other operand has a gradient.
+      input_bytes: Bytes of the other operand, of an example.
+      output_bytes: Bytes of the result, of an example.
+      has_input_gradient: Whether the other operand has a gradient.
     """
 
     weight: int

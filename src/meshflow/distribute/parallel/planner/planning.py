@@ -382,7 +382,7 @@ def planned(
       profile: The model.
       hardware: The devices.
       objective: "time", "bytes" or "memory".
-      tell: Function that receives messages about the progress.
+      report: Function that receives messages about the progress.
 
     Returns:
       The plan.

@@ -33,7 +33,7 @@ class Splits:
       backward: (value, bytes) of the sums for gradients of the inputs of these products, if the
         gradients of several products of one input are added first.
       each: The same if they are not added first.
-      whole: Values that enter split products without being split.
+      unsplit_inputs: Values that enter split products without being split.
     """
 
     axes: dict[Any, int]

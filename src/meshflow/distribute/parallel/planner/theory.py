@@ -25,7 +25,7 @@ __all__ = ["Outside", "choice_of", "theory"]
 
 _SUMS = ("all-reduce", "reduce-scatter")
 _ANY = (*_SUMS, "all-gather", "all-to-all")
-# For each purpose its description, and the kinds of collectives that serve it.
+# For each purpose its description, and the types of collectives that serve it.
 _PURPOSES = {
     "grid": ("products in two or three dimensions", ("all-gather", "reduce-scatter")),
     "gradients": ("gradients", _SUMS),
@@ -217,17 +217,18 @@ def _of_experts(profile: ModelProfile, layouts: Sequence[Lying]) -> set[str]:
 def choice_of(strategy: MeshStrategy, profile: ModelProfile, layouts: Sequence[Lying]) -> Choice:
     """Convert a strategy into a choice of the planner.
 
-        All axes that the mesh splits have one common name in the choice.
+    All axes that the mesh splits have one common name in the choice.
+
     Args:
-          strategy: The strategy.
-          profile: The model.
-          layouts: Layouts of its weights.
+      strategy: The strategy.
+      profile: The model.
+      layouts: Layouts of its weights.
 
-        Returns:
-          The choice.
+    Returns:
+      The choice.
 
-        Raises:
-          NoFormulaError: If the planner has no such choice.
+    Raises:
+      NoFormulaError: If the planner has no such choice.
     """
     options, data = strategy.options, strategy.batch_dimensions
     sizes = dict(zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True))

@@ -142,9 +142,10 @@ def bare(model: Any) -> Iterator[None]:
 def unplaced(model: Any) -> Iterator[None]:
     """Remove layouts of the model's variables while the context is open.
 
-        The model can then be traced for one device. Values of variables do not change.
+    The model can then be traced for one device. Values of variables do not change.
+
     Args:
-          model: A compiled model.
+      model: A compiled model.
     """
     layouts = [
         (v, {n: v.__dict__.pop(n) for n in _PLACE if n in v.__dict__}) for v in _variables(model)

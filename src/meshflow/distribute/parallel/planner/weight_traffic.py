@@ -88,7 +88,7 @@ def weight_traffic(
 
     Args:
       strategy: The strategy.
-      lying: Each weight with its layout.
+      layouts: Each weight with its layout.
       updates: Number of steps per update; new weights are sent once per update.
 
     Returns:
