@@ -140,7 +140,7 @@ class _Tiles:
       k: Keys [b, s, n, h].
       mask: bool [b, 1 or t, s], or None.
       key: int64 [3], a random generator state for dropout, or None.
-      places: Offsets of the parts.
+      offsets: Offsets of the parts.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ class _Tiles:
         k: jax.Array,
         mask: jax.Array | None,
         key: jax.Array | None,
-        places: Places,
+        offsets: Places,
     ) -> None:
-        self.options, self.key, self.places = options, key, places
+        self.options, self.key, self.places = options, key, offsets
         self.queries, self.keys = q.shape[1], k.shape[1]
         self.tall, self.wide = min(options.block, self.queries), min(options.block, self.keys)
         self.down, self.across = -(-self.queries // self.tall), -(-self.keys // self.wide)
@@ -231,7 +231,7 @@ def forward(
     v: jax.Array,
     mask: jax.Array | None,
     key: jax.Array | None,
-    places: Places = _START,
+    offsets: Places = _START,
 ) -> Partial:
     """Compute attention of some queries to some keys.
 
@@ -242,21 +242,21 @@ def forward(
       v: Values [b, s, n, h of values].
       mask: bool [b, 1 or t, s], True where a query may attend to a key, or None.
       key: int64 [3], a random generator state for dropout, or None.
-      places: Offsets of these queries and keys in the full sequences.
+      offsets: Offsets of these queries and keys in the full sequences.
 
     Returns:
       The attention to these keys, before normalization.
     """
-    tiles = _Tiles(options, q, k, mask, key, places)
+    tiles = _Tiles(options, q, k, mask, key, offsets)
     keys, values = tiles.cut(k, 1, tiles.wide), tiles.cut(v, 1, tiles.wide)
 
-    def rows(block: tuple[jax.Array, jax.Array]) -> Partial:
+    def attend_row(block: tuple[jax.Array, jax.Array]) -> Partial:
         i, queries = block
 
         def step(done: Partial, block: tuple[jax.Array, ...]) -> tuple[Partial, None]:
             j, k, v = block
 
-            def more() -> Partial:
+            def attend_tile() -> Partial:
                 seen, scores = tiles.seen(i, j), _scores(queries, k)
                 scores = jnp.where(seen, scores, _UNSEEN)
                 largest = jnp.maximum(done.largest, scores.max(-1))
@@ -270,12 +270,12 @@ def forward(
                 )
                 return Partial(done.sums * _by_row(before) + found, largest, total)
 
-            return tiles.when_past(i, j, more, done), None
+            return tiles.when_past(i, j, attend_tile, done), None
 
         start = nothing(queries, v)
         return lax.scan(step, start, (jnp.arange(tiles.across), keys, values))[0]
 
-    partials = lax.map(rows, (jnp.arange(tiles.down), tiles.cut(q, 1, tiles.tall)))
+    partials = lax.map(attend_row, (jnp.arange(tiles.down), tiles.cut(q, 1, tiles.tall)))
     axes = 1, 2, 2
     return Partial(
         *(tiles.joined(f, a, tiles.queries) for f, a in zip(partials, axes, strict=True))
@@ -304,7 +304,7 @@ def backward(
     mask: jax.Array | None,
     key: jax.Array | None,
     saved: Saved,
-    places: Places = _START,
+    offsets: Places = _START,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute gradients of queries, keys and values from the attention between them.
 
@@ -318,12 +318,12 @@ def backward(
       mask: As in `attend_partial`.
       key: As in `attend_partial`.
       saved: Residuals of these queries.
-      places: Offsets of these queries and keys.
+      offsets: Offsets of these queries and keys.
 
     Returns:
       Gradients of q, k and v.
     """
-    tiles = _Tiles(options, q, k, mask, key, places)
+    tiles = _Tiles(options, q, k, mask, key, offsets)
     by_query = (
         jnp.arange(tiles.down),
         tiles.cut(q, 1, tiles.tall),
@@ -335,13 +335,13 @@ def backward(
     )
     dtype = _kind(q)
 
-    def columns(dq: jax.Array, block: tuple[jax.Array, ...]) -> PyTree:
+    def differentiate_column(dq: jax.Array, block: tuple[jax.Array, ...]) -> PyTree:
         j, k, v = block
 
         def step(done: tuple[jax.Array, jax.Array], block: PyTree) -> PyTree:
             i, q, saved = block
 
-            def more() -> PyTree:
+            def differentiate_tile() -> PyTree:
                 dk, dv = done
                 seen = tiles.seen(i, j)
                 weights = jnp.where(seen, jnp.exp(_scores(q, k) - saved.sums[..., None]), 0)
@@ -356,14 +356,14 @@ def backward(
                 dk = dk + product("bnts,btnh->bsnh", ds, q.astype(dtype))
                 return (dk, dv), product("bnts,bsnh->btnh", ds, k.astype(dtype))
 
-            return tiles.when_past(i, j, more, (done, jnp.zeros(q.shape, dtype)))
+            return tiles.when_past(i, j, differentiate_tile, (done, jnp.zeros(q.shape, dtype)))
 
         start = jnp.zeros(k.shape, dtype), jnp.zeros(v.shape, dtype)
-        found, more = lax.scan(step, start, by_query)
-        return dq + more, found
+        dk_dv, column_dq = lax.scan(step, start, by_query)
+        return dq + column_dq, dk_dv
 
     blocks = jnp.arange(tiles.across), tiles.cut(k, 1, tiles.wide), tiles.cut(v, 1, tiles.wide)
-    dq, (dk, dv) = lax.scan(columns, jnp.zeros(by_query[1].shape, dtype), blocks)
+    dq, (dk, dv) = lax.scan(differentiate_column, jnp.zeros(by_query[1].shape, dtype), blocks)
     return (
         tiles.joined(dq, 1, tiles.queries),
         tiles.joined(dk, 1, tiles.keys),

@@ -211,19 +211,19 @@ class _Round:
         """Return the offsets after a number of steps."""
         return Places(self.me * self.queries, (self.me - step) % self.count * self.keys)
 
-    def columns(self, places: Places) -> jax.Array | None:
+    def columns(self, offsets: Places) -> jax.Array | None:
         """Return the mask of the keys that this device holds."""
         if self.mask is None:
             return None
-        return lax.dynamic_slice_in_dim(self.mask, places.key, self.keys, axis=2)
+        return lax.dynamic_slice_in_dim(self.mask, offsets.key, self.keys, axis=2)
 
     def when_past(
-        self, places: Places, function: Callable[[], PyTree], otherwise: PyTree
+        self, offsets: Places, function: Callable[[], PyTree], otherwise: PyTree
     ) -> PyTree:
         """Return `function()`, or `otherwise` if causal attention masks all of the current keys."""
         if not self.options.causal:
             return function()
-        return lax.cond(places.query + self.queries > places.key, function, lambda: otherwise)
+        return lax.cond(offsets.query + self.queries > offsets.key, function, lambda: otherwise)
 
 
 def _ring_forward(

@@ -335,7 +335,7 @@ class Costs:
             )
             gradients += looked_up + (0 if by_layer else summed - min(summed, pending))
             if has_loop and recomputes and choice.zero == 3:
-                gradients += _KERNELS_AND_GRADIENTS * largest
+                gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _make_stages(
