@@ -164,14 +164,14 @@ class Program:
 
     def free_for(self, values: Sequence[Var], anchored: set[int]) -> list[int]:
         """Return the positions of unanchored equations that values depend on, in order."""
-        found: set[int] = set()
+        positions: set[int] = set()
         waiting = list(values)
         while waiting:
             n = self.maker.get(waiting.pop())
-            if n is not None and n not in anchored and n not in found:
-                found.add(n)
+            if n is not None and n not in anchored and n not in positions:
+                positions.add(n)
                 waiting += variables(self.eqns[n].invars)
-        return sorted(found)
+        return sorted(positions)
 
     def lives(self, steps: Sequence[int], last: int) -> dict[Var, tuple[int, int]]:
         """Return for each anchored value the steps of its definition and of its last use.

@@ -240,9 +240,9 @@ class Loop:
             return state
         return philox.folded(state, micro_batch)
 
-    def _trained(self, stage: int, own: _StageValues) -> dict[int, jax.Array]:
+    def _trained(self, stage: int, stage_values: _StageValues) -> dict[int, jax.Array]:
         weights: dict[int, jax.Array] = {}
-        for pack, buffers in zip(self.weights, own[0], strict=True):
+        for pack, buffers in zip(self.weights, stage_values[0], strict=True):
             weights |= pack.take(buffers, stage)
         return weights
 
@@ -283,15 +283,17 @@ class Loop:
     def _forward(
         self,
         stage: int,
-        own: _StageValues,
+        stage_values: _StageValues,
         buffers: Buffers,
         carry: Carry,
         batch: _MicroBatch,
     ) -> tuple[Buffers, Carry]:
         rows, micro_batch = batch
         arrived = [*self._arrived(stage, buffers).values()]
-        fed = own[1], carry.written, micro_batch
-        sends, results, new = self._outputs(stage, self._trained(stage, own), arrived, fed, rows)
+        fed = stage_values[1], carry.written, micro_batch
+        sends, results, new = self._outputs(
+            stage, self._trained(stage, stage_values), arrived, fed, rows
+        )
         if not self.trains:
             carry = self._collected(stage, carry, results, new, micro_batch)
         return self._sent(stage, sends), carry
@@ -300,7 +302,7 @@ class Loop:
         self,
         stage: int,
         parts: str,
-        own: _StageValues,
+        stage_values: _StageValues,
         buffers: Buffers,
         gradients: Buffers,
         carry: Carry,
@@ -311,7 +313,7 @@ class Loop:
         The pass for the inputs also accumulates the stage's results and variables.
         """
         weight_gradients, input_gradients, results, new = self._pulled(
-            stage, parts, own, buffers, gradients, carry.written, batch
+            stage, parts, stage_values, buffers, gradients, carry.written, batch
         )
         if "I" in parts:
             carry = self._collected(stage, carry, results, new, batch[1])
@@ -329,7 +331,7 @@ class Loop:
         self,
         stage: int,
         parts: str,
-        own: _StageValues,
+        stage_values: _StageValues,
         buffers: Buffers,
         gradients: Buffers,
         written: Buffers,
@@ -340,7 +342,7 @@ class Loop:
         Args:
           stage: Index of the stage.
           parts: "I" for gradients of inputs, "W" for gradients of weights, or both.
-          own: Buffers of the stage's weights and other captures.
+          stage_values: Buffers of the stage's weights and other captures.
           buffers: The stage's input.
           gradients: Gradients of the stage's output.
           written: Values of written variables.
@@ -350,9 +352,9 @@ class Loop:
           Gradients of weights by capture, gradients of inputs in buffers, results, and new values of variables.
         """
         rows, micro_batch = batch
-        trained, arrived = self._trained(stage, own), self._arrived(stage, buffers)
-        fed = own[1], written, micro_batch
-        known = trained | self._zero(stage, own, rows)
+        trained, arrived = self._trained(stage, stage_values), self._arrived(stage, buffers)
+        fed = stage_values[1], written, micro_batch
+        known = trained | self._zero(stage, stage_values, rows)
         floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
         is_last = stage == len(self.programs) - 1
 
@@ -378,16 +380,18 @@ class Loop:
             packed = self.edge.put(input_gradients, stage - 1, floats=True)
         return weight_gradients, packed, results, new
 
-    def _zero(self, stage: int, own: _StageValues, rows: list[jax.Array]) -> dict[int, jax.Array]:
+    def _zero(
+        self, stage: int, stage_values: _StageValues, rows: list[jax.Array]
+    ) -> dict[int, jax.Array]:
         """Return a new zero for a backward pass, so that the space of scratch files is reused."""
-        fixed = {} if self.scratch is None else self.fixed.take(own[1], stage)
+        fixed = {} if self.scratch is None else self.fixed.take(stage_values[1], stage)
         if self.scratch is None or self.kinds.zero not in fixed:
             return {}
         return {self.kinds.zero: self.scratch.fresh(fixed[self.kinds.zero], rows[0])}
 
     # ---- backward passes in two parts ------------------------------------------------------
 
-    def _halve(self, own: _StageValues, rows: Sequence[jax.Array]) -> None:
+    def _halve(self, stage_values: _StageValues, rows: Sequence[jax.Array]) -> None:
         """Split the stages' backward passes, and create layouts for their residuals."""
 
         def drop_axes(values: PyTree, count: int = 1) -> PyTree:
@@ -395,7 +399,14 @@ class Loop:
 
         edge, floats = self.edge.zeros(), self.edge.zeros(floats=True)
         index = jax.ShapeDtypeStruct((), np.int32)
-        operands = drop_axes(own), drop_axes(rows), index, edge, floats, self.written.zeros()
+        operands = (
+            drop_axes(stage_values),
+            drop_axes(rows),
+            index,
+            edge,
+            floats,
+            self.written.zeros(),
+        )
         flat, structure = jax.tree.flatten(drop_axes(operands, 0))
         # Arrived values, gradients and written variables have changed when weight passes run; the
         # other operands have not.
@@ -404,11 +415,11 @@ class Loop:
         for stage in self._examples:
 
             def run_backward(*leaves: jax.Array, stage: int = stage) -> list[jax.Array]:
-                own, rows, micro_batch, arrived, gradients, state = jax.tree.unflatten(
+                stage_values, rows, micro_batch, arrived, gradients, state = jax.tree.unflatten(
                     structure, leaves
                 )
                 weight_gradients, *required = self._pulled(
-                    stage, "IW", own, arrived, gradients, state, (rows, micro_batch)
+                    stage, "IW", stage_values, arrived, gradients, state, (rows, micro_batch)
                 )
                 ordered = [weight_gradients[i] for i in sorted(weight_gradients)]
                 return [*jax.tree.leaves(required), *ordered]
@@ -482,14 +493,14 @@ class Loop:
 
     def run(
         self,
-        own: Sequence[_StageValues],
+        chunk_values: Sequence[_StageValues],
         first: Sequence[Buffers],
         rows: Sequence[jax.Array],
     ) -> Carry:
         """Run the schedule on this device.
 
         Args:
-          own: For each chunk the buffers of its stage's weights, by pack, and of other captures.
+          chunk_values: For each chunk the buffers of its stage's weights, by pack, and of other captures.
           first: For each chunk the initial values of its written variables.
           rows: Tensors of the batch, [micro-batches, rows, ...] each.
 
@@ -498,7 +509,7 @@ class Loop:
         """
         device = lax.axis_index(self.over)
         columns, p = self.columns, self.schedule.devices
-        stacked = _stacked(own)
+        stacked = _stacked(chunk_values)
         if self.keeps:
             self._halve(stacked, rows)
         inputs = {
@@ -550,7 +561,7 @@ class Loop:
     def _worked(
         self,
         device: jax.Array,
-        own: PyTree,
+        chunk_values: PyTree,
         inputs: Buffers,
         gradients: Buffers,
         rows: Sequence[jax.Array],
@@ -563,7 +574,7 @@ class Loop:
 
         Args:
           device: Index of this device in the pipeline.
-          own: Stacked buffers of the device's stages.
+          chunk_values: Stacked buffers of the device's stages.
           inputs: Slots of inputs.
           gradients: Slots of gradients.
           rows: Tensors of the batch.
@@ -590,7 +601,7 @@ class Loop:
             batch = [r[micro_batch] for r in rows], micro_batch
             stage_input = {n: b[work.input] for n, b in inputs.items()}
             output_gradients = {n: b[work.gradient] for n, b in gradients.items()}
-            stage_values = select_chunk(own)
+            stage_values = select_chunk(chunk_values)
 
             def run_example(example: int) -> tuple[PyTree, Carry]:
                 if name == "F":

@@ -229,9 +229,9 @@ class Schedule:
             free = [n for n in lanes if table[tick, device, n, 0] < 0]
             if not free:
                 micro_batch, stage = table[tick, device, lanes[0]]
-                other = Action(action.kind, int(stage), int(micro_batch))
+                occupant = Action(action.kind, int(stage), int(micro_batch))
                 raise InvalidValueError(
-                    f"Schedule: {_named(action)} and {_named(other)} are both in tick {tick} of device {device}; "
+                    f"Schedule: {_named(action)} and {_named(occupant)} are both in tick {tick} of device {device}; "
                     "a tick has one forward and one backward pass, and two weight passes."
                 )
             table[tick, device, free[0]] = action.micro_batch, action.stage

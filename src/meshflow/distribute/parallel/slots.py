@@ -96,8 +96,8 @@ def _slots(lifetimes: Iterable[Iterable[tuple[int, int, _Key]]]) -> tuple[dict[_
     slots: dict[_Key, int] = {}
     count = 0
     for of_device in lifetimes:
-        found, needed = _colored(of_device)
-        slots |= found
+        device_slots, needed = _colored(of_device)
+        slots |= device_slots
         count = max(count, needed)
     return slots, count
 

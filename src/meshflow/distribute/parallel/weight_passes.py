@@ -160,34 +160,38 @@ class _Cut:
 
     def _behind(self, atoms: Sequence[Atom]) -> set[int]:
         """Return the positions of all equations that values depend on."""
-        found: set[int] = set()
+        positions: set[int] = set()
         waiting = variables(atoms)
         while waiting:
             eqn = self.maker.get(waiting.pop())
-            if eqn is not None and self.place[id(eqn)] not in found:
-                found.add(self.place[id(eqn)])
+            if eqn is not None and self.place[id(eqn)] not in positions:
+                positions.add(self.place[id(eqn)])
                 waiting += variables(eqn.invars)
-        return found
+        return positions
 
     def _later(self, required: set[int]) -> set[int]:
         """Return products, and cheap operations on them, that only gradients of weights use."""
         consumers_by_var = users(self.jaxpr, self.eqns)
         end = len(self.eqns)
-        found: set[int] = set()
+        deferred: set[int] = set()
         deferred_products: set[int] = set()
         for n in reversed(range(end)):
             eqn = self.eqns[n]
             consumers = {r for v in eqn.outvars for r in consumers_by_var.get(v, ())}
-            if n in required or not consumers or not all(r == end or r in found for r in consumers):
+            if (
+                n in required
+                or not consumers
+                or not all(r == end or r in deferred for r in consumers)
+            ):
                 continue
             if consumers & deferred_products:
                 continue
             if eqn.primitive.name in _PRODUCTS:
-                found.add(n)
+                deferred.add(n)
                 deferred_products.add(n)
             elif is_light(eqn) or eqn.primitive.name == "add_any":
-                found.add(n)
-        return found
+                deferred.add(n)
+        return deferred
 
     def _is_late(self, output: Atom, later: set[int]) -> bool:
         """Check whether a gradient follows from products, so that few values must be kept."""
@@ -210,17 +214,17 @@ class _Cut:
 
     def _forms_into_products(self, numbers: set[int]) -> set[Var]:
         """Return the inputs of products, including those that reach them through changes of form."""
-        found: set[Any] = set()
+        inputs: set[Any] = set()
         for n in sorted(numbers, reverse=True):
             eqn = self.eqns[n]
             is_product = eqn.primitive.name in _PRODUCTS
-            if is_product or any(v in found for v in eqn.outvars):
-                found.update(variables(eqn.invars))
-        return found
+            if is_product or any(v in inputs for v in eqn.outvars):
+                inputs.update(variables(eqn.invars))
+        return inputs
 
     def _gathered(self, outputs: Sequence[Atom], later: set[int]) -> tuple[set[int], list[Var]]:
         """Return the deferred equations that results need, and the values that these read."""
-        found: set[int] = set()
+        positions: set[int] = set()
         frontier: dict[Any, None] = {}
         waiting = list(outputs)
         while waiting:
@@ -230,14 +234,14 @@ class _Cut:
                 frontier[v] = None
                 continue
             n = self.place[id(eqn)]
-            if n in found:
+            if n in positions:
                 continue
             if n in later or self._is_form(eqn):
-                found.add(n)
+                positions.add(n)
                 waiting += variables(eqn.invars)
             else:
                 frontier[v] = None
-        return found, list(frontier)
+        return positions, list(frontier)
 
     def _is_form(self, eqn: JaxprEqn) -> bool:
         """Check whether to keep an equation's input, which may have other forms, instead."""
