@@ -204,6 +204,7 @@ class _Tiles:
     ) -> jax.Array:
         """Return the factors that dropout multiplies the weights of a tile by."""
         offsets = self.places.query + i * self.tall, self.places.key + j * self.wide
+        assert self.key is not None
         key = self.key
         for offset in offsets:
             key = philox.folded(key, offset)
