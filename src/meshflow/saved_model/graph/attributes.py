@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.environment.types import Array
 from meshflow.io.tensors import make_ndarray
-
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message
+from meshflow.saved_model.graph.messages import Message
 
 __all__ = [
     "HostNeeded",

@@ -47,7 +47,7 @@ class Interpreter(Protocol):
         """Run a function."""
 
     def evaluate(
-        self, nodes: Mapping[str, Node], found: dict[str, Any], wanted: Iterable[str], where: str
+        self, nodes: Mapping[str, Node], found: dict[str, Any], targets: Iterable[str], where: str
     ) -> None:
         """Run nodes, and the nodes that they depend on."""
 
@@ -104,11 +104,7 @@ def _compiled_loop(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[
 
 
 def _count(
-    run: Interpreter,
-    condition: Any,
-    body: Any,
-    inputs: Sequence[Any],
-    carried: list[int],
+    run: Interpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
 ) -> Any:
     """Return the number of iterations if it depends on known values and sizes only, else None.
 
@@ -149,11 +145,7 @@ def _with_sizes(value: np.ndarray, substitution: dict[str, Any]) -> np.ndarray:
 
 
 def _rounds(
-    run: Interpreter,
-    condition: Any,
-    body: Any,
-    inputs: Sequence[Any],
-    carried: list[int],
+    run: Interpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
 ) -> int | None:
     """Return the number of iterations if it depends on known values only, else None."""
     values: list[Any] = [

@@ -181,11 +181,8 @@ def import_graph_def(
     Args:
       graph_def: A `tf.compat.v1.GraphDef`.
       input_map: Not supported. Feed tensors by `prune` instead.
-      return_elements: Names of the tensors and nodes to return.
+      return_elements: Names of the tensors and nodes to return. Default: return None.
       name: Prefix of all names, without the slash. Default: "import".
-
-    Returns:
-      The `return_elements`, or None if there are none.
 
     Raises:
       UnimplementedError: If it is called outside such a function, or with an `input_map`.
@@ -233,7 +230,7 @@ def wrap_function(
 
 
 class WrappedFunction:
-    """Imported graph, whose parts can be used as functions.
+    """Imported graph with a method that makes functions of parts of it.
 
     Attributes:
       graph: The graph.
@@ -279,7 +276,7 @@ class PrunedFunction:
 
     Attributes:
       graph: The graph.
-      inputs: Tensors of the graph whose values the function takes.
+      inputs: Tensors of the graph that the function takes the values of.
       outputs: Tensors that the function returns.
       structured_outputs: The same tensors, nested as they were requested.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.export
@@ -24,6 +24,7 @@ from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.assets import Asset
 from meshflow.saved_model.graph.host_nodes import HostNodes
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import (
     CHECKSUM,
     RESOURCE,
@@ -43,10 +44,7 @@ from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
 from meshflow.saved_model.steps import ByRank, HostStep, Plan
 
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message, RepeatedMessages
-
-# A traced value, or a spec with a shape and a dtype.
+IndexFunction: TypeAlias = Callable[[object], int]
 ShapedValue: TypeAlias = "jax.ShapeDtypeStruct | jax.core.ShapedArray | TensorSpec | _Out"
 
 __all__ = [
@@ -86,11 +84,7 @@ class Written:
 
 
 def add_program(
-    library: Message,
-    name: str,
-    program: Program,
-    get_index: Callable[[object], int],
-    gradient: str | None,
+    library: Message, name: str, program: Program, get_index: IndexFunction, gradient: str | None
 ) -> Written:
     """Add an exported program as a function.
 
@@ -157,11 +151,7 @@ def add_program(
 
 
 def add_plan(
-    library: Message,
-    name: str,
-    plan: Plan,
-    get_index: Callable[[object], int],
-    parts: Sequence[Written],
+    library: Message, name: str, plan: Plan, get_index: IndexFunction, parts: Sequence[Written]
 ) -> Written:
     """Add a plan, which processes strings and tables, as a function of ops and calls of programs.
 
@@ -258,11 +248,7 @@ def _add_resource(function: Message, name: str, aval: ShapedValue) -> str:
 def _add_module(
     function: Message, name: str, exported: jax.export.Exported, inputs: Sequence[str]
 ) -> list[str]:
-    """Add the op that runs a StableHLO program.
-
-    Returns:
-      The outputs of the op.
-    """
+    """Add the op that runs a StableHLO program, and return its outputs."""
     used = exported.module_kept_var_idx
     content = without_composites(bytes(exported.mlir_module_serialized))
     outs = [a.shape for a in exported.out_avals]
@@ -316,7 +302,7 @@ def _is_inexact(aval: Any) -> bool:
 
 
 def _add_results(function: Message, values: Sequence[str], outs: Sequence[ShapedValue]) -> None:
-    # TensorFlow's converters require that results come from ops with known shapes.
+    # TensorFlow's converters require that ops with known shapes compute the results.
     for i, (value, out) in enumerate(zip(values, outs, strict=True)):
         function.signature.output_arg.add(name=f"output_{i}", type=datatype(out.dtype))
         add_node(
@@ -492,26 +478,14 @@ def is_trainable(program: Program) -> bool:
 
 
 def add_call(
-    nodes: RepeatedMessages,
+    nodes: Message,
     name: str,
     function: Message,
     inputs: Sequence[str],
     outs: Sequence[ShapedValue],
     differentiable: bool = False,
 ) -> str:
-    """Add a node that calls a function.
-
-    Args:
-      nodes: The repeated field of nodes.
-      name: Name of the node.
-      function: The `FunctionDef`.
-      inputs: Outputs of other nodes.
-      outs: Dtype and shape of each result.
-      differentiable: Whether TensorFlow may compute gradients of the call.
-
-    Returns:
-      The name of the node.
-    """
+    """Add a node that calls a function, and return its name."""
     signature = function.signature
     # When TensorFlow loads the function, it replaces this value by the gradient that it creates.
     gradient = {"_gradient_op_type": b"PartitionedCall-1"} if differentiable else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,14 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.lookup.static import StaticHashTable, StaticVocabularyTable
 from meshflow.saved_model.assets import Asset
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import STRING, Type, datatype, put_shape
 from meshflow.saved_model.graph.text_nodes import Nodes, add_steps
 from meshflow.saved_model.host_calls import Value
 from meshflow.saved_model.structures import Unsaved
 from meshflow.saved_model.text import Steps
 
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message
-
-# An argument of a host call; `Sequence` stands for nested lists that may contain `PlanValue`s.
+# An argument of a host call. Its lists may contain `PlanValue`s.
 Argument: TypeAlias = Value | Asset | npt.ArrayLike | Sequence[Any] | None
 
 __all__ = ["HostNodes"]
@@ -55,10 +53,7 @@ class HostNodes:
         self.nodes = Nodes(function.node_def, "host")
 
     def add(self, name: str, first: Argument, more: Any) -> str:
-        """Add the nodes of a host call.
-
-        Returns:
-          The output with the result of the call.
+        """Add the nodes of a host call, and return the output with its result.
 
         Raises:
           UnsavableError: If TensorFlow's op does not support an argument.
@@ -290,9 +285,7 @@ def _feature(
     feature_dtype = as_dtype(dtype)
     array_dtype = object if feature_dtype is string else feature_dtype.as_numpy_dtype
     # An empty default means that the feature is required.
-    padding: np.ndarray = (
-        np.empty(0, array_dtype) if default is None else np.asarray(default, array_dtype)
-    )
+    padding = np.asarray([] if default is None else default, array_dtype)
     empty, key = np.empty(0, object), np.array([feature.encode()], object)
     inputs = [
         nodes.ref(first),

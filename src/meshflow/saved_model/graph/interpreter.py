@@ -9,7 +9,7 @@ run op by op instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from meshflow.saved_model.graph.attributes import (
     numbers,
     reference,
 )
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.ops.algebra import ALGEBRA
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
 from meshflow.saved_model.graph.ops.examples import EXAMPLES, first_output
@@ -38,9 +39,6 @@ from meshflow.saved_model.graph.ops.modules import MODULES
 from meshflow.saved_model.graph.ops.networks import NETWORKS
 from meshflow.saved_model.graph.ops.records import RECORDS
 from meshflow.saved_model.graph.ops.text import TEXT, Table
-
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message
 
 __all__ = ["GraphFunction", "HostNeeded", "Library", "RandomNeeded", "Run", "Stored", "known_ops"]
 
@@ -235,14 +233,11 @@ class Run:
         self._resources: dict[str, Any] = {}
 
     def call(self, function: GraphFunction, arguments: Sequence[Any]) -> list[Any]:
-        """Run a function.
+        """Run a function and return its results.
 
         Args:
           function: The function.
           arguments: Arrays, `VariableRef`s and `HostTable`s.
-
-        Returns:
-          The results.
         """
         if len(arguments) != len(function.arguments):
             raise errors.DataLossError(
@@ -267,7 +262,7 @@ class Run:
         Args:
           nodes: Nodes of a graph by name.
           found: Outputs by the names of nodes. The outputs of the nodes that run are added.
-          wanted: Names of the nodes to run.
+          targets: Names of the nodes to run.
           where: Name of the graph, for errors.
         """
         pending = list(targets)

@@ -19,7 +19,6 @@ __all__ = [
     "Message",
     "MetaGraphDef",
     "NodeDef",
-    "RepeatedMessages",
     "SavedConcreteFunction",
     "SavedMetadata",
     "SavedModel",
@@ -33,18 +32,11 @@ __all__ = [
 
 
 class Message(Protocol):
-    """Message of a class in this module. Type checkers do not know the fields of such classes."""
+    """Message, or repeated field of messages. Type checkers do not know the fields of the classes."""
 
     def __getattr__(self, name: str) -> Any: ...
 
     def __setattr__(self, name: str, value: Any) -> None: ...
-
-
-class RepeatedMessages(Protocol):
-    """Repeated field of messages."""
-
-    def add(self, **fields: object) -> Message:
-        """Append a message and return it."""
 
 
 _GRAPHS: Table = {

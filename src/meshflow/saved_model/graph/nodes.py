@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message, RepeatedMessages
+from meshflow.saved_model.graph.messages import Message
 
 # Function that writes a value into an `AttrValue`.
-AttributeWriter: TypeAlias = "Callable[[Message], None]"
+AttributeWriter: TypeAlias = Callable[[Message], None]
 
 __all__ = [
     "CHECKSUM",
@@ -134,7 +132,7 @@ def constant(value: npt.ArrayLike) -> AttributeWriter:
 
 
 def add_node(
-    nodes: RepeatedMessages, name: str, op: str, inputs: Iterable[str] = (), **attributes: Any
+    nodes: Message, name: str, op: str, inputs: Iterable[str] = (), **attributes: Any
 ) -> str:
     """Add a node to a graph or a function.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError
@@ -12,11 +12,9 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.attributes import sizes
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import datatype, put_shape
 from meshflow.saved_model.structures import Unsaved, named_tuple
-
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message
 
 __all__ = ["argument_spec", "put", "sizes_of", "taken"]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from meshflow.lookup.mutable import MutableHashTable
 from meshflow.lookup.static import StaticHashTable
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import RESOURCE, Type, add_node, datatype, shape
 from meshflow.saved_model.graph.text_nodes import Nodes
 
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message, RepeatedMessages
+HashTable: TypeAlias = StaticHashTable | MutableHashTable
 
 __all__ = ["add_table"]
 
@@ -21,7 +21,7 @@ _INT32 = 3
 
 
 def add_table(
-    graph: Message, names: Mapping[str, str], table: StaticHashTable | MutableHashTable, handle: str
+    graph: Message, names: Mapping[str, str], table: HashTable, handle: str
 ) -> tuple[dict[str, tuple[str, int, int]], str]:
     """Add the functions that create, fill and destroy a table, and its nodes in the main graph.
 
@@ -62,12 +62,7 @@ def add_table(
     )
 
 
-def _new(
-    nodes: RepeatedMessages,
-    name: str,
-    table: StaticHashTable | MutableHashTable,
-    shared: str,
-) -> str:
+def _new(nodes: Message, name: str, table: HashTable, shared: str) -> str:
     """Add the node that creates a table."""
     kinds: dict[str, Any] = {
         "key_dtype": Type(datatype(table.key_dtype)),
@@ -87,7 +82,7 @@ def _new(
     return add_node(nodes, name, "MutableHashTableOfTensorsV2", **attributes)
 
 
-def _filled(nodes: Nodes, table: StaticHashTable | MutableHashTable, handle: str) -> str:
+def _filled(nodes: Nodes, table: HashTable, handle: str) -> str:
     """Add the node that fills a table with its current content, and return the name of the node."""
     keys, values = (nodes.constant(np.asarray(t._value)) for t in table.export())
     kinds = Type(datatype(table.key_dtype)), Type(datatype(table.value_dtype))

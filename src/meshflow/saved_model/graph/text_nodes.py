@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshflow.core.values.dtypes import as_dtype
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import STRING, Type, add_node, constant, datatype, strings
 from meshflow.saved_model.text import Steps
-
-if TYPE_CHECKING:
-    from meshflow.saved_model.graph.messages import Message, RepeatedMessages
 
 __all__ = ["Nodes", "add_steps"]
 
@@ -76,7 +74,7 @@ class Nodes:
         contain output names.
     """
 
-    def __init__(self, nodes: RepeatedMessages, prefix: str, in_main_graph: bool = False) -> None:
+    def __init__(self, nodes: Message, prefix: str, in_main_graph: bool = False) -> None:
         self._nodes, self._prefix, self._count = nodes, prefix, 0
         self._in_main_graph = in_main_graph
 

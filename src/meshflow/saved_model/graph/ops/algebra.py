@@ -106,19 +106,6 @@ def _conjugate_transposed(x: Array) -> jax.Array:
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
 
-def _inverse(node: Node, x: Array) -> Array:
-    return linalg.inv(tensor_of(x), adjoint=node["adjoint"])._value
-
-
-def _solved(node: Node, matrix: Array, rhs: Array) -> Array:
-    return linalg.solve(tensor_of(matrix), tensor_of(rhs), adjoint=node["adjoint"])._value
-
-
-def _triangular(node: Node, matrix: Array, rhs: Array) -> Array:
-    options = {"lower": node["lower"], "adjoint": node["adjoint"]}
-    return linalg.triangular_solve(tensor_of(matrix), tensor_of(rhs), **options)._value
-
-
 def _singular(node: Node, x: Array) -> list[jax.Array]:
     if not node["compute_uv"]:
         values = jnp.linalg.svd(x, compute_uv=False)
@@ -132,10 +119,6 @@ def _eigen(node: Node, x: Array) -> list[jax.Array]:
     if node["compute_v"]:
         return list(jnp.linalg.eigh(x))
     return [jnp.linalg.eigvalsh(x), jnp.zeros((0,), x.dtype)]
-
-
-def _log_determinant(node: Node, x: Array) -> list[jax.Array]:
-    return list(jnp.linalg.slogdet(x))
 
 
 def _diagonals(k: Array) -> int | tuple[int, ...]:
@@ -218,6 +201,8 @@ ALGEBRA: dict[str, Callable[..., Any]] = {
     "TensorScatterMax": _scattered("max"),
     "TensorScatterMin": _scattered("min"),
     "TensorScatterSub": _scattered("subtract"),
+    "TensorScatterUpdate": _scattered("set"),
+    "TensorScatterAdd": _scattered("add"),
     "SegmentMean": _sorted_segments(_math.segment_mean),
     "SegmentMax": _sorted_segments(_math.segment_max),
     "SegmentMin": _sorted_segments(_math.segment_min),
@@ -229,10 +214,10 @@ ALGEBRA: dict[str, Callable[..., Any]] = {
     "Cross": by(linalg.cross),
     "Cholesky": by(linalg.cholesky),
     "MatrixDeterminant": by(linalg.det),
-    "LogMatrixDeterminant": _log_determinant,
-    "MatrixInverse": _inverse,
-    "MatrixSolve": _solved,
-    "MatrixTriangularSolve": _triangular,
+    "LogMatrixDeterminant": lambda node, x: list(jnp.linalg.slogdet(x)),
+    "MatrixInverse": by(linalg.inv, adjoint="adjoint"),
+    "MatrixSolve": by(linalg.solve, adjoint="adjoint"),
+    "MatrixTriangularSolve": by(linalg.triangular_solve, lower="lower", adjoint="adjoint"),
     "SelfAdjointEigV2": _eigen,
     "Svd": _singular,
     "Qr": lambda node, x: list(

@@ -65,14 +65,6 @@ def _without_nan(x: Array, y: Array) -> Array:
     return jnp.where(y == 0, jnp.zeros_like(safe), x / safe)
 
 
-def _product_without_nan(x: Array, y: Array) -> Array:
-    return jnp.where(y == 0, jnp.zeros_like(y), x * y)
-
-
-def _power(x: Array, y: Array) -> Array:
-    return jnp.power(x, y).astype(x.dtype)
-
-
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **{name: _by(operator.add, jnp.add) for name in ("Add", "AddV2")},
     "Sub": _by(operator.sub, jnp.subtract),
@@ -81,11 +73,11 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Div": _by(_known_divided, _divided),
     "TruncateDiv": _by(_known_divided, _divided),
     "DivNoNan": _by(None, _without_nan),
-    "MulNoNan": _by(None, _product_without_nan),
+    "MulNoNan": _by(None, lambda x, y: jnp.where(y == 0, jnp.zeros_like(y), x * y)),
     "FloorDiv": _by(operator.floordiv, jnp.floor_divide),
     "FloorMod": _by(operator.mod, jnp.mod),
     "Mod": _by(np.fmod, jnp.fmod),
-    "Pow": _by(None, _power),
+    "Pow": _by(None, lambda x, y: jnp.power(x, y).astype(x.dtype)),
     "Maximum": _by(np.maximum, jnp.maximum),
     "Minimum": _by(np.minimum, jnp.minimum),
     "SquaredDifference": _by(lambda x, y: (x - y) ** 2, lambda x, y: jnp.square(x - y)),
@@ -278,20 +270,9 @@ def _gather(node: Node, x: Array, indices: Array, axis: Array | int = 0) -> Arra
     return jnp.take(x, indices, axis=dim, mode="fill", fill_value=0)
 
 
-def _gather_nd(node: Node, x: Array, indices: Array) -> Array:
-    return x[tuple(jnp.moveaxis(indices, -1, 0))]
-
-
 def _scatter_nd(node: Node, indices: Array, updates: Array, shape: Array) -> Array:
     zeros = jnp.zeros(numbers(shape), updates.dtype)
     return zeros.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
-
-
-def _updated(method: str) -> Callable[..., Any]:
-    def run(node: Node, x: Array, indices: Array, updates: Array) -> Array:
-        return getattr(jnp.asarray(x).at[tuple(jnp.moveaxis(indices, -1, 0))], method)(updates)
-
-    return run
 
 
 def _squeezed(node: Node, x: Array) -> Array:
@@ -320,10 +301,6 @@ def _split_sizes(node: Node, x: Array, lengths: Array, axis: Array) -> list[jax.
     return jnp.split(x, np.cumsum(lengths_list)[:-1].tolist(), int(axis))
 
 
-def _unpacked(node: Node, x: Array) -> list[Array]:
-    return list((np if is_known(x) else jnp).moveaxis(x, node["axis"], 0))
-
-
 def _filled(node: Node, shape: Array, value: Array) -> Array:
     return _library(value, shape).full(numbers(shape), value, value.dtype)
 
@@ -343,42 +320,14 @@ def _range(node: Node, start: Array, limit: Array, step: Array) -> Array:
     return np.arange(first, last, by).astype(start.dtype)
 
 
-def _linspace(node: Node, start: Array, stop: Array, count: Array) -> Array:
-    return jnp.linspace(start, stop, int(count), dtype=start.dtype)
-
-
 def _one_hot(node: Node, indices: Array, depth: Array, on: Array, off: Array) -> Array:
     hot = jax.nn.one_hot(indices, int(depth), axis=node["axis"], dtype=bool)
     return jnp.where(hot, on, off)
 
 
-def _expanded(node: Node, x: Array, axis: Array) -> Array:
-    return (np if is_known(x) else jnp).expand_dims(x, int(axis))
-
-
-def _broadcast_to(node: Node, x: Array, shape: Array) -> Array:
-    return _library(x, shape).broadcast_to(x, numbers(shape))
-
-
-def _reshaped(node: Node, x: Array, shape: Array) -> Array:
-    return x.reshape(numbers(shape))
-
-
-def _tiled(node: Node, x: Array, times: Array) -> Array:
-    return _library(x, times).tile(x, numbers(times))
-
-
-def _transposed(node: Node, x: Array, order: Array) -> Array:
-    return x.transpose(numbers(order))
-
-
 def _top(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
     values, indices = lax.top_k(x, int(k))
     return values, indices.astype(np.int32)
-
-
-def _where(node: Node, condition: Array) -> Array:
-    return np.argwhere(on_host(condition)).astype(np.int64)
 
 
 def _reversed_sequences(node: Node, x: Array, lengths: Array) -> Array:
@@ -428,18 +377,16 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "StridedSlice": _strided,
     "Slice": _sliced,
     "Pack": lambda node, *xs: _stack(xs, node["axis"]),
-    "Unpack": _unpacked,
+    "Unpack": lambda node, x: list((np if is_known(x) else jnp).moveaxis(x, node["axis"], 0)),
     "ConcatV2": lambda node, *xs: _concatenate(xs[:-1], int(xs[-1])),
     "Concat": lambda node, axis, *xs: _concatenate(xs, int(axis)),
     "GatherV2": _gather,
     "Gather": _gather,
-    "GatherNd": _gather_nd,
+    "GatherNd": lambda node, x, indices: x[tuple(jnp.moveaxis(indices, -1, 0))],
     "ScatterNd": _scatter_nd,
-    "TensorScatterUpdate": _updated("set"),
-    "TensorScatterAdd": _updated("add"),
     "Squeeze": _squeezed,
-    "ExpandDims": _expanded,
-    "Reshape": _reshaped,
+    "ExpandDims": lambda node, x, axis: (np if is_known(x) else jnp).expand_dims(x, int(axis)),
+    "Reshape": lambda node, x, shape: x.reshape(numbers(shape)),
     "Split": _split,
     "SplitV": _split_sizes,
     "Fill": _filled,
@@ -447,18 +394,18 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "PadV2": _padded,
     "MirrorPad": _mirrored,
     "Range": _range,
-    "LinSpace": _linspace,
+    "LinSpace": lambda node, a, b, count: jnp.linspace(a, b, int(count), dtype=a.dtype),
     "OneHot": _one_hot,
-    "BroadcastTo": _broadcast_to,
+    "BroadcastTo": lambda node, x, shape: _library(x, shape).broadcast_to(x, numbers(shape)),
     "BroadcastArgs": lambda node, a, b: np.array(
         np.broadcast_shapes(numbers(a), numbers(b)), a.dtype
     ),
-    "Tile": _tiled,
-    "Transpose": _transposed,
+    "Tile": lambda node, x, times: _library(x, times).tile(x, numbers(times)),
+    "Transpose": lambda node, x, order: x.transpose(numbers(order)),
     "ReverseV2": lambda node, x, axes: (np if is_known(x) else jnp).flip(x, numbers(axes)),
     "Roll": lambda node, x, shift, axis: jnp.roll(x, numbers(shift), numbers(axis)),
     "TopKV2": _top,
-    "Where": _where,
+    "Where": lambda node, condition: np.argwhere(on_host(condition)).astype(np.int64),
     "ReverseSequence": _reversed_sequences,
     "MatrixBandPart": _banded,
     "InvertPermutation": lambda node, x: (np if is_known(x) else jnp).argsort(x).astype(x.dtype),

@@ -52,13 +52,6 @@ def _cropped(node: Node, images: Array, bounds: Array, box_indices: Array, size:
     return crops._value
 
 
-def _patches(node: Node, images: Array) -> Array:
-    patches = image.extract_patches(
-        tensor_of(images), node["ksizes"], node["strides"], node["rates"], node.text("padding")
-    )
-    return patches._value
-
-
 def _kept(node: Node, bounds: Array, scores: Array, *limits: Array) -> Array | list[Any]:
     """Select boxes by non-max suppression. Their number depends on values, so the host runs it."""
     max_output_size, *thresholds = map(on_host, limits)
@@ -78,15 +71,8 @@ def _kept(node: Node, bounds: Array, scores: Array, *limits: Array) -> Array | l
     return [jnp.pad(selected, (0, missing)), count]
 
 
-def _combined(
-    node: Node,
-    bounds: Array,
-    scores: Array,
-    max_per_class: Array,
-    max_total: Array,
-    overlap: Array,
-    min_score: Array,
-) -> Array:
+def _combined(node: Node, bounds: Array, scores: Array, *limits: Array) -> Any:
+    max_per_class, max_total, overlap, min_score = limits
     results = image.combined_non_max_suppression(
         tensor_of(bounds),
         tensor_of(scores),
@@ -148,7 +134,9 @@ IMAGES: dict[str, Callable[..., Any]] = {
     "ResizeArea": _resized_by_area,
     "ScaleAndTranslate": _scaled,
     "CropAndResize": _cropped,
-    "ExtractImagePatches": _patches,
+    "ExtractImagePatches": by(
+        image.extract_patches, sizes="ksizes", strides="strides", rates="rates", padding="padding"
+    ),
     "RGBToHSV": by(image.rgb_to_hsv),
     "HSVToRGB": by(image.hsv_to_rgb),
     "AdjustContrastv2": by(image.adjust_contrast),

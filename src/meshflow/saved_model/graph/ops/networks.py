@@ -151,14 +151,6 @@ def _normalized(
     return y.astype(x.dtype), new_mean, new_variance, mean, variance, variance
 
 
-def _log_softmax(node: Node, x: Array) -> Array:
-    return jax.nn.log_softmax(x)
-
-
-def _leaky(node: Node, x: Array) -> Array:
-    return jax.nn.leaky_relu(x, node["alpha"])
-
-
 def _resized(method: str) -> Callable[..., Any]:
     def run(node: Node, images: Array, size: Array) -> Array:
         if node["align_corners"] or not node["half_pixel_centers"]:
@@ -191,10 +183,6 @@ def _resized_by_corners(node: Node, method: str, images: Array, size: list[int])
         first, second = (jnp.take(out, indices, axis=axis) for indices in (low, high))
         out = first.astype(jnp.float32) * (1 - weight) + second * weight
     return out
-
-
-def _einsum(node: Node, *values: Array) -> Array:
-    return jnp.einsum(node.text("equation"), *values)
 
 
 def _to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Array:
@@ -235,10 +223,6 @@ def _space_to_depth(node: Node, x: Array) -> Array:
     return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // block, width // block, -1)
 
 
-def _squared_norm(node: Node, x: Array) -> Array:
-    return jnp.sum(jnp.square(x)) / 2
-
-
 def _segments(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def run(node: Node, x: Array, ids: Array, count: Array | None = None) -> Array:
         total = int(np.max(on_host(ids)) + 1 if count is None else on_host(count))
@@ -272,7 +256,7 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "MatMul": _product,
     "SparseMatMul": _sparse_product,
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _products),
-    "Einsum": _einsum,
+    "Einsum": lambda node, *values: jnp.einsum(node.text("equation"), *values),
     "BiasAdd": _biased,
     "Conv2D": _convolved,
     "Conv3D": _convolved,
@@ -286,7 +270,7 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalized),
     "Relu": lambda node, x: jax.nn.relu(x),
     "Relu6": lambda node, x: jax.nn.relu6(x),
-    "LeakyRelu": _leaky,
+    "LeakyRelu": lambda node, x: jax.nn.leaky_relu(x, node["alpha"]),
     "Elu": lambda node, x: jax.nn.elu(x),
     "Selu": lambda node, x: jax.nn.selu(x),
     "Sigmoid": lambda node, x: jax.nn.sigmoid(x),
@@ -294,8 +278,8 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "Softplus": lambda node, x: jax.nn.softplus(x),
     "Softsign": lambda node, x: jax.nn.soft_sign(x),
     "Softmax": lambda node, x: jax.nn.softmax(x),
-    "LogSoftmax": _log_softmax,
-    "L2Loss": _squared_norm,
+    "LogSoftmax": lambda node, x: jax.nn.log_softmax(x),
+    "L2Loss": lambda node, x: jnp.sum(jnp.square(x)) / 2,
     "ResizeBilinear": _resized("bilinear"),
     "ResizeNearestNeighbor": _resized("nearest"),
     "ResizeBicubic": _resized("bicubic"),
@@ -308,5 +292,5 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "SegmentSum": _segments(jax.ops.segment_sum),
     "Bucketize": _bucketized,
     "DenseBincount": _counted,
-    "Bincount": lambda node, x, size, weights: _counted(node, x, size, weights),
+    "Bincount": _counted,
 }

@@ -138,10 +138,6 @@ def _printed(node: Node, text: Array) -> list[Any]:
     return []
 
 
-def _strongly_hashed(node: Node, text: Array) -> Array:
-    return hashing.to_hash_bucket_strong(tensor_of(text), node["num_buckets"], node["key"])._value
-
-
 # ---- contents of files -------------------------------------------------------------------
 
 
@@ -216,12 +212,7 @@ def _paths_read(node: Node, inputs: Array, lengths: Array) -> list[np.ndarray]:
     (decoded,), scores = nn.ctc_greedy_decoder(
         tensor_of(inputs), tensor_of(lengths), node["merge_repeated"], blank
     )
-    return [
-        decoded.indices._value,
-        decoded.values._value,
-        decoded.dense_shape._value,
-        scores._value,
-    ]
+    return arrays_of([decoded.indices, decoded.values, decoded.dense_shape, scores])
 
 
 RECORDS: dict[str, Callable[..., Any]] = {
@@ -233,7 +224,9 @@ RECORDS: dict[str, Callable[..., Any]] = {
     "UnicodeTranscode": _recoded,
     "StringFormat": _formatted,
     "PrintV2": _printed,
-    "StringToHashBucketStrong": _strongly_hashed,
+    "StringToHashBucketStrong": by(
+        hashing.to_hash_bucket_strong, num_buckets="num_buckets", key="key"
+    ),
     "StringToHashBucket": by(hashing.to_hash_bucket, num_buckets="num_buckets"),
     "DecodeImage": _image,
     "DecodePng": _png,

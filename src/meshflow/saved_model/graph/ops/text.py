@@ -15,6 +15,7 @@ from meshflow.ops import files, hashing, strings
 from meshflow.saved_model.assets import AssetFile
 from meshflow.saved_model.graph.attributes import Node, numbers
 from meshflow.saved_model.graph.ops.examples import EXAMPLES
+from meshflow.saved_model.graph.ops.records import _flat, _sparse, _texts
 
 __all__ = ["TEXT", "Table"]
 
@@ -92,22 +93,14 @@ def _each(function: Callable[[bytes], Any], dtype: np.dtype | type) -> Callable[
     return run
 
 
-def _split(node: Node, x: Array, separator: Array) -> tuple[np.ndarray, ...]:
+def _split(node: Node, x: Array, separator: Array) -> list[np.ndarray]:
     """Split strings, and return the parts as the indices, values and shape of a sparse tensor."""
-    delimiter = bytes(np.asarray(separator).item()) or None
-    max_splits = node["maxsplit"]
+    sep, max_splits = bytes(np.asarray(separator).item()) or None, node["maxsplit"]
     rows = [
-        value.split(delimiter, max_splits)
-        if delimiter is None or value
-        else ([] if delimiter is None else [b""])
+        value.split(sep, max_splits) if sep is None or value else [b""]
         for value in np.asarray(x, object).reshape(-1)
     ]
-    positions = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
-    values = np.empty(len(positions), object)
-    values[:] = [part for row in rows for part in row]
-    widest = max((len(row) for row in rows), default=0)
-    indices = np.array(positions, np.int64).reshape(-1, 2)
-    return indices, values, np.array([len(rows), widest], np.int64)
+    return _sparse(rows, _texts(_flat(rows)))
 
 
 def _joined(node: Node, *values: Array) -> Array:
@@ -205,10 +198,6 @@ def _new_table(node: Node) -> Table:
     return Table(node.dtype("key_dtype"), node.dtype("value_dtype"))
 
 
-def _found(node: Node, table: Table, keys: Array, default: Array) -> Array:
-    return table.find(keys, np.asarray(default))
-
-
 def _imported(node: Node, table: Table, keys: Array, values: Array) -> None:
     table.insert(keys, np.asarray(values))
 
@@ -275,7 +264,7 @@ TEXT: dict[str, Callable[..., Any]] = {
     "HashTableV2": _new_table,
     "MutableHashTableV2": _new_table,
     "MutableHashTableOfTensorsV2": _new_table,
-    "LookupTableFindV2": _found,
+    "LookupTableFindV2": lambda node, table, keys, default: table.find(keys, np.asarray(default)),
     "LookupTableImportV2": _imported,
     "LookupTableInsertV2": _imported,
     "LookupTableRemoveV2": lambda node, table, keys: table.remove(keys),
