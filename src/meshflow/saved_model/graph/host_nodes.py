@@ -285,7 +285,7 @@ def _feature(
     feature_dtype = as_dtype(dtype)
     array_dtype = object if feature_dtype is string else feature_dtype.as_numpy_dtype
     # An empty default means that the feature is required.
-    padding = np.asarray([] if default is None else default, array_dtype)
+    padding: np.ndarray = np.asarray([] if default is None else default, array_dtype)
     empty, key = np.empty(0, object), np.array([feature.encode()], object)
     inputs = [
         nodes.ref(first),
