@@ -1,10 +1,12 @@
-"""`tf.keras.layers`: the layers."""
+"""Layers of Keras: `tf.keras.layers`."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph import op_layers as _op_layers
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
@@ -43,7 +45,7 @@ from meshflow.keras.layers.transposed_convolution import *
 from meshflow.keras.layers.upsampling import *
 from meshflow.keras.layers.wrappers import *
 
-# What the modules of layers list in their `__all__`, and what is named above.
+# Public names are those in the `__all__` of the modules, and the names that are imported above.
 __all__ = sorted(
     {
         name
@@ -56,19 +58,19 @@ __all__ = sorted(
 if TYPE_CHECKING:
 
     class DenseFeatures(Layer):
-        """For editors; see `meshflow.legacy.feature_column.dense_features`."""
+        """Declaration for type checkers; see `meshflow.legacy.feature_column.dense_features`."""
 
         def __init__(
             self,
-            feature_columns: Any,
+            feature_columns: object,
             trainable: bool = True,
             name: str | None = None,
-            partitioner: Any = None,
+            partitioner: Callable[..., Any] | None = None,
             **kwargs: Any,
         ) -> None: ...
 
 
-# What stands on the surface of earlier years, by the module where it is.
+# Layers of older releases, by the module that is imported when one of them is first used.
 _LATER = {"DenseFeatures": "meshflow.legacy.feature_column.dense_features"}
 
 
@@ -83,7 +85,7 @@ registry.LAYERS.add(
 )
 
 
-if not TYPE_CHECKING:  # To type checkers every name would be there.
+if not TYPE_CHECKING:  # Type checkers would accept any name of a module with `__getattr__`.
 
     def __getattr__(name):
         if name not in _LATER:
@@ -91,15 +93,15 @@ if not TYPE_CHECKING:  # To type checkers every name would be there.
         return getattr(importlib.import_module(_LATER[name]), name)
 
 
-def serialize(layer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration of a layer: `{'class_name': ..., 'config': ...}`.
+def serialize(layer: Layer, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the configuration of a layer: `{'class_name': ..., 'config': ...}`.
 
     Args:
-      layer: the layer.
-      use_legacy_format: whether it is the form until Keras 2.12, without modules.
+      layer: Layer.
+      use_legacy_format: Whether to use the format of Keras before 2.13, without modules.
 
     Returns:
-      A dictionary that `deserialize` makes a layer of.
+      A dictionary from which `deserialize` creates a layer.
 
     Example:
       >>> import meshflow as tf
@@ -115,16 +117,20 @@ def serialize(layer: Any, use_legacy_format: bool = False) -> dict[str, Any] | s
     return serialization.serialize(layer, use_legacy_format)
 
 
-def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Layer:
-    """The layer with a configuration.
+def deserialize(
+    config: Config | str,
+    custom_objects: dict[str, Any] | None = None,
+    use_legacy_format: bool = False,
+) -> Layer:
+    """Create a layer from a configuration.
 
     Args:
-      config: what `serialize` gave.
-      custom_objects: classes and functions by name.
-      use_legacy_format: whether it is the form until Keras 2.12, without modules.
+      config: Result of `serialize`.
+      custom_objects: Classes and functions by name.
+      use_legacy_format: Whether the format is that of Keras before 2.13, without modules.
 
     Raises:
-      ValueError: for an unknown class.
+      ValueError: If the class is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -132,5 +138,5 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
       >>> tf.keras.layers.deserialize(config).units
       3
     """
-    made = registry.LAYERS.deserialize(config, custom_objects)
-    return serialization.as_it_was(made, config)
+    layer = registry.LAYERS.deserialize(config, custom_objects)
+    return serialization.as_it_was(layer, config)

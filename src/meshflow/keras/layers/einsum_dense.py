@@ -1,15 +1,20 @@
-"""Dense layers over any dimensions, given by an einsum equation."""
+"""Dense layer over arbitrary axes, defined by an einsum equation."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.keyword_arguments import KernelArguments
 from meshflow.ops.linalg import einsum
 
 __all__ = ["EinsumDense"]
@@ -18,31 +23,32 @@ _Sizes = list[int | None]
 
 
 class EinsumDense(Layer):
-    """`activation(einsum(equation, inputs, kernel) + bias)`.
+    """Dense layer `activation(einsum(equation, inputs, kernel) + bias)`.
 
     Args:
-      equation: such as 'abc,cd->abd', '...x,xy->...y' or 'ab...,bc->ac...'.
-      output_shape: sizes of the output without the batch and without what `...` stands for; None for
-        a size that is the input's.
-      activation: activation function.
-      bias_axes: letters of the output's dimensions that the bias has; None for no bias.
-      kernel_initializer: initializer of the kernel, whose shape follows from the equation.
-      bias_initializer: initializer of the bias.
-      kernel_regularizer: penalty on the kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: projection of the kernel.
-      bias_constraint: projection of the bias.
-      **kwargs: arguments of `Layer`.
+      equation: Einsum equation such as 'abc,cd->abd', '...x,xy->...y' or 'ab...,bc->ac...'.
+      output_shape: Sizes of the output without the batch and the axes of `...`; None takes the size
+        from the input.
+      activation: Activation function, or its name.
+      bias_axes: Letters of the output axes that the bias has; None for no bias.
+      kernel_initializer: Initializer of the kernel; its shape follows from the equation.
+      bias_initializer: Initializer of the bias.
+      kernel_regularizer: Regularizer of the kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint on the kernel.
+      bias_constraint: Constraint on the bias.
+      **kwargs: Arguments of `Layer`, and the layouts `kernel_layout` and `bias_layout`.
 
     Input shape:
-      What the part of `equation` before the comma says; its '...' may stand for more dimensions.
+      The axes on the left of the comma in `equation`; `...` matches any number of axes.
 
     Output shape:
-      What stands behind its arrow: `output_shape` with the batch in front.
+      The axes on the right of the arrow in `equation`: the batch, followed by `output_shape`.
 
     Raises:
-      ValueError: when the layer is built, for an equation of another form, or sizes that do not fit.
+      ValueError: If, when the layer is built, the equation has another form or the sizes do not
+        match it.
 
     Example:
       >>> import meshflow as tf
@@ -56,22 +62,23 @@ class EinsumDense(Layer):
     def __init__(
         self,
         equation: str,
-        output_shape: Any,
-        activation: Any = None,
+        output_shape: int | Sequence[int | None],
+        activation: Identifier = None,
         bias_axes: str | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
-        **kwargs: Any,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
+        **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self.equation = equation
-        sizes = [output_shape] if isinstance(output_shape, int) else list(output_shape)
-        self.partial_output_shape: _Sizes = sizes
+        self.partial_output_shape: _Sizes = (
+            [output_shape] if isinstance(output_shape, int) else list(output_shape)
+        )
         self.bias_axes = bias_axes
         self.activation = activations.get(activation)
         self.kernel_initializer = initializers.get(kernel_initializer)
@@ -83,8 +90,8 @@ class EinsumDense(Layer):
         self.kernel: Any = None
         self.bias: Any = None
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the kernel and the bias."""
         kernel, bias, output = _shapes(
             self.equation,
             self.bias_axes,
@@ -105,8 +112,8 @@ class EinsumDense(Layer):
             setattr(self, name, weight)
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute the output."""
         outputs = product(
             self, lambda x, w: einsum(self.equation, x, w), inputs, self.kernel.value()
         )
@@ -114,13 +121,13 @@ class EinsumDense(Layer):
             outputs = outputs + self.bias
         return outputs if self.activation is None else self.activation(outputs)
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         sizes = TensorShape(input_shape).as_list()
         return TensorShape(_shapes(self.equation, None, sizes, self.partial_output_shape)[2])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "output_shape": list(self.partial_output_shape),
@@ -133,48 +140,48 @@ class EinsumDense(Layer):
 
 def _shapes(
     equation: str, bias_axes: str | None, inputs: _Sizes, outputs: _Sizes
-) -> tuple[list[Any], list[Any] | None, _Sizes]:
-    """Shapes of the kernel, of the bias or None, and of the output.
+) -> tuple[_Sizes, _Sizes | None, _Sizes]:
+    """Infer the shapes of the kernel, the bias (or None) and the output.
 
     Raises:
-      ValueError: naming the letter that does not fit.
+      ValueError: If the equation is invalid, or the sizes of a letter do not match.
     """
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(\.{3})?([a-zA-Z]+)(\.{3})?,([a-zA-Z]+)->(\.{3})?([a-zA-Z]+)(\.{3})?",
         equation.replace(" ", ""),
     )
     if (
-        found is None
-        or (found[1], found[3]) != (found[5], found[7])
-        or None not in (found[1], found[3])
+        match is None
+        or (match[1], match[3]) != (match[5], match[7])
+        or None not in (match[1], match[3])
     ):
         raise ValueError(
             f"Invalid einsum equation '{equation}'. Equations must be in the form [X],[Y]->[Z], "
             "...[X],[Y]->...[Z], or [X]...,[Y]->[Z]...."
         )
-    leading, trailing = found[1] is not None, found[3] is not None
-    left, right, result = found[2], found[4], found[6]
-    hidden = len(inputs) - len(left)
-    if hidden < 0 or (hidden and not (leading or trailing)):
+    leading, trailing = match[1] is not None, match[3] is not None
+    left, right, result = match[2], match[4], match[6]
+    num_hidden = len(inputs) - len(left)
+    if num_hidden < 0 or (num_hidden and not (leading or trailing)):
         raise ValueError(
             f"The input of shape {tuple(inputs)} does not have the {len(left)} dimensions of the equation '{equation}'."
         )
     if leading:
-        output = [*inputs[:hidden], *outputs]
+        output = [*inputs[:num_hidden], *outputs]
     else:
         output = [inputs[0], *outputs, *inputs[len(left) :]]
-    expected = len(result) + hidden
+    expected = len(result) + num_hidden
     if len(output) < expected:
         raise ValueError(
             f"output_shape {tuple(outputs)} has too few sizes for the output '{result}' of the equation '{equation}'."
         )
-    given = dict(zip(left, inputs[hidden if leading else 0 :], strict=False))
-    made = dict(zip(result, output[hidden if leading else 0 :], strict=False))
-    for letter, size in made.items():
-        if letter in given and size is not None and size != given[letter]:
+    input_sizes = dict(zip(left, inputs[num_hidden if leading else 0 :], strict=False))
+    output_sizes = dict(zip(result, output[num_hidden if leading else 0 :], strict=False))
+    for letter, size in output_sizes.items():
+        if letter in input_sizes and size is not None and size != input_sizes[letter]:
             raise ValueError(
                 f"Input shape and output shape do not match at shared dimension '{letter}'. Input shape is "
-                f"{given[letter]}, and output shape is {size}."
+                f"{input_sizes[letter]}, and output shape is {size}."
             )
         if letter not in left and letter not in right:
             raise ValueError(
@@ -182,12 +189,14 @@ def _shapes(
                 f"input spec '{left}' or weight spec '{right}'"
             )
     for letter in right:
-        if letter not in given and letter not in made:
+        if letter not in input_sizes and letter not in output_sizes:
             raise ValueError(
                 f"Weight dimension '{letter}' did not have a match in either the input spec '{left}' or the output "
                 f"spec '{result}'. For this layer, the weight must be fully specified."
             )
-    kernel = [given[letter] if letter in given else made[letter] for letter in right]
+    kernel = [
+        input_sizes[letter] if letter in input_sizes else output_sizes[letter] for letter in right
+    ]
     if bias_axes is None:
         return kernel, None, output
     for letter in bias_axes:
@@ -196,6 +205,9 @@ def _shapes(
                 f"Bias dimension '{letter}' was requested, but is not part of the output spec '{result}'"
             )
     first = min(result.index(letter) for letter in bias_axes)
-    sizes = {letter: given[letter] if size is None else size for letter, size in made.items()}
+    sizes = {
+        letter: input_sizes[letter] if size is None else size
+        for letter, size in output_sizes.items()
+    }
     bias = [sizes[letter] if letter in bias_axes else 1 for letter in result[first:]]
-    return kernel, bias + [1] * (hidden if trailing else 0), output
+    return kernel, bias + [1] * (num_hidden if trailing else 0), output

@@ -1,32 +1,36 @@
-"""Rows of a table by number."""
+"""Embedding layer: rows of a table, selected by index."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.keyword_arguments import EmbeddingArguments
 from meshflow.ops import math, nn
 
 __all__ = ["Embedding"]
 
 
 class Embedding(Layer):
-    """Vectors for numbers.
+    """Table of vectors, from which integer indices select.
 
     Args:
-      input_dim: how many numbers there are.
-      output_dim: size of the vectors.
-      embeddings_initializer: initializer of the table, shape (input_dim, output_dim).
-      embeddings_regularizer: penalty on the table.
-      activity_regularizer: penalty on the output.
-      embeddings_constraint: projection of the table.
-      mask_zero: whether the number 0 is padding, to be masked.
-      input_length: length of sequences, when fixed.
-      sparse: accepted.
-      **kwargs: arguments of `Layer`.
+      input_dim: Number of indices; valid indices are 0 to `input_dim - 1`.
+      output_dim: Size of the vectors.
+      embeddings_initializer: Initializer of the table, shape (input_dim, output_dim).
+      embeddings_regularizer: Regularizer of the table.
+      activity_regularizer: Regularizer of the output.
+      embeddings_constraint: Constraint on the table.
+      mask_zero: Whether index 0 is padding, which the output mask marks as False.
+      input_length: Length of the sequences, if it is fixed.
+      sparse: Ignored.
+      **kwargs: Arguments of `Layer`, and the layout `embeddings_layout`.
 
     Input shape:
       (batch, ...), integers.
@@ -49,14 +53,14 @@ class Embedding(Layer):
         self,
         input_dim: int,
         output_dim: int,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        embeddings_constraint: Any = None,
+        embeddings_initializer: Identifier = "uniform",
+        embeddings_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        embeddings_constraint: Identifier = None,
         mask_zero: bool = False,
-        input_length: Any = None,
+        input_length: int | None = None,
         sparse: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[EmbeddingArguments],
     ) -> None:
         if "input_shape" not in kwargs and "batch_input_shape" not in kwargs:
             kwargs["input_shape"] = (input_length,)
@@ -77,8 +81,8 @@ class Embedding(Layer):
         self.embeddings_constraint = constraints.get(embeddings_constraint)
         self.supports_masking = mask_zero
 
-    def build(self, input_shape: Any = None) -> None:
-        """Creates the table."""
+    def build(self, input_shape: ShapeLike = None) -> None:
+        """Create the table."""
         self.embeddings = self.add_weight(
             "embeddings",
             (self.input_dim, self.output_dim),
@@ -88,22 +92,22 @@ class Embedding(Layer):
         )
         self.built = True
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """True where the number is not 0, if 0 is padding."""
+    def compute_mask(self, inputs: TensorLike, mask: Tensor | None = None) -> Tensor | None:
+        """Compute the mask of the indices that are not padding; None without `mask_zero`."""
         return math.not_equal(inputs, 0) if self.mask_zero else None
 
-    def call(self, inputs: Any) -> Any:
-        """The vectors."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Look up the vectors."""
         if not inputs.dtype.is_integer:
             inputs = math.cast(inputs, "int32")
         return nn.embedding_lookup(self.embeddings, inputs)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[*input shape, output_dim]."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Append `output_dim` to the input shape."""
         return TensorShape([*TensorShape(input_shape).as_list(), self.output_dim])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "input_dim": self.input_dim,

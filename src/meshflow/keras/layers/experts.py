@@ -1,27 +1,32 @@
-"""Layers of experts, of which each token sees a few."""
+"""Mixture-of-experts layers."""
 
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from math import prod as product
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import SeedStream
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import dropless, experts
 from meshflow.distribute.parallel.experts import Exchange
 from meshflow.distribute.parallel.routing import Router, Statistics
 from meshflow.distribute.replicas.shares import current_shares
+from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.keyword_arguments import MixtureOfExpertsArguments
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
 from meshflow.ops.random import counts_of
@@ -30,7 +35,8 @@ from meshflow.placement.layout import dimensions_of
 
 __all__ = ["MixtureOfExperts"]
 
-# What rules of a `MeshStrategy` call the axes of an expert's weights, behind that of the experts.
+# Names of the axes of an expert's weights, after the axis of the experts, in rules of a
+# `MeshStrategy`.
 _AXES = {
     "kernel_in": ("embed", "hidden"),
     "bias_in": ("hidden",),
@@ -40,58 +46,62 @@ _AXES = {
 
 
 class MixtureOfExperts(Layer):
-    """Many small networks of two dense layers, of which each token is computed by a few.
+    """Mixture of experts: networks of two dense layers, of which each token uses a few.
 
-    A gate gives every token a number for each expert, `softmax(x @ gate)`; the token goes to the experts with the
-    largest, and gets the sum of their outputs, weighted by these numbers. Experts have room for `capacity` times their
-    even share of tokens. What finds no room is dropped: it adds nothing, so that the layer is best used as
-    `x + layer(x)`. Two losses keep the gate fair and small.
+    A gate computes the scores `softmax(x @ gate)` of all experts for each token. The token is sent
+    to the experts with the largest scores; its output is the sum of their outputs, weighted by the
+    scores. An expert has slots for `capacity` times its even share of tokens. A token without a
+    slot is dropped: its output is 0, so the layer is best used as `x + layer(x)`. Two losses keep
+    the load of the experts balanced and the logits of the gate small.
 
-    On a mesh that splits the first axis of the weights ("experts"), tokens travel to their experts and back; weights
-    stay where they are.
+    On a mesh that splits the first axis of the weights ("experts"), an all-to-all sends the tokens
+    to the devices of their experts and back; the weights are not moved.
 
     Args:
-      experts: number of experts E.
-      hidden: units between an expert's two layers.
-      router: "top2" (Lepikhin et al. 2020, GShard, arXiv:2006.16668), "top1" (Fedus et al. 2021, Switch,
-        arXiv:2101.03961), "topk:<k>" such as "topk:8", or "expert_choice", where experts choose tokens (Zhou et al.
-        2022, arXiv:2202.09368): not for models that predict the next token, as later tokens of a group decide
-        whether an earlier one is computed.
-      capacity: slots of an expert in units of the even share, `ceil(k * tokens * capacity / experts)` in each group;
-        None drops nothing, and computes as many rows as there are choices.
-      second: whether "top2" always takes the second expert, "all", or "random"ly with probability
-        `min(1, 2 * weight)`, in training.
-      shared: number of experts that every token goes to as well, with weight 1 (Dai et al. 2024, arXiv:2401.06066).
-      aux: factor of the balance loss `E * sum_e f_e * P_e`, where f is the share of tokens that chose e and P the
-        mean of the gate's softmax; no loss with "expert_choice".
-      z_loss: factor of the mean of `logsumexp(x @ gate) ** 2` (Zoph et al. 2022, arXiv:2202.08906).
-      groups: in how many groups of consecutive tokens a batch falls: tokens of one group compete for slots, and experts
-        are balanced in each. Default one for each device that batches are split over. Results with the same groups
-        are the same on all meshes.
-      activation: between the two layers.
-      use_bias: whether the layers have biases.
-      kernel_initializer: initializer of the experts' kernels, for each expert by itself.
-      bias_initializer: initializer of the biases.
-      gate_initializer: initializer of the gate.
-      kernel_regularizer: penalty on the kernels.
-      bias_regularizer: penalty on the biases.
-      kernel_constraint: projection of the kernels.
-      bias_constraint: projection of the biases.
-      seed: seed of second="random".
-      **kwargs: arguments of `Layer`.
+      experts: Number of experts E.
+      hidden: Number of units between the two layers of an expert.
+      router: "top2" (Lepikhin et al. 2020, GShard, arXiv:2006.16668), "top1" (Fedus et al. 2021,
+        Switch, arXiv:2101.03961), "topk:<k>" such as "topk:8", or "expert_choice", where experts
+        choose tokens (Zhou et al. 2022, arXiv:2202.09368). Do not use "expert_choice" in models
+        that predict the next token, because later tokens of a group influence whether an earlier
+        one is processed.
+      capacity: Slots of an expert as a multiple of its even share: `ceil(k * tokens * capacity /
+        experts)` in each group. None drops no token and computes one row for each choice.
+      second: "all" if "top2" always uses the second expert, or "random" to use it in training with
+        probability `min(1, 2 * weight)`.
+      shared: Number of experts that process every token with weight 1 (Dai et al. 2024,
+        arXiv:2401.06066).
+      aux: Factor of the balance loss `E * sum_e f_e * P_e`, where f is the fraction of tokens that
+        chose e and P the mean score; "expert_choice" has no balance loss.
+      z_loss: Factor of the mean of `logsumexp(x @ gate) ** 2` (Zoph et al. 2022, arXiv:2202.08906).
+      groups: Number of groups of consecutive tokens in a batch. The tokens of a group compete for
+        slots, and the experts are balanced within each group. Default: one for each device that
+        batches are split over. With the same number of groups, results are the same on all meshes.
+      activation: Activation function between the two layers.
+      use_bias: Whether to add biases.
+      kernel_initializer: Initializer of the experts' kernels, applied to each expert separately.
+      bias_initializer: Initializer of the biases.
+      gate_initializer: Initializer of the gate.
+      kernel_regularizer: Regularizer of the kernels.
+      bias_regularizer: Regularizer of the biases.
+      kernel_constraint: Constraint on the kernels.
+      bias_constraint: Constraint on the biases.
+      seed: Seed of second="random".
+      **kwargs: Arguments of `Layer`, and layouts of the weights such as `kernel_in_layout`.
 
     Input shape:
       (batch, ..., features).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
-    Tokens whose mask is False go to no expert and are in no loss. `fit` shows two metrics for each layer: the share of
-    choices that found no room, `<name>_dropped`, and `<name>_load`, the busiest expert's choices in units of the
-    even share.
+    Tokens with a False mask are sent to no expert and do not contribute to the losses. `fit`
+    reports two metrics for each layer: `<name>_dropped`, the fraction of choices without a slot,
+    and `<name>_load`, the number of choices of the busiest expert as a multiple of its even share.
 
     Raises:
-      ValueError: for sizes that are not positive, an unknown router or policy, or more choices than experts.
+      ValueError: If a size is not positive, the router or policy is unknown, or there are more
+        choices than experts.
 
     Example:
       >>> import meshflow as tf
@@ -122,17 +132,17 @@ class MixtureOfExperts(Layer):
         aux: float = 1e-2,
         z_loss: float = 0.0,
         groups: int | None = None,
-        activation: Any = "gelu",
+        activation: Identifier = "gelu",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        gate_initializer: Any = "glorot_uniform",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        gate_initializer: Identifier = "glorot_uniform",
+        kernel_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MixtureOfExpertsArguments],
     ) -> None:
         super().__init__(**kwargs)
         sizes = {"experts": experts, "hidden": hidden, "groups": 1 if groups is None else groups}
@@ -165,8 +175,8 @@ class MixtureOfExperts(Layer):
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the gate, and kernels and biases of all experts."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the gate, and the kernels and biases of all experts."""
         size = TensorShape(input_shape)[-1]
         if size is None:
             raise ValueError(
@@ -183,31 +193,31 @@ class MixtureOfExperts(Layer):
         )
         self._add("", (self.experts,), size, self.hidden)
         if self.shared:
-            # Shared experts are one wider network: their sum is its output.
+            # The shared experts form one wider network: its output is the sum of their outputs.
             self._add("shared_", (), size, self.shared * self.hidden)
         self.built = True
 
-    def _add(self, prefix: str, stack: tuple[int, ...], size: int, hidden: int) -> None:
-        kernel = self._stacked(self.kernel_initializer) if stack else self.kernel_initializer
+    def _add(self, prefix: str, leading_axes: tuple[int, ...], size: int, hidden: int) -> None:
+        kernel = self._stacked(self.kernel_initializer) if leading_axes else self.kernel_initializer
         shapes = [(size, hidden), (hidden,), (hidden, size), (size,)]
         for name, shape in zip(_AXES, shapes, strict=True):
-            kind = name.partition("_")[0]
+            role = name.partition("_")[0]
             weight: Variable | None = None
-            if kind == "kernel" or self.use_bias:
+            if role == "kernel" or self.use_bias:
                 weight = self.add_weight(
                     prefix + name,
-                    (*stack, *shape),
+                    (*leading_axes, *shape),
                     initializer=initializers.another(
-                        kernel if kind == "kernel" else self.bias_initializer
+                        kernel if role == "kernel" else self.bias_initializer
                     ),
-                    regularizer=getattr(self, f"{kind}_regularizer"),
-                    constraint=getattr(self, f"{kind}_constraint"),
-                    dims=[*(["experts"] if stack else []), *_AXES[name]],
+                    regularizer=getattr(self, f"{role}_regularizer"),
+                    constraint=getattr(self, f"{role}_constraint"),
+                    dims=[*(["experts"] if leading_axes else []), *_AXES[name]],
                 )
             setattr(self, prefix + name, weight)
 
-    def _stacked(self, initializer: Any) -> Any:
-        """An initializer of all experts' kernels at once that counts the inputs and outputs of one."""
+    def _stacked(self, initializer: Callable[..., Any]) -> Callable[..., Any]:
+        """Scale an initializer to the fan-in and fan-out of one expert."""
         if not isinstance(initializer, initializers.VarianceScaling):
             return initializer
         scale = initializer.scale * self.experts
@@ -215,13 +225,15 @@ class MixtureOfExperts(Layer):
             scale, initializer.mode, initializer.distribution, initializer.seed
         )
 
-    def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
-        """The layer's output.
+    def call(
+        self, inputs: TensorLike, mask: Tensor | None = None, training: bool | Tensor | None = None
+    ) -> Tensor:
+        """Send the tokens to their experts, and combine the outputs.
 
         Args:
-          inputs: floating tensor [batch, ..., features].
-          mask: bool tensor [batch, ...], False for tokens to leave out.
-          training: whether second="random" is in force.
+          inputs: Floating-point tensor [batch, ..., features].
+          mask: bool tensor [batch, ...], False for tokens to skip.
+          training: Whether second="random" applies.
         """
         size = inputs.shape[-1]
         tokens = array.reshape(inputs, [-1, size])
@@ -236,11 +248,13 @@ class MixtureOfExperts(Layer):
             outputs = outputs + self._network("shared_", tokens)
         return array.reshape(outputs, array.shape(inputs))
 
-    def _in_slots(self, tokens: Any, live: Any, training: Any) -> Any:
+    def _in_slots(
+        self, tokens: Tensor, live: Tensor, training: bool | Tensor | None
+    ) -> tuple[Tensor, Statistics]:
         exchange, groups = self._exchange()
         chance = None
         if self._stream is not None:
-            # Outside of training all second choices are taken.
+            # All second choices are used outside of training.
             chance = apply(_chances, (self._stream.next_key(counts_of(*live.shape)), live))
             chance = chance * math.cast(False if training is None else training, chance.dtype)
         rows, slots, weights, statistics = apply(
@@ -249,55 +263,59 @@ class MixtureOfExperts(Layer):
         rows = self._network("", rows, exchange)
         return apply(_collect, (rows, slots, weights, tokens), (exchange,)), statistics
 
-    def _without_limit(self, tokens: Any, live: Any, training: Any) -> Any:
+    def _without_limit(
+        self, tokens: Tensor, live: Tensor, training: bool | Tensor | None
+    ) -> tuple[Tensor, Statistics]:
         exchange, groups = self._exchange()
-        rows, turn, statistics = apply(
+        rows, row_order, statistics = apply(
             _dispatch_in_turn, (tokens, live, self.gate.value()), (self._router, groups, exchange)
         )
         for kernel, bias in ((self.kernel_in, self.bias_in), (self.kernel_out, self.bias_out)):
-            bias = None if bias is None else self._part(bias, exchange)
-            rows = apply(_product, (rows, self._part(kernel, exchange), bias, turn[2]), (exchange,))
+            weights = (self._part(w, exchange) if w is not None else None for w in (kernel, bias))
+            rows = apply(_product, (rows, *weights, row_order[2]), (exchange,))
             if kernel is self.kernel_in and self.activation is not None:
                 rows = self.activation(rows)
         static = (self._router.choices, exchange)
-        return apply(_collect_in_turn, (rows, [*turn], tokens), static), statistics
+        return apply(_collect_in_turn, (rows, [*row_order], tokens), static), statistics
 
-    def _network(self, prefix: str, rows: Any, exchange: Exchange | None = None) -> Any:
-        """Two dense layers: those of the shared experts on [tokens, D], or each expert's on its [slots, D]."""
+    def _network(self, prefix: str, rows: Tensor, exchange: Exchange | None = None) -> Tensor:
+        """Apply the shared experts to [tokens, D], or each expert to its [slots, D]."""
         equation = "tm,mh->th" if prefix else "etm,emh->eth"
-        for end in ("in", "out"):
-            kernel, bias = (getattr(self, f"{prefix}{kind}_{end}") for kind in ("kernel", "bias"))
+        for position in ("in", "out"):
+            kernel, bias = (
+                getattr(self, f"{prefix}{kind}_{position}") for kind in ("kernel", "bias")
+            )
             rows = einsum(equation, rows, self._part(kernel, exchange))
             if bias is not None:
                 bias = self._part(bias, exchange)
                 rows = rows + (bias if prefix else array.expand_dims(bias, 1))
-            if end == "in" and self.activation is not None:
+            if position == "in" and self.activation is not None:
                 rows = self.activation(rows)
         return rows
 
-    # ---- where tokens and experts lie ------------------------------------------------------
+    # ---- sharding of tokens and experts ------------------------------------------------------
 
     def _exchange(self) -> tuple[Exchange | None, int]:
-        """Where tokens and experts lie, None on one device, and the number of groups here."""
+        """Return the sharding of tokens and experts or None, and the number of local groups."""
         exchange, shares = self._places(), current_shares()
         devices = 1 if exchange is None else exchange.devices
-        whole, here = devices, 1
+        num_parts, num_local_parts = devices, 1
         if shares is not None:
-            whole = shares.devices * shares.strategy.options.micro_batches
-            here = shares.micro_batches * (shares.devices if shares.divided else 1)
-        groups = whole if self.groups is None else self.groups
-        if groups % whole:
+            num_parts = shares.devices * shares.strategy.options.micro_batches
+            num_local_parts = shares.micro_batches * (shares.devices if shares.divided else 1)
+        groups = num_parts if self.groups is None else self.groups
+        if groups % num_parts:
             raise ValueError(
-                f"MixtureOfExperts {self.name}: groups={groups} do not divide among the {whole} devices and micro-batches "
-                f"that tokens are split over; use a multiple of {whole}."
+                f"MixtureOfExperts {self.name}: groups={groups} do not divide among the {num_parts} devices and micro-batches "
+                f"that tokens are split over; use a multiple of {num_parts}."
             )
-        return exchange, max(groups // here, devices)
+        return exchange, max(groups // num_local_parts, devices)
 
     def _places(self) -> Exchange | None:
         strategy = getattr(self.kernel_in, "_distribute_strategy", None)
         layout, shares = self.kernel_in.layout, current_shares()
         if layout is None or (strategy is not None and not hasattr(strategy, "rules")):
-            # Replicas of other strategies are whole models.
+            # Each replica of other strategies holds a complete model.
             return None
         mesh = layout.mesh
         split = lambda names: tuple(n for n in names if mesh.dim_size(n) > 1)
@@ -305,67 +323,68 @@ class MixtureOfExperts(Layer):
             batch = split([n for n in mesh.dim_names if n in BATCH_DIMENSIONS][:1])
         else:
             batch = split(strategy.batch_dimensions)
-        of_experts = split(self._dimensions_of_experts(strategy))
-        of_tokens = (*batch, *(n for n in of_experts if n not in batch))
+        expert_dimensions = split(self._dimensions_of_experts(strategy))
+        token_dimensions = (*batch, *(n for n in expert_dimensions if n not in batch))
         ragged = self._router.capacity is None and mesh.device_type() != "CPU"
         if shares is None:
-            devices = product(mesh.dim_size(n) for n in of_tokens)
+            devices = product(mesh.dim_size(n) for n in token_dimensions)
             return (
-                Exchange(mesh.jax_mesh, of_tokens, of_experts, devices, ragged)
-                if of_tokens
+                Exchange(mesh.jax_mesh, token_dimensions, expert_dimensions, devices, ragged)
+                if token_dimensions
                 else None
             )
-        if of_tokens != batch:
+        if token_dimensions != batch:
             raise ValueError(
-                f"MixtureOfExperts {self.name}: experts are split over {', '.join(of_experts)}, the batch over "
+                f"MixtureOfExperts {self.name}: experts are split over {', '.join(expert_dimensions)}, the batch over "
                 f"{', '.join(batch) or 'nothing'}. With {shares.strategy.options.chosen()} tokens must be split over the experts' "
-                f"dimensions too: rules='batch:{'+'.join(of_tokens)}, experts:{'+'.join(of_experts)}'."
+                f"dimensions too: rules='batch:{'+'.join(token_dimensions)}, experts:{'+'.join(expert_dimensions)}'."
             )
-        return Exchange(None, batch, of_experts, 1, ragged)
+        return Exchange(None, batch, expert_dimensions, 1, ragged)
 
     def _dimensions_of_experts(self, strategy: Any) -> tuple[str, ...]:
         layout = self.kernel_in.layout
         if strategy is None or strategy.layout_map is not None:
             return dimensions_of(layout.sharding_specs[0], layout.mesh)
-        # Weights that zero=3 splits are gathered; those that a rule splits stay where they are.
+        # Weights that zero=3 shards are gathered; those that a rule splits remain split.
         name = "experts"
         return strategy.rules.dimensions((self.__dict__.get("_dims") or {}).get(name, name))
 
-    def _part(self, variable: Variable, exchange: Exchange | None) -> Any:
-        """What this device computes with: its experts, or all of them."""
+    def _part(self, variable: Variable, exchange: Exchange | None) -> Tensor:
+        """Read the weights of the experts of this device, or of all experts without an exchange."""
         if exchange is None or exchange.mesh is not None or not exchange.experts:
             return variable.value()
         return math.cast(current_shares().local(variable), self.compute_dtype)  # type: ignore[union-attr]
 
-    def _report(self, statistics: Any, live: Any) -> None:
-        """Adds the losses and the metrics."""
+    def _report(self, statistics: Statistics, live: Tensor | None) -> None:
+        """Add the losses and the metrics."""
         total = Statistics(*(math.reduce_sum(s, 0) for s in statistics))
         shares, tokens = current_shares(), total.live
         if shares is not None and live is not None:
-            # Masks leave shares unequal numbers of tokens.
+            # With a mask, the devices may have different numbers of tokens.
             tokens = shares.mean_of_all(math.reduce_sum(math.cast(live, tokens.dtype)))
         if self.aux and self._router.choices:
             self.add_loss(self.aux * math.divide_no_nan(total.balance, tokens))
         if self.z_loss:
             self.add_loss(self.z_loss * math.divide_no_nan(total.z, tokens))
-        # Shares with more tokens count more: the mean over shares is the share of all choices.
-        of_mean = math.divide_no_nan(total.live, tokens)
-        dropped = of_mean * total.dropped / math.maximum(total.asked, 1.0)
+        # Devices with more tokens have a larger weight, so that the mean over devices is the
+        # fraction of all choices.
+        token_weight = math.divide_no_nan(total.live, tokens)
+        dropped = token_weight * total.dropped / math.maximum(total.asked, 1.0)
         self.add_metric(dropped, name=f"{self.name}_dropped")
         load = total.load if shares is None else shares.mean(total.load)
-        even = math.maximum(math.reduce_sum(load), 1.0) / self.experts
-        self.add_metric(math.reduce_max(load) / even, name=f"{self.name}_load")
+        even_load = math.maximum(math.reduce_sum(load), 1.0) / self.experts
+        self.add_metric(math.reduce_max(load) / even_load, name=f"{self.name}_load")
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        plain = ("experts", "hidden", "router", "capacity", "second", "shared", "aux", "z_loss")
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        names = ("experts", "hidden", "router", "capacity", "second", "shared", "aux", "z_loss")
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in (*plain, "groups", "use_bias", "seed")},
+            **{name: getattr(self, name) for name in (*names, "groups", "use_bias", "seed")},
             "activation": activations.serialize(self.activation),
             **weight_config(self, "kernel", "bias"),
             "gate_initializer": initializers.serialize(self.gate_initializer),

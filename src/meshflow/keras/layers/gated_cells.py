@@ -1,20 +1,27 @@
-"""The built-in cells: simple, GRU and LSTM.
+"""Built-in recurrent cells: simple RNN, GRU and LSTM.
 
-They compute a step in two halves, `project` (all that does not need the states) and `advance`, so that a layer can
-project whole sequences in one product before it loops.
+A step has two parts: `project` computes the part that does not depend on the states, and `advance`
+the rest. A layer can therefore project a complete sequence by one matrix product before its loop
+over the steps.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers import products
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.keyword_arguments import CellArguments
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
 from meshflow.ops import array, math, nn
 
@@ -22,7 +29,7 @@ __all__ = ["GRUCell", "LSTMCell", "SimpleRNNCell"]
 
 
 class GatedCell(AbstractRNNCell):
-    """A cell with a kernel, a recurrent kernel and a bias, each with a part for every gate."""
+    """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate."""
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
@@ -31,18 +38,18 @@ class GatedCell(AbstractRNNCell):
     def __init__(
         self,
         units: int,
-        activation: Any,
+        activation: Identifier,
         use_bias: bool,
         dropout: float,
         recurrent_dropout: float,
-        weights: dict[str, Any],
-        **kwargs: Any,
+        weight_options: Mapping[str, Identifier],
+        **kwargs: Unpack[CellArguments],
     ) -> None:
         if not isinstance(units, (int, np.integer)) or units <= 0:
             raise ValueError(
                 f"Received an invalid value for argument `units`, expected a positive integer, got {units}."
             )
-        # With a mask for each gate Keras has one product for each.
+        # Keras computes one product per gate if the gates have different dropout masks.
         implementation = kwargs.pop("implementation", 2)
         self.implementation = 1 if recurrent_dropout else implementation
         super().__init__(**kwargs)
@@ -56,22 +63,22 @@ class GatedCell(AbstractRNNCell):
             "regularizer": regularizers,
             "constraint": constraints,
         }
-        for name, value in weights.items():
+        for name, value in weight_options.items():
             setattr(self, name, modules[name.rsplit("_", 1)[1]].get(value))
         self._held: Any = None
 
     @property
-    def state_size(self) -> Any:
-        """Sizes of the states."""
+    def state_size(self) -> int | list[int]:
+        """Return the sizes of the states."""
         return self.units
 
     @property
-    def output_size(self) -> Any:
-        """Size of the output."""
+    def output_size(self) -> int:
+        """Return the size of the output."""
         return self.units
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel, recurrent kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the kernel, the recurrent kernel and the bias."""
         size = TensorShape(input_shape)[-1]
         width = self.gates * self.units
         shapes: dict[str, tuple[Any, ...]] = {
@@ -98,63 +105,72 @@ class GatedCell(AbstractRNNCell):
     def _bias_shape(self) -> tuple[int, ...]:
         return (self.gates * self.units,)
 
-    def _bias_values(self) -> Any:
+    def _bias_values(self) -> Callable[..., Any]:
         return self.bias_initializer  # type: ignore[attr-defined]
 
-    def call(self, inputs: Any, states: Any, training: Any = None) -> Any:
-        """One step.
+    def call(
+        self,
+        inputs: TensorLike,
+        states: Tensor | Sequence[Tensor],
+        training: bool | Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Compute one step.
 
         Args:
-          inputs: a tensor [batch, features].
-          states: the states, tensors [batch, units].
-          training: whether dropout is applied.
+          inputs: Tensor [batch, features].
+          states: A state or a list of states, tensors [batch, units].
+          training: Whether dropout is applied.
 
         Returns:
-          The output [batch, units] and the next states.
+          The output [batch, units] and the next states, in the structure of `states`.
         """
-        single = not isinstance(states, (list, tuple))
-        before = [states] if single else list(states)
+        is_single = not isinstance(states, (list, tuple))
+        before: list[Any] = [states] if is_single else list(states)
         before[0] = convert_to_tensor(before[0], dtype_hint=inputs.dtype)
-        keep = self._held or self.masks(inputs, training)
-        output, after = self.advance(self.project(inputs, keep[0]), before, keep[1])
-        return output, (after[0] if single else after)
+        masks = self._held or self.masks(inputs, training)
+        output, after = self.advance(self.project(inputs, masks[0]), before, masks[1])
+        return output, (after[0] if is_single else after)
 
-    def masks(self, inputs: Any, training: Any) -> tuple[Any, Any]:
-        """Dropout masks of the inputs of a step and of the first state; None without dropout."""
+    def masks(
+        self, inputs: Tensor, training: bool | Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Draw dropout masks of the inputs and of the first state; None without dropout."""
         if not training:
             return None, None
         batch, size = inputs.shape[0], inputs.shape[-1]
 
-        def mask(rate: float, width: int) -> Any:
+        def draw_mask(rate: float, width: int) -> Tensor | None:
             return nn.dropout(array.ones([batch, width], inputs.dtype), rate) if rate else None
 
-        return mask(self.dropout, size), mask(self.recurrent_dropout, self.units)
+        return draw_mask(self.dropout, size), draw_mask(self.recurrent_dropout, self.units)
 
-    def hold_masks(self, inputs: Any, training: Any) -> Any:
-        """Uses the same dropout masks in every step until `drop_masks`; gives what the output looks like."""
+    def hold_masks(self, inputs: Tensor, training: bool | Tensor | None) -> Tensor:
+        """Use the same dropout masks until `drop_masks`; return zeros in the shape of the output."""
         self._held = self.masks(inputs, training)
         return array.zeros([inputs.shape[0], self.units], inputs.dtype)
 
     def drop_masks(self) -> None:
-        """Ends `hold_masks`."""
+        """Draw new dropout masks in each step again."""
         self._held = None
 
-    def project(self, inputs: Any, keep: Any) -> Any:
-        """The share of the gates that inputs [..., features] have."""
+    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+        """Compute the part of the gates that depends on the inputs [..., features]."""
         raise NotImplementedError
 
-    def advance(self, projected: Any, states: list[Any], keep: Any) -> tuple[Any, list[Any]]:
-        """The output and the next states, from a step's `project` and the states."""
+    def advance(
+        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output and the next states from the result of `project` and the states."""
         raise NotImplementedError
 
-    def _product(self, inputs: Any, keep: Any, bias: Any) -> Any:
+    def _product(self, inputs: TensorLike, keep: Tensor | None, bias: Tensor | None) -> Tensor:
         if keep is not None:
             inputs = inputs * (keep if inputs.ndim == 2 else array.expand_dims(keep, 1))
         product = products.dot(inputs, self.kernel)  # type: ignore[attr-defined]
         return product if bias is None else product + bias
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = {**super().get_config(), "units": self.units}
         config["activation"] = activations.serialize(self.activation)
         if hasattr(self, "recurrent_activation"):
@@ -169,24 +185,24 @@ class GatedCell(AbstractRNNCell):
 
 
 class SimpleRNNCell(GatedCell):
-    """`output = activation(inputs @ kernel + output_before @ recurrent_kernel + bias)`.
+    """Cell of a simple RNN: `activation(inputs @ kernel + state @ recurrent_kernel + bias)`.
 
     Args:
-      units: size of output and state.
-      activation: function or name.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel.
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      kernel_constraint: constraint of the kernel.
-      recurrent_constraint: constraint of the recurrent kernel.
-      bias_constraint: constraint of the bias.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      **kwargs: arguments of `Layer`.
+      units: Size of the output and the state.
+      activation: Activation function, or its name.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel.
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      kernel_constraint: Constraint on the kernel.
+      recurrent_constraint: Constraint on the recurrent kernel.
+      bias_constraint: Constraint on the bias.
+      dropout: Fraction of the inputs to drop in training; all steps share a mask.
+      recurrent_dropout: Fraction of the state to drop in training; all steps share a mask.
+      **kwargs: Arguments of `Layer`, and `kernel_layout`, `recurrent_layout` and `bias_layout`.
 
     Input shape:
       (batch, features), and a list of one state (batch, units).
@@ -195,7 +211,7 @@ class SimpleRNNCell(GatedCell):
       (batch, units), and the new state.
 
     Raises:
-      ValueError: when `units` is not a positive integer.
+      ValueError: If `units` is not a positive integer.
 
     Example:
       >>> import meshflow as tf
@@ -209,22 +225,22 @@ class SimpleRNNCell(GatedCell):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
+        activation: Identifier = "tanh",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[CellArguments],
     ) -> None:
-        weights = {
+        weight_options = {
             "kernel_initializer": kernel_initializer,
             "recurrent_initializer": recurrent_initializer,
             "bias_initializer": bias_initializer,
@@ -235,41 +251,45 @@ class SimpleRNNCell(GatedCell):
             "recurrent_constraint": recurrent_constraint,
             "bias_constraint": bias_constraint,
         }
-        super().__init__(units, activation, use_bias, dropout, recurrent_dropout, weights, **kwargs)
+        super().__init__(
+            units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
+        )
 
-    def project(self, inputs: Any, keep: Any) -> Any:
-        """`inputs @ kernel + bias`."""
+    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+        """Compute `inputs @ kernel + bias`."""
         return self._product(inputs, keep, self.bias)
 
-    def advance(self, projected: Any, states: list[Any], keep: Any) -> tuple[Any, list[Any]]:
-        """The output, which is the next state too."""
+    def advance(
+        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output, which is also the next state."""
         state = states[0] if keep is None else states[0] * keep
         output = self.activation(projected + math.matmul(state, self.recurrent_kernel))  # type: ignore[attr-defined]
         return output, [output]
 
 
 class GRUCell(GatedCell):
-    """A gated recurrent unit (arXiv:1406.1078): update gate, reset gate, candidate.
+    """Gated recurrent unit (arXiv:1406.1078) with an update gate, a reset gate and a candidate.
 
     Args:
-      units: size of output and state.
-      activation: function or name, of the candidate.
-      recurrent_activation: function or name, of the gates.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel.
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      kernel_constraint: constraint of the kernel.
-      recurrent_constraint: constraint of the recurrent kernel.
-      bias_constraint: constraint of the bias.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      reset_after: whether the reset gate is applied after the product with the recurrent kernel, as
-        cuDNN does; the bias then has two rows, for inputs and state.
-      **kwargs: arguments of `Layer`.
+      units: Size of the output and the state.
+      activation: Activation function of the candidate.
+      recurrent_activation: Activation function of the gates.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel.
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      kernel_constraint: Constraint on the kernel.
+      recurrent_constraint: Constraint on the recurrent kernel.
+      bias_constraint: Constraint on the bias.
+      dropout: Fraction of the inputs to drop in training; all steps share a mask.
+      recurrent_dropout: Fraction of the state to drop in training; all steps share a mask.
+      reset_after: Whether to apply the reset gate after the product with the recurrent kernel, as
+        cuDNN does. The bias then has two rows, one for the inputs and one for the state.
+      **kwargs: Arguments of `Layer`, and `kernel_layout`, `recurrent_layout` and `bias_layout`.
 
     Input shape:
       (batch, features), and a list of one state (batch, units).
@@ -278,7 +298,7 @@ class GRUCell(GatedCell):
       (batch, units), and the new state.
 
     Raises:
-      ValueError: when `units` is not a positive integer.
+      ValueError: If `units` is not a positive integer.
 
     Example:
       >>> import meshflow as tf
@@ -293,24 +313,24 @@ class GRUCell(GatedCell):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: Identifier = "tanh",
+        recurrent_activation: Identifier = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         reset_after: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[CellArguments],
     ) -> None:
-        weights = {
+        weight_options = {
             "kernel_initializer": kernel_initializer,
             "recurrent_initializer": recurrent_initializer,
             "bias_initializer": bias_initializer,
@@ -321,25 +341,29 @@ class GRUCell(GatedCell):
             "recurrent_constraint": recurrent_constraint,
             "bias_constraint": bias_constraint,
         }
-        super().__init__(units, activation, use_bias, dropout, recurrent_dropout, weights, **kwargs)
+        super().__init__(
+            units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
+        )
         self.recurrent_activation = activations.get(recurrent_activation)
         self.reset_after = reset_after
 
     def _bias_shape(self) -> tuple[int, ...]:
         return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
 
-    def project(self, inputs: Any, keep: Any) -> Any:
-        """`inputs @ kernel + bias`."""
+    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+        """Compute `inputs @ kernel + bias`."""
         bias = self.bias
         if bias is not None and self.reset_after:
             bias = bias[0]
         return self._product(inputs, keep, bias)
 
-    def advance(self, projected: Any, states: list[Any], keep: Any) -> tuple[Any, list[Any]]:
-        """The output, which is the next state too."""
+    def advance(
+        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output, which is also the next state."""
         before = states[0]
         state = before if keep is None else before * keep
-        of_update, of_reset, of_candidate = array.split(projected, 3, axis=-1)
+        projected_update, projected_reset, projected_candidate = array.split(projected, 3, axis=-1)
         kernel: Any = self.recurrent_kernel  # type: ignore[attr-defined]
         if self.reset_after:
             inner = math.matmul(state, kernel)
@@ -349,44 +373,44 @@ class GRUCell(GatedCell):
         else:
             gates = math.matmul(state, kernel[:, : 2 * self.units])
             update, reset = array.split(gates, 2, axis=-1)
-        update = self.recurrent_activation(of_update + update)
-        reset = self.recurrent_activation(of_reset + reset)
+        update = self.recurrent_activation(projected_update + update)
+        reset = self.recurrent_activation(projected_reset + reset)
         if self.reset_after:
             inner = reset * inner
         else:
             inner = math.matmul(reset * state, kernel[:, 2 * self.units :])
-        candidate = self.activation(of_candidate + inner)
+        candidate = self.activation(projected_candidate + inner)
         output = update * before + (1.0 - update) * candidate
         return output, [output]
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "reset_after": self.reset_after}
 
 
 class LSTMCell(GatedCell):
-    """A long short-term memory cell: input gate, forget gate, candidate, output gate.
+    """Long short-term memory cell with an input gate, a forget gate, a candidate and an output gate.
 
-    The states are the output and the memory.
+    The states are the output and the memory (cell state).
 
     Args:
-      units: size of output and states.
-      activation: function or name, of candidate and memory.
-      recurrent_activation: function or name, of the gates.
-      use_bias: whether there is a bias.
-      kernel_initializer: initializer of the kernel.
-      recurrent_initializer: initializer of the recurrent kernel.
-      bias_initializer: initializer of the bias.
-      unit_forget_bias: whether the forget gate's bias begins at one.
-      kernel_regularizer: penalty on the kernel.
-      recurrent_regularizer: penalty on the recurrent kernel.
-      bias_regularizer: penalty on the bias.
-      kernel_constraint: constraint of the kernel.
-      recurrent_constraint: constraint of the recurrent kernel.
-      bias_constraint: constraint of the bias.
-      dropout: share of the inputs dropped in training, the same in each step.
-      recurrent_dropout: share of the state dropped in training, the same in each step.
-      **kwargs: arguments of `Layer`.
+      units: Size of the output and the states.
+      activation: Activation function of candidate and memory.
+      recurrent_activation: Activation function of the gates.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel.
+      recurrent_initializer: Initializer of the recurrent kernel.
+      bias_initializer: Initializer of the bias.
+      unit_forget_bias: Whether the bias of the forget gate is initialized to one.
+      kernel_regularizer: Regularizer of the kernel.
+      recurrent_regularizer: Regularizer of the recurrent kernel.
+      bias_regularizer: Regularizer of the bias.
+      kernel_constraint: Constraint on the kernel.
+      recurrent_constraint: Constraint on the recurrent kernel.
+      bias_constraint: Constraint on the bias.
+      dropout: Fraction of the inputs to drop in training; all steps share a mask.
+      recurrent_dropout: Fraction of the state to drop in training; all steps share a mask.
+      **kwargs: Arguments of `Layer`, and `kernel_layout`, `recurrent_layout` and `bias_layout`.
 
     Input shape:
       (batch, features), and a list of two states (batch, units).
@@ -395,7 +419,7 @@ class LSTMCell(GatedCell):
       (batch, units), and the new states.
 
     Raises:
-      ValueError: when `units` is not a positive integer.
+      ValueError: If `units` is not a positive integer.
 
     Example:
       >>> import meshflow as tf
@@ -410,24 +434,24 @@ class LSTMCell(GatedCell):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: Identifier = "tanh",
+        recurrent_activation: Identifier = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Identifier = "glorot_uniform",
+        recurrent_initializer: Identifier = "orthogonal",
+        bias_initializer: Identifier = "zeros",
         unit_forget_bias: bool = True,
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_regularizer: Identifier = None,
+        recurrent_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        recurrent_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[CellArguments],
     ) -> None:
-        weights = {
+        weight_options = {
             "kernel_initializer": kernel_initializer,
             "recurrent_initializer": recurrent_initializer,
             "bias_initializer": bias_initializer,
@@ -438,21 +462,23 @@ class LSTMCell(GatedCell):
             "recurrent_constraint": recurrent_constraint,
             "bias_constraint": bias_constraint,
         }
-        super().__init__(units, activation, use_bias, dropout, recurrent_dropout, weights, **kwargs)
+        super().__init__(
+            units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
+        )
         self.recurrent_activation = activations.get(recurrent_activation)
         self.unit_forget_bias = unit_forget_bias
 
     @property
-    def state_size(self) -> Any:
-        """Sizes of the states."""
+    def state_size(self) -> list[int]:
+        """Return the sizes of the states."""
         return [self.units, self.units]
 
-    def _bias_values(self) -> Any:
-        initializer: Any = self.bias_initializer  # type: ignore[attr-defined]
+    def _bias_values(self) -> Callable[..., Any]:
+        initializer = super()._bias_values()
         if not self.unit_forget_bias:
             return initializer
 
-        def with_ones(shape: Any, dtype: Any = None, **_: Any) -> Any:
+        def initialize(shape: Sequence[int], dtype: DTypeLike | None = None, **_: Any) -> Tensor:
             u = self.units
             parts = [
                 initializer((u,), dtype=dtype),
@@ -461,20 +487,22 @@ class LSTMCell(GatedCell):
             ]
             return array.concat([convert_to_tensor(p) for p in parts], 0)
 
-        return with_ones
+        return initialize
 
-    def project(self, inputs: Any, keep: Any) -> Any:
-        """`inputs @ kernel + bias`."""
+    def project(self, inputs: TensorLike, keep: Tensor | None) -> Tensor:
+        """Compute `inputs @ kernel + bias`."""
         return self._product(inputs, keep, self.bias)
 
-    def advance(self, projected: Any, states: list[Any], keep: Any) -> tuple[Any, list[Any]]:
-        """The output, and output and memory as the next states."""
+    def advance(
+        self, projected: Tensor, states: list[Tensor], keep: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output, and the output and the memory as the next states."""
         before, memory = states
         state = before if keep is None else before * keep
         gates = projected + math.matmul(state, self.recurrent_kernel)  # type: ignore[attr-defined]
-        enter, forget, candidate, leave = array.split(gates, 4, axis=-1)
-        memory = self.recurrent_activation(forget) * memory + self.recurrent_activation(
-            enter
+        input_gate, forget_gate, candidate, output_gate = array.split(gates, 4, axis=-1)
+        memory = self.recurrent_activation(forget_gate) * memory + self.recurrent_activation(
+            input_gate
         ) * self.activation(candidate)
-        output = self.recurrent_activation(leave) * self.activation(memory)
+        output = self.recurrent_activation(output_gate) * self.activation(memory)
         return output, [output, memory]

@@ -1,11 +1,13 @@
-"""Global pooling layers: one number of all positions."""
+"""Global pooling layers, which reduce all positions to one value per channel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.layers.spatial import SpatialLayer
 from meshflow.ops import array, math
 
@@ -26,7 +28,7 @@ __all__ = [
 
 
 class GlobalPooling(SpatialLayer):
-    """One number of all positions; see the classes below."""
+    """Base class of layers that reduce all positions to one value per channel."""
 
     _reduce: Callable[..., Any]
 
@@ -36,33 +38,33 @@ class GlobalPooling(SpatialLayer):
         super().__init__(data_format, **kwargs)
         self.keepdims = keepdims
 
-    def call(self, inputs: Any) -> Any:
-        """The pooled tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Pool the inputs."""
         start = 2 if self._first else 1
         return type(self)._reduce(
             inputs, axis=list(range(start, start + self.rank)), keepdims=self.keepdims
         )
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         shape = TensorShape(input_shape).as_list()
         ones = [1] * self.rank if self.keepdims else []
         if self._first:
             return TensorShape([*shape[:2], *ones])
         return TensorShape([shape[0], *ones, shape[-1]])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "keepdims": self.keepdims}
 
 
 class GlobalMaxPooling1D(GlobalPooling):
-    """Maximum over all steps of sequences.
+    """Global maximum pooling over the steps of sequences.
 
     Args:
       data_format: 'channels_last' or 'channels_first'.
-      keepdims: whether the dimension of steps stays, with size 1.
-      **kwargs: arguments of `Layer`.
+      keepdims: Whether to keep the dimension of the steps with size 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels), with 'channels_first' (batch, channels, steps).
@@ -81,12 +83,12 @@ class GlobalMaxPooling1D(GlobalPooling):
 
 
 class GlobalMaxPooling2D(GlobalPooling):
-    """Maximum over all positions of images.
+    """Global maximum pooling over the positions of images.
 
     Args:
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      keepdims: whether the 2 dimensions stay, with size 1.
-      **kwargs: arguments of `Layer`.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      keepdims: Whether to keep the 2 spatial dimensions with size 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
@@ -105,15 +107,16 @@ class GlobalMaxPooling2D(GlobalPooling):
 
 
 class GlobalMaxPooling3D(GlobalPooling):
-    """Maximum over all positions of volumes.
+    """Global maximum pooling over the positions of volumes.
 
     Args:
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      keepdims: whether the 3 dimensions stay, with size 1.
-      **kwargs: arguments of `Layer`.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      keepdims: Whether to keep the 3 spatial dimensions with size 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
       (batch, channels); with `keepdims` (batch, 1, 1, 1, channels) in the same order.
@@ -129,12 +132,12 @@ class GlobalMaxPooling3D(GlobalPooling):
 
 
 class GlobalAveragePooling1D(GlobalPooling):
-    """Mean over all steps of sequences, those that are masked left out.
+    """Global average pooling over the steps of sequences; masked steps are left out.
 
     Args:
       data_format: 'channels_last' or 'channels_first'.
-      keepdims: whether the dimension of steps stays, with size 1.
-      **kwargs: arguments of `Layer`.
+      keepdims: Whether to keep the dimension of the steps with size 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels), with 'channels_first' (batch, channels, steps).
@@ -157,27 +160,27 @@ class GlobalAveragePooling1D(GlobalPooling):
         super().__init__(data_format, keepdims, **kwargs)
         self.supports_masking = True
 
-    def call(self, inputs: Any, mask: Any = None) -> Any:
-        """The pooled tensor."""
+    def call(self, inputs: TensorLike, mask: Tensor | None = None) -> Tensor:
+        """Pool the inputs."""
         if mask is None:
             return super().call(inputs)
-        axis, own = (2, 1) if self._first else (1, -1)
-        weights = array.expand_dims(math.cast(mask, inputs.dtype), own)
+        axis, mask_axis = (2, 1) if self._first else (1, -1)
+        weights = array.expand_dims(math.cast(mask, inputs.dtype), mask_axis)
         total = math.reduce_sum(inputs * weights, axis=axis, keepdims=self.keepdims)
         return total / math.reduce_sum(weights, axis=axis, keepdims=self.keepdims)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """None: there are no timesteps any more."""
+    def compute_mask(self, inputs: TensorLike, mask: Tensor | None = None) -> None:
+        """Return None, because the output has no steps."""
         return None
 
 
 class GlobalAveragePooling2D(GlobalPooling):
-    """Mean over all positions of images.
+    """Global average pooling over the positions of images.
 
     Args:
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      keepdims: whether the 2 dimensions stay, with size 1.
-      **kwargs: arguments of `Layer`.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      keepdims: Whether to keep the 2 spatial dimensions with size 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
@@ -196,15 +199,16 @@ class GlobalAveragePooling2D(GlobalPooling):
 
 
 class GlobalAveragePooling3D(GlobalPooling):
-    """Mean over all positions of volumes.
+    """Global average pooling over the positions of volumes.
 
     Args:
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      keepdims: whether the 3 dimensions stay, with size 1.
-      **kwargs: arguments of `Layer`.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      keepdims: Whether to keep the 3 spatial dimensions with size 1.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
       (batch, channels); with `keepdims` (batch, 1, 1, 1, channels) in the same order.

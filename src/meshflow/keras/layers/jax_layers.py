@@ -1,9 +1,10 @@
-"""Functions and modules of JAX as layers: `JaxLayer` and `FlaxLayer`."""
+"""JAX functions and Flax modules as layers: `JaxLayer` and `FlaxLayer`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -18,40 +19,45 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.extras import load
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.random import SeedGenerator, draw_seed
 
 __all__ = ["FlaxLayer", "JaxLayer"]
 
+_Method = str | Callable[..., Any] | None
+
 
 class JaxLayer(Layer):
-    """A layer whose computation is a function of JAX.
+    """Layer that computes its outputs by a JAX function.
 
     Args:
-      call_fn: `call_fn(params, state, rng, inputs, training)`, of which all but `inputs` may be left out. With
-        `state` it returns (outputs, new state).
-      init_fn: `init_fn(rng, inputs, training)`, of which `rng` and `training` may be left out; returns the
-        parameters, with `state` (parameters, state).
-      params: a structure (pytree) of the parameters; what is no array in it stays as it is, so that modules which
-        are pytrees, such as Equinox's, can be given themselves.
-      state: a structure of values that are not trained, numbers among them.
-      seed: the seed of `rng`; default a random one.
-      native_serialization_platforms: accepted: programs are written for the platforms that `export` is asked for.
-      **kwargs: arguments of `Layer`.
+      call_fn: `call_fn(params, state, rng, inputs, training)`; all parameters but `inputs` are
+        optional. A function with `state` returns (outputs, new state).
+      init_fn: `init_fn(rng, inputs, training)`, where `rng` and `training` are optional. Returns
+        the parameters, or (parameters, state) if `call_fn` has `state`.
+      params: Pytree of the parameters. Leaves that are not arrays are kept, so a module that is a
+        pytree, such as an Equinox module, can be passed.
+      state: Pytree of non-trainable arrays and numbers.
+      seed: Seed of `rng`; default a random one.
+      native_serialization_platforms: Ignored: `export` selects the platforms of a program.
+      **kwargs: Arguments of `Layer`.
 
     Attributes:
-      params: the structure of the parameters with weights in place of arrays, None before they are made.
-      state: that of the state, None without one.
+      params: The pytree of the parameters with weights in place of arrays; None before they are
+        created.
+      state: The pytree of the state with weights in place of arrays; None without a state.
 
     Input shape:
-      What the function takes.
+      Any structure of tensors that the function accepts.
 
     Output shape:
-      What the function gives.
+      The structure of tensors that the function returns.
 
     Raises:
-      ValueError: when neither `init_fn` nor what it would make is given, or a function has other arguments.
+      ValueError: If neither `init_fn` nor the required `params` or `state` is passed, or a function
+        has other parameters.
 
     Example:
       >>> import jax.numpy as jnp, meshflow as tf
@@ -66,8 +72,8 @@ class JaxLayer(Layer):
         self,
         call_fn: Callable[..., Any],
         init_fn: Callable[..., Any] | None = None,
-        params: Any = None,
-        state: Any = None,
+        params: PyTree = None,
+        state: PyTree = None,
         seed: int | None = None,
         native_serialization_platforms: Sequence[str] | None = None,
         **kwargs: Any,
@@ -79,16 +85,18 @@ class JaxLayer(Layer):
             call_fn, "call_fn", ("params", "state", "rng", "inputs", "training")
         )
         self.has_state = "state" in self._call_takes
-        wanted = self.has_state or "params" in self._call_takes
+        needs_weights = self.has_state or "params" in self._call_takes
         if init_fn is not None:
             self._init_takes = _parameters(init_fn, "init_fn", ("rng", "inputs", "training"))
-        elif wanted and params is None and (state is None or not self.has_state):
+        elif needs_weights and params is None and (state is None or not self.has_state):
             raise ValueError(
-                "`init_fn`, `params` and `state` cannot all be `None`. A layer that is read from a file needs "
-                "`init_fn`: the arrays given as `params` are no part of its configuration."
+                "`init_fn`, `params` and `state` cannot all be `None`. A layer that is loaded from a file needs "
+                "`init_fn`, because its configuration does not contain the arrays of `params`."
             )
         if state is not None and not self.has_state:
-            raise ValueError("`state` was given, but `call_fn` has no argument `state`.")
+            raise ValueError(
+                "`state` was passed, but `call_fn` has no parameter `state`. Add it, or leave out `state`."
+            )
         self._seed = seed
         self.seed_generator = SeedGenerator(seed) if "rng" in self._call_takes else None
         self._params = self._state = _Leaves([])
@@ -96,61 +104,63 @@ class JaxLayer(Layer):
             self._params = self._held(params, "params", True)
         if state is not None:
             self._state = self._held(state, "state", False)
-        self.built = not wanted or (
+        self.built = not needs_weights or (
             params is not None and (state is not None or not self.has_state)
         )
 
     @property
-    def params(self) -> Any:
-        """The parameters, with weights in place of arrays."""
+    def params(self) -> PyTree:
+        """Return the parameters, with weights in place of arrays."""
         return self._params.filled(iter(self._params.variables))
 
     @property
-    def state(self) -> Any:
-        """The state, with weights in place of arrays."""
+    def state(self) -> PyTree:
+        """Return the state, with weights in place of arrays."""
         return self._state.filled(iter(self._state.variables))
 
-    def build(self, input_shape: Any) -> None:
-        """Makes the parameters by `init_fn`."""
+    def build(self, input_shape: PyTree) -> None:
+        """Create the parameters by `init_fn`."""
         if self.init_fn is not None and not self.built:
             self._initialize(input_shape)
         self.built = True
 
-    def _initialize(self, input_shape: Any) -> None:
+    def _initialize(self, input_shape: PyTree) -> None:
         with init_scope():
             drawn = self.seed_generator.next() if self.seed_generator else draw_seed(self._seed)
         rng = jnp.asarray(np.asarray(drawn).astype(np.uint32))
         values = {"rng": rng, "inputs": self._blank(input_shape), "training": True}
         with init_scope(), jax.enable_x64(False):
-            made = self.init_fn(**{n: values[n] for n in self._init_takes})  # type: ignore[misc]
+            initialized = self.init_fn(**{n: values[n] for n in self._init_takes})  # type: ignore[misc]
         if not self.has_state:
-            made = made, None
-        elif not isinstance(made, tuple) or len(made) != 2:
+            initialized = initialized, None
+        elif not isinstance(initialized, tuple) or len(initialized) != 2:
             raise ValueError(
-                f"{self.name}: `init_fn` must return (params, state), as `call_fn` takes `state`. Received: {type(made)}"
+                f"{self.name}: `init_fn` must return (params, state), as `call_fn` takes `state`. Received: {type(initialized)}"
             )
-        self._params = self._held(made[0], "params", True)
+        self._params = self._held(initialized[0], "params", True)
         if self.has_state:
-            self._state = self._held(made[1], "state", False)
+            self._state = self._held(initialized[1], "state", False)
 
-    def _blank(self, shape: Any) -> Any:
-        """Ones of a shape, or of each shape of a structure; sizes that are not known are 1."""
+    def _blank(self, shape: PyTree) -> PyTree:
+        """Create arrays of ones in the shapes of a structure; unknown sizes become 1."""
         if hasattr(shape, "rank") or all(s is None or isinstance(s, int) for s in shape):
             return jnp.ones([1 if s is None else s for s in shape], self.compute_dtype)
         if isinstance(shape, dict):
             return {key: self._blank(value) for key, value in shape.items()}
         return type(shape)(self._blank(value) for value in shape)
 
-    def _held(self, structure: Any, what: str, trainable: bool) -> _Leaves:
-        """The structure with a weight of this layer in place of each array."""
+    def _held(self, structure: PyTree, argument: str, trainable: bool) -> _Leaves:
+        """Replace the arrays of a pytree by weights of this layer."""
         flat, tree = jax.tree_util.tree_flatten_with_path(
             structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
         )
-        leaves = [self._weight(path, leaf, what, trainable) for path, leaf in flat]
+        leaves = [self._weight(path, leaf, argument, trainable) for path, leaf in flat]
         return _Leaves(leaves, tree)
 
-    def _weight(self, path: Any, leaf: Any, what: str, trainable: bool) -> Any:
-        if what == "state" and type(leaf) in (int, float):
+    def _weight(
+        self, path: tuple[Any, ...], leaf: object, argument: str, trainable: bool
+    ) -> object:
+        if argument == "state" and type(leaf) in (int, float):
             leaf = jnp.asarray(leaf, jnp.int32 if type(leaf) is int else jnp.float32)
         if isinstance(leaf, Variable) or not isinstance(
             leaf, (jax.Array, np.ndarray, np.generic, Tensor)
@@ -159,7 +169,7 @@ class JaxLayer(Layer):
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
         value = np.asarray(leaf)
-        name = "_".join(_name(key) for key in path) or what
+        name = "_".join(_name(key) for key in path) or argument
         return self.add_weight(
             name,
             value.shape,
@@ -168,20 +178,20 @@ class JaxLayer(Layer):
             trainable=trainable and jnp.issubdtype(value.dtype, jnp.inexact),
         )
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
-        """The function's outputs."""
+    def call(self, inputs: PyTree, training: bool | Tensor | None = None) -> PyTree:
+        """Call the function, and assign the new state."""
         weights = [*self._params.variables, *self._state.variables]
         operands = [convert_to_tensor(w) for w in weights]
         rng = [self.seed_generator.next()] if self.seed_generator else []
         arrays = [convert_to_tensor(x) for x in nest.flatten(inputs)]
-        found: list[Any] = []
+        trees: list[Any] = []
 
-        def run(given: Any, _: Any) -> Any:
-            held, keys, values = given
-            supply = map(_in_32_bits, held)
+        def run(operands: Any, _: Any) -> tuple[list[jax.Array], list[jax.Array]]:
+            weight_values, keys, values = operands
+            narrow_values = map(_in_32_bits, weight_values)
             arguments = {
-                "params": self._params.filled(supply),
-                "state": self._state.filled(supply),
+                "params": self._params.filled(narrow_values),
+                "state": self._state.filled(narrow_values),
                 "rng": keys[0].astype(jnp.uint32) if keys else None,
                 "inputs": nest.pack_sequence_as(inputs, values),
                 "training": bool(training),
@@ -192,16 +202,16 @@ class JaxLayer(Layer):
             if self.has_state:
                 outputs, new = self._split_state(outputs)
             flat, tree = jax.tree_util.tree_flatten(outputs)
-            found[:] = [tree]
+            trees[:] = [tree]
             return [jnp.asarray(leaf) for leaf in flat], new
 
         flat, new = apply(Op(self.name, run, heavy=True, is_opaque=True), (operands, rng, arrays))
         for variable, value in zip(self._state.variables, new, strict=True):
             variable.assign(value)
-        return jax.tree_util.tree_unflatten(found[0], flat)
+        return jax.tree_util.tree_unflatten(trees[0], flat)
 
-    def _split_state(self, outputs: Any) -> tuple[Any, list[Any]]:
-        """The outputs, and the new values of the state's weights."""
+    def _split_state(self, outputs: PyTree) -> tuple[PyTree, list[jax.Array]]:
+        """Return the outputs, and the new values of the weights of the state."""
         if not isinstance(outputs, tuple) or len(outputs) != 2:
             raise ValueError(
                 f"{self.name}: `call_fn` must return (outputs, state), as it takes `state`. Received: {type(outputs)}"
@@ -213,15 +223,15 @@ class JaxLayer(Layer):
                 f"{self.name}: `call_fn` returned a state with the leaves {_paths(new)}, expected {_paths(self.state)}."
             )
         pairs = zip(leaves, self._state.leaves, strict=True)
-        # Computed in 32 bits, while what is held may have been made in 64.
+        # The function computes in 32 bits, but the weights may have 64.
         return outputs, [
-            jnp.asarray(value, held.dtype.dtype)
-            for value, held in pairs
-            if isinstance(held, Variable)
+            jnp.asarray(value, leaf.dtype.dtype)
+            for value, leaf in pairs
+            if isinstance(leaf, Variable)
         ]
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; functions must be registered for it to be read again."""
+    def get_config(self) -> Config:
+        """Return the configuration; `from_config` needs registered functions."""
         return {
             **super().get_config(),
             "call_fn": self.call_fn,
@@ -231,12 +241,12 @@ class JaxLayer(Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer with a configuration.
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create a layer from a configuration.
 
         Raises:
-          ValueError: for functions that are neither registered nor in `custom_objects`, and without `init_fn`, as
-            arrays are in no configuration.
+          ValueError: If a function is neither registered nor in `custom_objects`, or if there is no
+            `init_fn`, because configurations contain no arrays.
         """
         functions = {
             key: serialization.deserialize_keras_object(config[key], custom_objects)
@@ -247,68 +257,67 @@ class JaxLayer(Layer):
 
 
 class _Leaves:
-    """The leaves of a pytree, weights in place of arrays, and how to put them together."""
+    """Pytree with weights in place of arrays."""
 
-    def __init__(self, leaves: list[Any], tree: Any = None) -> None:
+    def __init__(self, leaves: list[Any], tree: jax.tree_util.PyTreeDef | None = None) -> None:
         self.leaves, self.tree = leaves, tree
 
     @property
     def variables(self) -> list[Variable]:
-        """The weights among the leaves."""
+        """Return the weights among the leaves."""
         return [leaf for leaf in self.leaves if isinstance(leaf, Variable)]
 
-    def filled(self, supply: Any) -> Any:
-        """The structure with arrays in place of weights."""
+    def filled(self, values: Iterator[Any]) -> PyTree:
+        """Build the pytree with the next values of an iterator in place of the weights."""
         if self.tree is None:
             return None
-        leaves = [next(supply) if isinstance(leaf, Variable) else leaf for leaf in self.leaves]
+        leaves = [next(values) if isinstance(leaf, Variable) else leaf for leaf in self.leaves]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def _in_32_bits(value: Any) -> Any:
-    """An array as JAX without its 64-bit types has it."""
+def _in_32_bits(value: jax.Array) -> jax.Array:
+    """Cast an array to the dtype that JAX uses without its 64-bit types."""
     with jax.enable_x64(False):
         narrow = jax.dtypes.canonicalize_dtype(value.dtype)
     return value if narrow == value.dtype else value.astype(narrow)
 
 
-def _paths(structure: Any) -> list[str]:
-    """Where the leaves of a pytree are."""
+def _paths(structure: PyTree) -> list[str]:
     flat, _ = jax.tree_util.tree_flatten_with_path(
         structure, is_leaf=lambda leaf: isinstance(leaf, Variable)
     )
     return [jax.tree_util.keystr(path) for path, _ in flat]
 
 
-def _parameters(function: Any, what: str, known: tuple[str, ...]) -> list[str]:
-    """Which arguments a function takes, of those it may take; `inputs` is needed."""
+def _parameters(function: object, argument: str, allowed: tuple[str, ...]) -> list[str]:
+    """Return the allowed parameters that a function has; `inputs` is required."""
     if not callable(function):
         raise ValueError(
-            f"`{what}` must be a function, got {function!r}. A JaxLayer is read from a file where its functions are "
-            "registered (tf.keras.saving.register_keras_serializable); otherwise save its weights."
+            f"`{argument}` must be a function, got {function!r}. To load a JaxLayer from a file, register its functions by "
+            "tf.keras.saving.register_keras_serializable; otherwise save only its weights."
         )
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        names += [n for n in known if n not in names]
+        names += [n for n in allowed if n not in names]
     unknown = [
         p.name
         for p in parameters
-        if p.name not in known
+        if p.name not in allowed
         and p.default is p.empty
         and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     if "inputs" not in names:
-        raise ValueError(f"`{what}` must take the argument `inputs`, and takes {names}.")
+        raise ValueError(f"`{argument}` must take the argument `inputs`, and takes {names}.")
     if unknown:
         raise ValueError(
-            f"`{what}` takes the argument `{unknown[0]}`, which it is not given: the arguments may be {list(known)}."
+            f"`{argument}` has the required parameter `{unknown[0]}`, but may only have {list(allowed)}."
         )
-    return [n for n in names if n in known]
+    return [n for n in names if n in allowed]
 
 
-def _name(key: Any) -> str:
-    """A key of a path in a pytree as text."""
+def _name(key: object) -> str:
+    """Format a key of a path in a pytree."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -316,24 +325,26 @@ def _name(key: Any) -> str:
 
 
 class FlaxLayer(JaxLayer):
-    """A layer of a Flax module: `flax.linen.Module`, or `flax.nnx.Module` with its parameters.
+    """Layer that runs a module of Flax: a `flax.linen.Module` or a `flax.nnx.Module`.
 
     Args:
-      module: the module.
-      method: which method computes: a name, a method, or a function (module, inputs, training); default `__call__`.
-        It may take `training`; a module of `nnx` is set to train or to evaluate by itself.
-      variables: of a module of `linen`, what its `init` returned; default is to call that when the layer is built.
-      **kwargs: arguments of `JaxLayer`, such as `seed`.
+      module: Flax module.
+      method: Method to call: a name, a method, or a function (module, inputs, training); default
+        `__call__`. It may have a parameter `training`; an `nnx` module is also switched between
+        training and evaluation mode.
+      variables: Result of `init` of a `linen` module; by default the layer calls `init` when it is
+        built.
+      **kwargs: Arguments of `JaxLayer`, such as `seed`.
 
     Input shape:
-      What the module takes.
+      Any structure of tensors that the module accepts.
 
     Output shape:
-      What the module gives.
+      The structure of tensors that the module returns.
 
     Raises:
-      ImportError: when flax is not installed.
-      TypeError: when it is no module of Flax.
+      ImportError: If flax is not installed.
+      TypeError: If `module` is not a Flax module.
 
     Example:
       >>> import flax.linen, meshflow as tf  # doctest: +SKIP
@@ -343,7 +354,7 @@ class FlaxLayer(JaxLayer):
     """
 
     def __init__(
-        self, module: Any, method: Any = None, variables: Any = None, **kwargs: Any
+        self, module: Any, method: _Method = None, variables: PyTree = None, **kwargs: Any
     ) -> None:
         flax = load("flax", "flax", "FlaxLayer needs the package flax")
         nnx = load("flax.nnx", "flax", "FlaxLayer needs the package flax")
@@ -358,92 +369,93 @@ class FlaxLayer(JaxLayer):
             )
         self.module, self.method = module, method
 
-    def _init_nnx(self, nnx: Any, module: Any, given: Any, **kwargs: Any) -> None:
+    def _init_nnx(self, nnx: ModuleType, module: Any, chosen: _Method, **kwargs: Any) -> None:
         graph, params, rest = nnx.split(module, nnx.Param, ...)
-        method, takes_training = _method_of(given, type(module))
+        method, takes_training = _method_of(chosen, type(module))
 
-        def call(params: Any, state: Any, inputs: Any, training: bool) -> Any:
-            made = nnx.merge(graph, params, state)
-            made.train() if training else made.eval()
-            outputs = (
-                method(made, inputs, training=training) if takes_training else method(made, inputs)
-            )
-            return outputs, nnx.split(made, nnx.Param, ...)[2]
+        def call(params: PyTree, state: PyTree, inputs: PyTree, training: bool) -> PyTree:
+            merged = nnx.merge(graph, params, state)
+            merged.train() if training else merged.eval()
+            more = {"training": training} if takes_training else {}
+            outputs = method(merged, inputs, **more)
+            return outputs, nnx.split(merged, nnx.Param, ...)[2]
 
         super().__init__(call, params=params, state=rest, **kwargs)
 
     def _init_linen(
-        self, flax: Any, module: Any, method: Any, variables: Any, **kwargs: Any
+        self, flax: ModuleType, module: Any, method: _Method, variables: PyTree, **kwargs: Any
     ) -> None:
         _, takes_training = _method_of(method, type(module))
         mutable = flax.core.DenyList(["params"])
 
-        def call(params: Any, state: Any, rng: Any, inputs: Any, training: bool) -> Any:
+        def call(
+            params: PyTree, state: PyTree, rng: jax.Array, inputs: PyTree, training: bool
+        ) -> PyTree:
             more = {"training": training} if takes_training else {}
-            held = {"params": params, **(state or {})}
+            collections = {"params": params, **(state or {})}
             outputs, new = module.apply(
-                held, inputs, rngs=_rngs(rng), method=method, mutable=mutable, **more
+                collections, inputs, rngs=_rngs(rng), method=method, mutable=mutable, **more
             )
             return outputs, {name: new[name] for name in (state or {})}
 
-        def init(rng: Any, inputs: Any, training: bool) -> Any:
+        def init(rng: jax.Array, inputs: PyTree, training: bool) -> tuple[PyTree, PyTree]:
             more = {"training": training} if takes_training else {}
-            made = dict(module.init({"params": rng, **_rngs(rng)}, inputs, method=method, **more))
-            return made.pop("params", {}), made
+            rest = dict(module.init({"params": rng, **_rngs(rng)}, inputs, method=method, **more))
+            return rest.pop("params", {}), rest
 
-        given: dict[str, Any] = {}
+        initial_values: dict[str, Any] = {}
         if variables is not None:
             rest = dict(variables)
-            given = {"params": rest.pop("params", {}), "state": rest}
-        super().__init__(call, init, **given, **kwargs)
+            initial_values = {"params": rest.pop("params", {}), "state": rest}
+        super().__init__(call, init, **initial_values, **kwargs)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration, in which the module is described by its own `get_config`.
+    def get_config(self) -> Config:
+        """Return the configuration, in which the `get_config` of the module describes the module.
 
         Raises:
-          NotImplementedError: for a module that has none.
+          NotImplementedError: If the module has no `get_config`.
         """
         if not hasattr(self.module, "get_config"):
             raise NotImplementedError(
-                f"{self.name}: {type(self.module).__name__} has no `get_config`, so the layer cannot be written to a "
-                "configuration. Give the module `get_config` and `from_config` and register its class, or save the "
-                "weights (`save_weights`) and make the layer again in code."
+                f"{self.name}: {type(self.module).__name__} has no `get_config`, so the layer has no configuration. "
+                "Define `get_config` and `from_config` of the module and register its class, or save the weights "
+                "(`save_weights`) and create the layer in code."
             )
-        bound = getattr(self.method, "__self__", None) is self.module
-        made = {"call_fn", "init_fn"}
+        is_bound = getattr(self.method, "__self__", None) is self.module
+        functions = {"call_fn", "init_fn"}
         return {
-            **{key: value for key, value in super().get_config().items() if key not in made},
+            **{key: value for key, value in super().get_config().items() if key not in functions},
             "module": serialization.serialize_keras_object(self.module),
-            "method": self.method.__name__ if bound else self.method,
+            "method": getattr(self.method, "__name__", None) if is_bound else self.method,
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer with a configuration.
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create a layer from a configuration.
 
         Raises:
-          ValueError: for a module whose class is neither registered nor in `custom_objects`.
+          ValueError: If the class of the module is neither registered nor in `custom_objects`.
         """
-        given = {
+        objects = {
             key: serialization.deserialize_keras_object(config[key], custom_objects)
             for key in ("module", "method")
             if isinstance(config[key], dict)
         }
-        return cls(**{**config, **given})
+        return cls(**{**config, **objects})
 
 
-def _method_of(method: Any, kind: type) -> tuple[Callable[..., Any], bool]:
-    """A method as a function of the module, and whether it takes `training`."""
-    found = (
+def _method_of(method: _Method, kind: type) -> tuple[Callable[..., Any], bool]:
+    """Return a method as a function of the module, and whether it has a parameter `training`."""
+    function = (
         kind.__call__
         if method is None
         else getattr(kind, method)
         if isinstance(method, str)
         else method
     )
-    return found, "training" in inspect.signature(found).parameters
+    return function, "training" in inspect.signature(function).parameters
 
 
-def _rngs(rng: Any) -> dict[str, Any]:
-    """Keys for what Flax's modules draw."""
+def _rngs(rng: jax.Array) -> dict[str, jax.Array]:
+    """Derive the random keys that Flax modules use."""
     return {"dropout": rng, "params": jax.random.fold_in(rng, 1)}

@@ -1,4 +1,4 @@
-"""`Lambda`: a layer of a Python function."""
+"""`Lambda`: a layer that calls a Python function."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import function_code, registry, serialization
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -19,20 +22,20 @@ __all__ = ["Lambda"]
 
 
 class Lambda(Layer):
-    """Applies a Python function of tensors. Variables it uses are not tracked.
+    """Layer that calls a Python function; variables that the function uses are not tracked.
 
     Args:
-      function: the function.
-      output_shape: accepted; shapes are found by tracing.
-      mask: mask of the output, or a function of (inputs, mask).
-      arguments: further keyword arguments of the function.
-      **kwargs: arguments of `Layer`.
+      function: Function of the inputs; `mask` and `training` are passed if it accepts them.
+      output_shape: Saved in the configuration only; shapes are inferred by tracing the function.
+      mask: Mask of the output, or a function of (inputs, mask).
+      arguments: Further keyword arguments of the function.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      What the function takes.
+      Any structure of tensors that the function accepts.
 
     Output shape:
-      What the function gives; `output_shape` where that cannot be found.
+      The shape of the result of the function.
 
     Example:
       >>> import meshflow as tf
@@ -44,8 +47,8 @@ class Lambda(Layer):
     def __init__(
         self,
         function: Callable[..., Any],
-        output_shape: Any = None,
-        mask: Any = None,
+        output_shape: ShapeLike | Callable[..., ShapeLike] = None,
+        mask: Tensor | Callable[..., Tensor | None] | None = None,
         arguments: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -54,8 +57,13 @@ class Lambda(Layer):
         self._output_shape = output_shape
         self.supports_masking = mask is not None
 
-    def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
-        """The function's value."""
+    def call(
+        self,
+        inputs: PyTree,
+        mask: Tensor | None = None,
+        training: bool | Tensor | None = None,
+    ) -> PyTree:
+        """Call the function."""
         try:
             names = inspect.signature(self.function).parameters
         except (TypeError, ValueError):
@@ -63,12 +71,12 @@ class Lambda(Layer):
         extra = {k: v for k, v in (("mask", mask), ("training", training)) if k in names}
         return self.function(inputs, **{**self.arguments, **extra})
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The given mask."""
+    def compute_mask(self, inputs: PyTree, mask: Tensor | None = None) -> Tensor | None:
+        """Return the constructor argument `mask`, or the result of calling it."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration: the function's registered name, or its byte code."""
+    def get_config(self) -> Config:
+        """Return the configuration, with the registered name or the byte code of the function."""
         function: Any = self.function
         kind = "function"
         if _is_registered(function) or not isinstance(function, types.FunctionType):
@@ -89,12 +97,12 @@ class Lambda(Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Lambda:
-        """The layer with a configuration.
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Lambda:
+        """Create a layer from a configuration.
 
         Raises:
-          ValueError: for a name that is neither that of an op nor in `custom_objects`, for code in safe mode, or
-            code that cannot be read.
+          ValueError: If the name is neither that of an op nor in `custom_objects`, or if the
+            configuration contains code in safe mode or code that cannot be read.
         """
         config = dict(config)
         home = config.get("module")
@@ -102,7 +110,7 @@ class Lambda(Layer):
             config.pop(name, None)
         data = config["function"]
         if isinstance(data, dict):
-            # As later versions of Keras write it.
+            # Keras 3 writes the code as a dictionary.
             inner = data.get("config", data)
             data = [inner["code"], inner.get("defaults"), inner.get("closure")]
         if isinstance(data, (list, tuple)):
@@ -115,42 +123,47 @@ class Lambda(Layer):
         return cls(**config)
 
 
-def _argument(value: Any) -> Any:
-    """An argument of the function, of which configurations hold arrays as lists."""
+def _argument(value: Json) -> PyTree:
+    """Convert an argument of the function from its form in a configuration, where arrays are lists."""
     if isinstance(value, dict) and value.get("type") == "ndarray" and "value" in value:
-        # As Keras 2 writes it.
+        # Keras 2 writes arrays in this form.
         return np.array(value["value"])
     return serialization.deserialize_keras_object(value)
 
 
-def _is_registered(function: Any) -> bool:
+def _is_registered(function: Callable[..., Any]) -> bool:
     name = registry.get_registered_name(function)
     return name != getattr(function, "__name__", name) or (
         registry.get_registered_object(name) is function
     )
 
 
-def _named_function(name: str, home: Any, custom_objects: Any) -> Any:
-    """The function that a configuration names, of the program itself, of `custom_objects`, or an op.
+def _named_function(
+    name: object, module: str | None, custom_objects: dict[str, Any] | None
+) -> Callable[..., Any]:
+    """Find a function by its name: in `custom_objects`, or a registered function or op.
 
     Args:
-      name: its name.
-      home: the module that it was in, as Keras 2 writes it beside names such as 'square'.
-      custom_objects: functions by name.
+      name: Name of the function.
+      module: Module of the function, which Keras 2 writes for names such as 'square'.
+      custom_objects: Functions by name.
     """
     if isinstance(name, HeldName):
         return name.value
     if not isinstance(name, str):
-        raise ValueError(f"A Lambda layer's function is given by its name or code, got {name!r}.")
-    found = registry.get_registered_object(name, custom_objects, {})
-    if found is None and str(home).endswith("keras.backend"):
-        found = op_names.find(f"keras.backend.{name}")
-    if found is not None:
-        return found
+        raise ValueError(
+            f"A Lambda layer's function is given by its name or code, got {name!r}. Register the function, or pass it "
+            "in `custom_objects`."
+        )
+    function = registry.get_registered_object(name, custom_objects, {})
+    if function is None and str(module).endswith("keras.backend"):
+        function = op_names.find(f"keras.backend.{name}")
+    if function is not None:
+        return function
     try:
         return op_table.find_function(name)
     except ValueError:
-        found = registry.get_registered_object(name.rpartition(".")[2], custom_objects, {})
-        if found is None:
+        function = registry.get_registered_object(name.rpartition(".")[2], custom_objects, {})
+        if function is None:
             raise
-        return found
+        return function

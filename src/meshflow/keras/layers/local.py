@@ -1,14 +1,19 @@
-"""Convolutions whose window has other weights at every place."""
+"""Locally connected layers: convolutions with separate weights at each output position."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import numpy as np
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
+from meshflow.keras.layers.keyword_arguments import KernelArguments
 from meshflow.ops import array
 from meshflow.ops.linalg import einsum, matmul
 
@@ -16,19 +21,20 @@ __all__ = ["LocallyConnected1D", "LocallyConnected2D"]
 
 
 class _LocallyConnected(Conv):
-    """What both layers have in common.
+    """Base class of both layers.
 
-    By the first implementation windows are gathered as rows, one product for each place. By the others the layer is a
-    product with a matrix of inputs and outputs, zero where an output does not see an input: the kernel is that matrix,
-    or a list of what is in it, output by output.
+    Implementation 1 gathers the windows as rows and computes one matrix product per output
+    position. Implementations 2 and 3 multiply by one matrix from all inputs to all outputs, which
+    is zero where an output does not depend on an input: the kernel is that matrix (2), or a list of
+    its nonzero elements, output by output (3).
     """
 
     def __init__(
         self,
         rank: int,
         filters: int,
-        kernel_size: Any,
-        strides: Any,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int],
         padding: str,
         data_format: str | None,
         implementation: int,
@@ -44,97 +50,102 @@ class _LocallyConnected(Conv):
         super().__init__(rank, filters, kernel_size, strides, padding, data_format, **kwargs)
         self.implementation = implementation
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the kernel and the bias [*places, filters]."""
-        known = TensorShape(input_shape).as_list()
-        spatial = known[2:] if self._first else known[1:-1]
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the kernel and the bias [*output sizes, filters]."""
+        sizes = TensorShape(input_shape).as_list()
+        spatial = sizes[2:] if self._first else sizes[1:-1]
         if None in spatial:
             raise ValueError(
                 f"The spatial dimensions of the inputs to a {type(self).__name__} layer should be fully-defined, but "
-                f"layer received the inputs shape {tuple(known)}"
+                f"layer received the inputs shape {tuple(sizes)}"
             )
         channels = self._channels(input_shape)
         result = self.compute_output_shape(input_shape).as_list()
-        places = result[2:] if self._first else result[1:-1]
+        output_sizes = result[2:] if self._first else result[1:-1]
         if self.implementation == 1:
-            window, count = math.prod(self.kernel_size), math.prod(places)
+            window, count = math.prod(self.kernel_size), math.prod(output_sizes)
             shape: tuple[int, ...] = (count, window * channels, self.filters)
         else:
-            self._seen = self._connections(spatial, places, channels)
+            self._seen = self._connections(spatial, output_sizes, channels)
             shape = (int(self._seen.sum()),) if self.implementation == 3 else self._seen.shape
         self.kernel = self._add_kernel(shape)
         if self.use_bias:
-            self.bias = self._add_kernel((*places, self.filters), "bias")
-        self._places = places
+            self.bias = self._add_kernel((*output_sizes, self.filters), "bias")
+        self._places = output_sizes
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute the output."""
         outputs = self._by_places(inputs) if self.implementation == 1 else self._by_matrix(inputs)
         if self._first:
             outputs = array.transpose(outputs, [0, self.rank + 1, *range(1, self.rank + 1)])
         if self.bias is not None:
-            # In Keras, too, the bias is not transposed where the channels are first.
+            # As in Keras, the bias has the channels in the last axis even with 'channels_first'.
             outputs = outputs + array.reshape(self.bias, outputs.shape[1:])
         return outputs if self.activation is None else self.activation(outputs)
 
-    def _channels_last(self, values: Any) -> Any:
+    def _channels_last(self, values: Tensor) -> Tensor:
         return array.transpose(values, [0, *range(2, self.rank + 2), 1]) if self._first else values
 
-    def _by_places(self, inputs: Any) -> Any:
-        """Results without bias, the channels last."""
+    def _by_places(self, inputs: Tensor) -> Tensor:
+        """Compute the outputs without bias, channels last, by implementation 1."""
         windows = self._windows(self._channels_last(inputs))
         outputs = einsum("bpw,pwf->bpf", windows, self.kernel)
         return array.reshape(outputs, [inputs.shape[0], *self._places, self.filters])
 
-    def _by_matrix(self, inputs: Any) -> Any:
-        """Results without bias, the channels last."""
-        batch, each = inputs.shape[0], math.prod(inputs.shape[1:])
-        sizes = (each, self._seen.size // each)
+    def _by_matrix(self, inputs: Tensor) -> Tensor:
+        """Compute the outputs without bias, channels last, by implementation 2 or 3."""
+        batch, input_size = inputs.shape[0], math.prod(inputs.shape[1:])
+        sizes = (input_size, self._seen.size // input_size)
         if self.implementation == 2:
             matrix = array.reshape(self.kernel * self._seen.astype(self.kernel.dtype.name), sizes)
         else:
-            # Its elements come output by output.
-            places = np.argwhere(self._seen.reshape(sizes).T)
-            matrix = array.transpose(array.scatter_nd(places, self.kernel.value(), sizes[::-1]))
-        outputs = matmul(array.reshape(inputs, (batch, each)), matrix)
+            # The elements of the kernel are ordered by output.
+            positions = np.argwhere(self._seen.reshape(sizes).T)
+            matrix = array.transpose(array.scatter_nd(positions, self.kernel.value(), sizes[::-1]))
+        outputs = matmul(array.reshape(inputs, (batch, input_size)), matrix)
         shape = (self.filters, *self._places) if self._first else (*self._places, self.filters)
         return self._channels_last(array.reshape(outputs, (batch, *shape)))
 
-    def _connections(self, spatial: Any, places: Any, channels: int) -> np.ndarray:
-        """Which input an output sees: an array of the sizes of inputs, then of outputs."""
-        seen = np.ones((), bool)
+    def _connections(
+        self, spatial: Sequence[int], output_sizes: Sequence[int], channels: int
+    ) -> np.ndarray:
+        """Compute which outputs depend on which inputs: bool [*input sizes, *output sizes]."""
+        connections = np.ones((), bool)
         for size, count, window, stride in zip(
-            spatial, places, self.kernel_size, self.strides, strict=True
+            spatial, output_sizes, self.kernel_size, self.strides, strict=True
         ):
             start = np.arange(count) * stride - (window // 2 if self.padding == "same" else 0)
             offset = np.arange(size)[:, None] - start
-            seen = np.multiply.outer(seen, (offset >= 0) & (offset < window))
-        # From (in, out) of each dimension to all of the inputs', then all of the outputs'.
-        seen = seen.transpose([*range(0, 2 * self.rank, 2), *range(1, 2 * self.rank, 2)])
+            connections = np.multiply.outer(connections, (offset >= 0) & (offset < window))
+        # Transpose from (input, output) pairs per dimension to all input sizes, followed by all
+        # output sizes.
+        connections = connections.transpose(
+            [*range(0, 2 * self.rank, 2), *range(1, 2 * self.rank, 2)]
+        )
         before, after = (0, self.rank + 1) if self._first else (self.rank, 2 * self.rank + 1)
-        seen = np.expand_dims(seen, (before, after))
-        return np.repeat(np.repeat(seen, channels, before), self.filters, after)
+        connections = np.expand_dims(connections, (before, after))
+        return np.repeat(np.repeat(connections, channels, before), self.filters, after)
 
-    def _windows(self, inputs: Any) -> Any:
-        """[batch, places, window * channels]: the elements of a window in the order of the inputs' dimensions."""
+    def _windows(self, inputs: Tensor) -> Tensor:
+        """Gather windows [batch, positions, window * channels], in the order of the input axes."""
         parts = [inputs]
-        for axis, (size, stride, places) in enumerate(
+        for axis, (size, stride, count) in enumerate(
             zip(self.kernel_size, self.strides, self._places, strict=True), 1
         ):
-            last = (places - 1) * stride + 1
+            last = (count - 1) * stride + 1
             before = [slice(None)] * axis
             parts = [p[(*before, slice(i, i + last, stride))] for p in parts for i in range(size)]
         stacked = array.stack(parts, axis=-2)
-        batch, places = inputs.shape[0], self.kernel.shape[0]
+        batch, count = inputs.shape[0], self.kernel.shape[0]
         if self._first:
             stacked = array.transpose(
                 stacked, [*range(self.rank + 1), self.rank + 2, self.rank + 1]
             )
-        return array.reshape(stacked, [batch, places, self.kernel.shape[1]])
+        return array.reshape(stacked, [batch, count, self.kernel.shape[1]])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         for name in ("groups", "dilation_rate"):
             config.pop(name)
@@ -142,36 +153,38 @@ class _LocallyConnected(Conv):
 
 
 class LocallyConnected1D(_LocallyConnected):
-    """A convolution over one dimension with weights of its own at every place.
+    """Convolution over one dimension with separate weights at each output position.
 
     Args:
-      filters: number of output channels.
-      kernel_size: size of the window.
-      strides: step of the window.
-      padding: 'valid'; by implementation 2 or 3 also 'same'.
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the window.
+      padding: 'valid', or 'same' with implementations 2 and 3.
       data_format: 'channels_last' or 'channels_first'.
-      activation: activation function.
-      use_bias: whether a bias is added.
-      kernel_initializer: initializer of the kernel, shape (places, window * in, filters) by implementation 1.
-      bias_initializer: initializer of the bias, shape (*places, filters).
-      kernel_regularizer: penalty on the kernel.
-      bias_regularizer: penalty on the bias.
-      activity_regularizer: penalty on the output.
-      kernel_constraint: projection of the kernel.
-      bias_constraint: projection of the bias.
-      implementation: 1, or one that multiplies by a matrix: 2, whose kernel is the matrix, shape
-        (steps, channels, new_steps, filters), for few inputs and large windows; 3, whose kernel is a list of what is
-        in the matrix, output by output. What they compute is the same.
-      **kwargs: arguments of `Layer`.
+      activation: Activation function, or its name.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel, with implementation 1 of shape (positions,
+        window * in, filters).
+      bias_initializer: Initializer of the bias, shape (*output sizes, filters).
+      kernel_regularizer: Regularizer of the kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint on the kernel.
+      bias_constraint: Constraint on the bias.
+      implementation: 1 computes one matrix product per position. 2 multiplies by one matrix, the
+        kernel, of shape (steps, channels, new_steps, filters), for few inputs and large windows. 3
+        stores only the nonzero elements of that matrix. All compute the same function.
+      **kwargs: Arguments of `Layer`, and the layouts `kernel_layout` and `bias_layout`.
 
     Input shape:
-      (batch, steps, channels), with known sizes. With 'channels_first' the channels come second.
+      (batch, steps, channels), with known sizes. With 'channels_first', (batch, channels, steps).
 
     Output shape:
       (batch, new_steps, filters), with the same order of dimensions.
 
     Raises:
-      ValueError: for another padding or implementation, or inputs of unknown size.
+      ValueError: If the padding or implementation is not supported, or a size of the inputs is
+        unknown.
 
     Example:
       >>> import meshflow as tf
@@ -185,21 +198,21 @@ class LocallyConnected1D(_LocallyConnected):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
         implementation: int = 1,
-        **kwargs: Any,
+        **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(
             self._rank,
@@ -225,10 +238,11 @@ class LocallyConnected1D(_LocallyConnected):
 
 
 class LocallyConnected2D(LocallyConnected1D):
-    """The same over two dimensions; arguments and errors as for `LocallyConnected1D`.
+    """Convolution over two dimensions with separate weights at each position; see `LocallyConnected1D`.
 
     Input shape:
-      (batch, height, width, channels), with known sizes. With 'channels_first' the channels come second.
+      (batch, height, width, channels), with known sizes. With 'channels_first', (batch, channels,
+      height, width).
 
     Output shape:
       (batch, new_height, new_width, filters), with the same order of dimensions.

@@ -1,12 +1,14 @@
-"""Layers of several inputs: sums, products, concatenation."""
+"""Layers that merge several inputs: sums, products, concatenation."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
@@ -30,16 +32,20 @@ __all__ = [
     "subtract",
 ]
 
+_Axes = int | Sequence[int]
+_Inputs = Sequence[TensorLike]
+_Masks = Sequence[Tensor | None] | None
+
 
 class Merge(Layer):
-    """Combines several tensors element by element; sizes of 1 and missing dimensions broadcast."""
+    """Base class of layers that combine tensors element by element, with broadcasting."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape: Any) -> None:
-        """Checks the number of inputs."""
+    def build(self, input_shape: Sequence[ShapeLike]) -> None:
+        """Check the number of inputs."""
         if (
             not isinstance(input_shape, (list, tuple))
             or isinstance(input_shape, TensorShape)
@@ -50,10 +56,10 @@ class Merge(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The combination."""
+    def call(self, inputs: _Inputs) -> Tensor:
+        """Combine the inputs."""
         rank = max(len(x.shape) for x in inputs)
-        # Missing dimensions belong after the batch.
+        # Missing axes are inserted after the batch.
         full = []
         for x in inputs:
             while len(x.shape) < rank:
@@ -61,12 +67,12 @@ class Merge(Layer):
             full.append(x)
         return self.merge(full)
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """Combines tensors of one rank."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Combine tensors of the same rank."""
         raise NotImplementedError
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """True where all masks are."""
+    def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
+        """Compute the logical AND of the masks."""
         if mask is None or all(m is None for m in mask):
             return None
         masks = [math.cast(m, "bool") for m in mask if m is not None]
@@ -77,7 +83,7 @@ class Add(Merge):
     """Sum of the inputs.
 
     Input shape:
-      A list of tensors of one shape, or of shapes that are broadcast.
+      A list of tensors of the same shape, or of shapes that broadcast.
 
     Output shape:
       The broadcast shape.
@@ -88,8 +94,8 @@ class Add(Merge):
       [11.0, 22.0]
     """
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """The sum."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the sum."""
         total = inputs[0]
         for x in inputs[1:]:
             total = total + x
@@ -97,10 +103,10 @@ class Add(Merge):
 
 
 class Subtract(Merge):
-    """First input minus the second.
+    """Difference of two inputs.
 
     Input shape:
-      A list of two tensors of one shape, or of shapes that are broadcast.
+      A list of two tensors of the same shape, or of shapes that broadcast.
 
     Output shape:
       The broadcast shape.
@@ -111,16 +117,16 @@ class Subtract(Merge):
       [4.0, -2.0]
     """
 
-    def build(self, input_shape: Any) -> None:
-        """Checks that there are two inputs."""
+    def build(self, input_shape: Sequence[ShapeLike]) -> None:
+        """Check that there are two inputs."""
         super().build(input_shape)
         if len(input_shape) != 2:
             raise ValueError(
                 f"A `Subtract` layer should be called on exactly 2 inputs. Received: input_shape={input_shape}"
             )
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """The difference."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the difference."""
         return inputs[0] - inputs[1]
 
 
@@ -128,7 +134,7 @@ class Multiply(Merge):
     """Product of the inputs.
 
     Input shape:
-      A list of tensors of one shape, or of shapes that are broadcast.
+      A list of tensors of the same shape, or of shapes that broadcast.
 
     Output shape:
       The broadcast shape.
@@ -139,8 +145,8 @@ class Multiply(Merge):
       [10.0, 21.0]
     """
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """The product."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the product."""
         total = inputs[0]
         for x in inputs[1:]:
             total = total * x
@@ -151,7 +157,7 @@ class Average(Add):
     """Mean of the inputs.
 
     Input shape:
-      A list of tensors of one shape, or of shapes that are broadcast.
+      A list of tensors of the same shape, or of shapes that broadcast.
 
     Output shape:
       The broadcast shape.
@@ -162,16 +168,16 @@ class Average(Add):
       [2.0, 5.0]
     """
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """The mean."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the mean."""
         return super().merge(inputs) / len(inputs)
 
 
 class Maximum(Merge):
-    """Largest of the inputs.
+    """Elementwise maximum of the inputs.
 
     Input shape:
-      A list of tensors of one shape, or of shapes that are broadcast.
+      A list of tensors of the same shape, or of shapes that broadcast.
 
     Output shape:
       The broadcast shape.
@@ -182,8 +188,8 @@ class Maximum(Merge):
       [5.0, 9.0]
     """
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """The maximum."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the maximum."""
         total = inputs[0]
         for x in inputs[1:]:
             total = math.maximum(total, x)
@@ -191,10 +197,10 @@ class Maximum(Merge):
 
 
 class Minimum(Merge):
-    """Smallest of the inputs.
+    """Elementwise minimum of the inputs.
 
     Input shape:
-      A list of tensors of one shape, or of shapes that are broadcast.
+      A list of tensors of the same shape, or of shapes that broadcast.
 
     Output shape:
       The broadcast shape.
@@ -205,8 +211,8 @@ class Minimum(Merge):
       [1.0, 7.0]
     """
 
-    def merge(self, inputs: list[Any]) -> Any:
-        """The minimum."""
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the minimum."""
         total = inputs[0]
         for x in inputs[1:]:
             total = math.minimum(total, x)
@@ -214,17 +220,17 @@ class Minimum(Merge):
 
 
 class Concatenate(Merge):
-    """Joins the inputs.
+    """Concatenation of the inputs.
 
     Args:
-      axis: the dimension.
-      **kwargs: arguments of `Layer`.
+      axis: Axis along which to concatenate.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      A list of tensors of which only the sizes at `axis` differ.
+      A list of tensors with the same sizes except at `axis`.
 
     Output shape:
-      The same, with the sum of the sizes at `axis`.
+      The shape of an input, with the sum of the sizes at `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -236,8 +242,8 @@ class Concatenate(Merge):
         super().__init__(**kwargs)
         self.axis = axis
 
-    def build(self, input_shape: Any) -> None:
-        """Checks that the other sizes agree."""
+    def build(self, input_shape: Sequence[ShapeLike]) -> None:
+        """Check that the sizes match except at `axis`."""
         super().build(input_shape)
         shapes = [TensorShape(s).as_list() for s in input_shape]
         rank = len(shapes[0])
@@ -253,42 +259,43 @@ class Concatenate(Merge):
                         f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}"
                     )
 
-    def call(self, inputs: Any) -> Any:
-        """The joined tensor."""
+    def call(self, inputs: _Inputs) -> Tensor:
+        """Concatenate the inputs."""
         return array.concat(list(inputs), self.axis)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Masks joined, or combined when features are joined."""
+    def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
+        """Concatenate the masks, or compute their logical AND if `axis` is an axis of features."""
         if mask is None or all(m is None for m in mask):
             return None
-        rank = len(inputs[0].shape)
-        if self.axis % rank >= len(next(m for m in mask if m is not None).shape):
-            return super().compute_mask(inputs, mask)
         like = next(m for m in mask if m is not None)
+        rank = len(inputs[0].shape)
+        if self.axis % rank >= len(like.shape):
+            return super().compute_mask(inputs, mask)
         full = [
             array.ones(x.shape[: len(like.shape)], "bool") if m is None else math.cast(m, "bool")
             for x, m in zip(inputs, mask, strict=True)
         ]
         return array.concat(full, self.axis % rank)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "axis": self.axis}
 
 
 class Dot(Merge):
-    """Products of two tensors, summed over a dimension of each.
+    """Dot product of two tensors over one axis of each.
 
     Args:
-      axes: dimension, or a pair of dimensions.
-      normalize: whether vectors are scaled to norm 1 first (cosine).
-      **kwargs: arguments of `Layer`.
+      axes: Axis, or a pair of axes.
+      normalize: Whether to normalize the vectors to L2 norm 1 first, for cosine similarity.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      A list of two tensors, (batch, ...), with one size at `axes`.
+      A list of two tensors, (batch, ...), with the same size at `axes`.
 
     Output shape:
-      (batch, ...): the first's dimensions without its axis, then the second's; (batch, 1) where none is left.
+      (batch, ...): the other axes of the first input, followed by those of the second; (batch, 1)
+      if there are none.
 
     Example:
       >>> import meshflow as tf
@@ -297,12 +304,12 @@ class Dot(Merge):
       [[11.0]]
     """
 
-    def __init__(self, axes: Any, normalize: bool = False, **kwargs: Any) -> None:
+    def __init__(self, axes: int | Sequence[int], normalize: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.axes, self.normalize = axes, normalize
 
-    def call(self, inputs: Any) -> Any:
-        """The products."""
+    def call(self, inputs: _Inputs) -> Tensor:
+        """Compute the dot products."""
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
             raise ValueError(
                 f"A `Dot` layer should be called on a list of 2 inputs. Received: {inputs}"
@@ -320,17 +327,17 @@ class Dot(Merge):
         result = einsum(f"{''.join(first)},{''.join(second)}->{''.join(out)}", a, b)
         return array.expand_dims(result, -1) if len(result.shape) == 1 else result
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """None."""
+    def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> None:
+        """Return None."""
         return None
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "axes": self.axes, "normalize": self.normalize}
 
 
-def add(inputs: Any, **kwargs: Any) -> Tensor:
-    """Sum of tensors, through an `Add` layer.
+def add(inputs: _Inputs, **kwargs: Any) -> Tensor:
+    """Add tensors by an `Add` layer.
 
     Example:
       >>> import meshflow as tf
@@ -340,8 +347,8 @@ def add(inputs: Any, **kwargs: Any) -> Tensor:
     return Add(**kwargs)(inputs)
 
 
-def subtract(inputs: Any, **kwargs: Any) -> Tensor:
-    """Difference of two tensors, through a `Subtract` layer.
+def subtract(inputs: _Inputs, **kwargs: Any) -> Tensor:
+    """Subtract the second of two tensors from the first by a `Subtract` layer.
 
     Example:
       >>> import meshflow as tf
@@ -351,8 +358,8 @@ def subtract(inputs: Any, **kwargs: Any) -> Tensor:
     return Subtract(**kwargs)(inputs)
 
 
-def multiply(inputs: Any, **kwargs: Any) -> Tensor:
-    """Product of tensors, through a `Multiply` layer.
+def multiply(inputs: _Inputs, **kwargs: Any) -> Tensor:
+    """Multiply tensors by a `Multiply` layer.
 
     Example:
       >>> import meshflow as tf
@@ -362,8 +369,8 @@ def multiply(inputs: Any, **kwargs: Any) -> Tensor:
     return Multiply(**kwargs)(inputs)
 
 
-def average(inputs: Any, **kwargs: Any) -> Tensor:
-    """Mean of tensors, through an `Average` layer.
+def average(inputs: _Inputs, **kwargs: Any) -> Tensor:
+    """Compute the mean of tensors by an `Average` layer.
 
     Example:
       >>> import meshflow as tf
@@ -373,8 +380,8 @@ def average(inputs: Any, **kwargs: Any) -> Tensor:
     return Average(**kwargs)(inputs)
 
 
-def maximum(inputs: Any, **kwargs: Any) -> Tensor:
-    """Largest of tensors, through a `Maximum` layer.
+def maximum(inputs: _Inputs, **kwargs: Any) -> Tensor:
+    """Compute the elementwise maximum of tensors by a `Maximum` layer.
 
     Example:
       >>> import meshflow as tf
@@ -384,8 +391,8 @@ def maximum(inputs: Any, **kwargs: Any) -> Tensor:
     return Maximum(**kwargs)(inputs)
 
 
-def minimum(inputs: Any, **kwargs: Any) -> Tensor:
-    """Smallest of tensors, through a `Minimum` layer.
+def minimum(inputs: _Inputs, **kwargs: Any) -> Tensor:
+    """Compute the elementwise minimum of tensors by a `Minimum` layer.
 
     Example:
       >>> import meshflow as tf
@@ -395,8 +402,8 @@ def minimum(inputs: Any, **kwargs: Any) -> Tensor:
     return Minimum(**kwargs)(inputs)
 
 
-def concatenate(inputs: Any, axis: int = -1, **kwargs: Any) -> Tensor:
-    """Joined tensors, through a `Concatenate` layer.
+def concatenate(inputs: _Inputs, axis: int = -1, **kwargs: Any) -> Tensor:
+    """Concatenate tensors by a `Concatenate` layer.
 
     Example:
       >>> import meshflow as tf
@@ -406,8 +413,8 @@ def concatenate(inputs: Any, axis: int = -1, **kwargs: Any) -> Tensor:
     return Concatenate(axis=axis, **kwargs)(inputs)
 
 
-def dot(inputs: Any, axes: Any, normalize: bool = False, **kwargs: Any) -> Tensor:
-    """Products of two tensors, through a `Dot` layer.
+def dot(inputs: _Inputs, axes: _Axes, normalize: bool = False, **kwargs: Any) -> Tensor:
+    """Compute dot products of two tensors by a `Dot` layer.
 
     Example:
       >>> import meshflow as tf

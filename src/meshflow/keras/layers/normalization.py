@@ -1,22 +1,29 @@
-"""Batch, layer and group normalization."""
+"""Batch, layer, group and unit normalization."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 
 from meshflow.core.values import dtypes
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
-from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replicas.context import spanning
-from meshflow.distribute.replicas.shares import current_shares
+from meshflow.distribute.replicas.shares import Shares, current_shares
+from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.keyword_arguments import (
+    BatchNormalizationArguments,
+    NormalizationArguments,
+)
 from meshflow.ops import array, math, nn
 from meshflow.ops.control_flow import cond
 
@@ -24,30 +31,22 @@ __all__ = ["BatchNormalization", "GroupNormalization", "LayerNormalization", "Un
 
 
 class _Scaled(Layer):
-    """A layer with gamma and beta."""
+    """Layer with the weights gamma (scale) and beta (shift)."""
 
     _weights_with_layouts: tuple[str, ...] = ("gamma", "beta")
 
-    def _settings(self, center: bool, scale: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _settings(self, center: bool, scale: bool, arguments: Mapping[str, Any]) -> None:
         self.center, self.scale = center, scale
         self.supports_masking = True
-        for name, start in (("beta", "zeros"), ("gamma", "ones")):
-            setattr(
-                self,
-                f"{name}_initializer",
-                initializers.get(kwargs.pop(f"{name}_initializer", start)),
-            )
-            setattr(
-                self,
-                f"{name}_regularizer",
-                regularizers.get(kwargs.pop(f"{name}_regularizer", None)),
-            )
-            setattr(
-                self, f"{name}_constraint", constraints.get(kwargs.pop(f"{name}_constraint", None))
-            )
-        return kwargs
+        for name, default in (("beta", "zeros"), ("gamma", "ones")):
+            initializer = initializers.get(arguments.get(f"{name}_initializer", default))
+            setattr(self, f"{name}_initializer", initializer)
+            regularizer = regularizers.get(arguments.get(f"{name}_regularizer"))
+            setattr(self, f"{name}_regularizer", regularizer)
+            constraint = constraints.get(arguments.get(f"{name}_constraint"))
+            setattr(self, f"{name}_constraint", constraint)
 
-    def _add(self, name: str, shape: Any) -> Any:
+    def _add(self, name: str, shape: Sequence[int]) -> Variable:
         return self.add_weight(
             name,
             shape,
@@ -58,20 +57,20 @@ class _Scaled(Layer):
             experimental_autocast=False,
         )
 
-    def _scale_dtype(self) -> Any:
-        """Dtype of gamma and beta: that of the layer's variables."""
+    def _scale_dtype(self) -> dtypes.DType:
+        """Return the dtype of gamma and beta."""
         return dtypes.as_dtype(self.variable_dtype)
 
-    def _statistics_dtype(self) -> Any:
-        """Statistics are kept and computed in at least float32."""
-        own = dtypes.as_dtype(self.variable_dtype)
-        return dtypes.float32 if own.size == 2 else own
+    def _statistics_dtype(self) -> dtypes.DType:
+        """Return the dtype of means and variances: that of the variables, but at least float32."""
+        dtype = dtypes.as_dtype(self.variable_dtype)
+        return dtypes.float32 if dtype.size == 2 else dtype
 
-    def _widened(self, inputs: Any) -> Any:
+    def _widened(self, inputs: Tensor) -> Tensor:
         return math.cast(inputs, self._statistics_dtype()) if inputs.dtype.size == 2 else inputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
 
@@ -82,42 +81,44 @@ _SCALE_ARGUMENTS = {
 }
 
 
-def _swap_names(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k in _SCALE_ARGUMENTS}
+def _swap_names(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate the arguments of gamma and beta from those of `Layer`."""
+    scale_arguments = {k: v for k, v in kwargs.items() if k in _SCALE_ARGUMENTS}
+    return scale_arguments, {k: v for k, v in kwargs.items() if k not in _SCALE_ARGUMENTS}
 
 
 class BatchNormalization(_Scaled):
-    """Normalizes by the mean and variance of the batch (arXiv:1502.03167).
+    """Normalization by the mean and variance of the batch (arXiv:1502.03167).
 
-    In training, statistics are the batch's, and moving averages of them are kept; otherwise, and when
-    `trainable` is False, the moving averages are used. As in TensorFlow's fused kernel, the moving
-    variance of 4-D input is the unbiased one.
+    In training, the statistics of the batch are used, and moving averages of them are updated.
+    Otherwise, and if `trainable` is False, the moving averages are used. As in the fused kernel of
+    TensorFlow, the moving variance of 4-D inputs averages unbiased estimates.
 
     Args:
-      axis: dimension (or dimensions) of the features.
-      momentum: of the moving averages.
-      epsilon: added to the variance.
-      center: whether beta is added.
-      scale: whether the result is multiplied by gamma.
-      beta_initializer: initializer of beta.
-      gamma_initializer: initializer of gamma.
-      moving_mean_initializer: initializer of the moving mean.
-      moving_variance_initializer: initializer of the moving variance.
-      beta_regularizer: penalty on beta.
-      gamma_regularizer: penalty on gamma.
-      beta_constraint: projection of beta.
-      gamma_constraint: projection of gamma.
-      synchronized: whether statistics are taken over all replicas.
-      **kwargs: `fused`, and arguments of `Layer`.
+      axis: Axis or axes of the features.
+      momentum: Momentum of the moving averages.
+      epsilon: Added to the variance.
+      center: Whether to add beta.
+      scale: Whether to multiply by gamma.
+      beta_initializer: Initializer of beta.
+      gamma_initializer: Initializer of gamma.
+      moving_mean_initializer: Initializer of the moving mean.
+      moving_variance_initializer: Initializer of the moving variance.
+      beta_regularizer: Regularizer of beta.
+      gamma_regularizer: Regularizer of gamma.
+      beta_constraint: Constraint on beta.
+      gamma_constraint: Constraint on gamma.
+      synchronized: Whether to compute the statistics over all replicas.
+      **kwargs: `fused`, arguments of `Layer`, and layouts of the weights such as `gamma_layout`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      NotImplementedError: for `renorm` and `virtual_batch_size`.
+      NotImplementedError: If `renorm` or `virtual_batch_size` is set.
 
     Example:
       >>> import meshflow as tf
@@ -132,30 +133,31 @@ class BatchNormalization(_Scaled):
 
     def __init__(
         self,
-        axis: Any = -1,
+        axis: int | Sequence[int] = -1,
         momentum: float = 0.99,
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
-        moving_mean_initializer: Any = "zeros",
-        moving_variance_initializer: Any = "ones",
-        beta_regularizer: Any = None,
-        gamma_regularizer: Any = None,
-        beta_constraint: Any = None,
-        gamma_constraint: Any = None,
+        beta_initializer: Identifier = "zeros",
+        gamma_initializer: Identifier = "ones",
+        moving_mean_initializer: Identifier = "zeros",
+        moving_variance_initializer: Identifier = "ones",
+        beta_regularizer: Identifier = None,
+        gamma_regularizer: Identifier = None,
+        beta_constraint: Identifier = None,
+        gamma_constraint: Identifier = None,
         synchronized: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[BatchNormalizationArguments],
     ) -> None:
+        options: dict[str, Any] = {**kwargs}
         for name in ("renorm", "virtual_batch_size", "adjustment", "renorm_clipping"):
-            if kwargs.pop(name, None):
+            if options.pop(name, None):
                 raise NotImplementedError(f"BatchNormalization({name}=...) is not supported.")
-        kwargs.pop("renorm_momentum", None)
-        # As in TensorFlow, only the fused kernel corrects the moving variance for the batch's size.
-        self._fused = False if synchronized else kwargs.get("fused")
-        kwargs.pop("fused", None)
-        super().__init__(**kwargs)
+        options.pop("renorm_momentum", None)
+        # As in TensorFlow, only the fused kernel makes the moving variance unbiased.
+        fused = options.pop("fused", None)
+        self._fused = False if synchronized else fused
+        super().__init__(**options)
         self._settings(
             center,
             scale,
@@ -173,8 +175,8 @@ class BatchNormalization(_Scaled):
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)
         self.moving_variance_initializer = initializers.get(moving_variance_initializer)
 
-    def build(self, input_shape: Any) -> None:
-        """Creates gamma, beta and the moving averages."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create gamma, beta and the moving averages."""
         shape = TensorShape(input_shape)
         rank = shape.rank or 0
         axes = self.axis if isinstance(self.axis, list) else [self.axis]
@@ -201,10 +203,10 @@ class BatchNormalization(_Scaled):
         self.moving_variance = self._moving("moving_variance", param_shape)
         self.built = True
 
-    def _scale_dtype(self) -> Any:
+    def _scale_dtype(self) -> dtypes.DType:
         return self._statistics_dtype()
 
-    def _moving(self, name: str, shape: Any) -> Any:
+    def _moving(self, name: str, shape: Sequence[int]) -> Variable:
         return self.add_weight(
             name,
             shape,
@@ -216,8 +218,10 @@ class BatchNormalization(_Scaled):
             experimental_autocast=False,
         )
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """The normalized tensor."""
+    def call(
+        self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Normalize the inputs."""
         if isinstance(training, Tensor):
             return cond(
                 training,
@@ -226,7 +230,7 @@ class BatchNormalization(_Scaled):
             )
         return self._normalize(inputs, bool(training), mask)
 
-    def _normalize(self, inputs: Any, training: bool, mask: Any) -> Any:
+    def _normalize(self, inputs: Tensor, training: bool, mask: Tensor | None) -> Tensor:
         inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         rank = len(x.shape)
@@ -242,8 +246,8 @@ class BatchNormalization(_Scaled):
         outputs = nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
         return math.cast(outputs, inputs.dtype)
 
-    def _count_of(self, x: Any, reduced: list[int]) -> Any:
-        """How many numbers each mean is of: a tensor where the program is for any size."""
+    def _count_of(self, x: Tensor, reduced: list[int]) -> float | Tensor:
+        """Count the elements of each mean; a tensor if a program is traced for any size."""
         sizes = [x.shape[i] for i in reduced]
         if any_symbolic(sizes):
             return math.cast(array.size(x), x.dtype) / int(
@@ -251,24 +255,26 @@ class BatchNormalization(_Scaled):
             )
         return float(np.prod(sizes))
 
-    def _batch_statistics(self, x: Any, reduced: list[int], mask: Any) -> Any:
-        keep = len(self._axes) > 1
+    def _batch_statistics(
+        self, x: Tensor, reduced: list[int], mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        keepdims = len(self._axes) > 1
         if mask is None:
             count: Any = self._count_of(x, reduced)
-            mean, variance = nn.moments(x, reduced, keepdims=keep)
+            mean, variance = nn.moments(x, reduced, keepdims=keepdims)
         else:
             weights = math.cast(mask, x.dtype)
             while len(weights.shape) < len(x.shape):
                 weights = array.expand_dims(weights, -1)
-            count = math.reduce_sum(weights * array.ones_like(x), reduced, keepdims=keep)
-            mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keep)
+            count = math.reduce_sum(weights * array.ones_like(x), reduced, keepdims=keepdims)
+            mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keepdims)
         shares = current_shares()
         if shares is not None:
             return _over_devices(shares, mean, variance, count)
         replica = spanning() if self.synchronized else None
         if replica is None:
             return mean, variance
-        # A replica without examples has no mean, and counts for nothing.
+        # The mean of a replica without examples is NaN; its weight is 0.
         sums = [
             math.multiply_no_nan(m, count * array.ones_like(m))
             for m in (mean, variance + mean * mean)
@@ -279,17 +285,19 @@ class BatchNormalization(_Scaled):
         mean = total / all_count
         return mean, squares / all_count - mean * mean
 
-    def _move(self, x: Any, mean: Any, variance: Any, reduced: list[int]) -> None:
+    def _move(self, x: Tensor, mean: Tensor, variance: Tensor, reduced: list[int]) -> None:
         if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
             shares = current_shares()
             count = self._count_of(x, reduced) * (shares.row_parts if shares is not None else 1)
-            others = max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
-            variance = variance * (count / others)
+            degrees_of_freedom = (
+                max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
+            )
+            variance = variance * (count / degrees_of_freedom)
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
             moving.assign_sub(array.stop_gradient(change))
 
-    def _shaped(self, value: Any, shape: TensorShape) -> Any:
+    def _shaped(self, value: TensorLike, shape: TensorShape) -> TensorLike:
         if value is None:
             return None
         value = value.value() if hasattr(value, "assign") and hasattr(value, "value") else value
@@ -297,8 +305,8 @@ class BatchNormalization(_Scaled):
             return value
         return array.reshape(value, [shape[i] if i in self._axes else 1 for i in range(len(shape))])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "axis": self.axis,
@@ -311,34 +319,37 @@ class BatchNormalization(_Scaled):
         }
 
 
-def _over_devices(shares: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
-    """Mean and variance of all devices' rows, of those of each and how many numbers each is of."""
+def _over_devices(
+    shares: Shares, mean: Tensor, variance: Tensor, count: TensorLike
+) -> tuple[Tensor, Tensor]:
+    """Combine the means, variances and element counts of all devices."""
 
-    def averaged(value: Any) -> Any:
-        # A device where all is masked has no mean, and counts for nothing.
+    def average(value: Tensor) -> Tensor:
+        # The mean of a device without unmasked elements is NaN; its weight is 0.
         weighted = math.multiply_no_nan(value, count * array.ones_like(value))
-        return shares.mean(weighted) / every
+        return shares.mean(weighted) / mean_count
 
-    every = shares.mean(count * array.ones_like(mean))
-    overall = averaged(mean)
-    return overall, averaged(variance + math.square(mean - overall))
+    mean_count = shares.mean(count * array.ones_like(mean))
+    overall = average(mean)
+    return overall, average(variance + math.square(mean - overall))
 
 
 class LayerNormalization(_Scaled):
-    """Normalizes each example by its own mean and variance (arXiv:1607.06450).
+    """Normalization of each example by its own mean and variance (arXiv:1607.06450).
 
     Args:
-      axis: dimension or dimensions of the features.
-      epsilon: added to the variance.
-      center: whether beta is added.
-      scale: whether the result is multiplied by gamma.
-      **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+      axis: Axis or axes of the features.
+      epsilon: Added to the variance.
+      center: Whether to add beta.
+      scale: Whether to multiply by gamma.
+      **kwargs: Initializers, regularizers, constraints and layouts of beta and gamma, such as
+        `beta_initializer` and `gamma_layout`; arguments of `Layer`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Example:
       >>> import meshflow as tf
@@ -348,20 +359,20 @@ class LayerNormalization(_Scaled):
 
     def __init__(
         self,
-        axis: Any = -1,
+        axis: int | Sequence[int] = -1,
         epsilon: float = 0.001,
         center: bool = True,
         scale: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[NormalizationArguments],
     ) -> None:
-        own = _swap_names(kwargs)
-        super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
-        self._settings(center, scale, own)
+        scale_arguments, layer_arguments = _swap_names(kwargs)
+        super().__init__(**layer_arguments)
+        self._settings(center, scale, scale_arguments)
         self.axis = _checked_axis(axis)
         self.epsilon = epsilon
 
-    def build(self, input_shape: Any) -> None:
-        """Creates gamma and beta."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create gamma and beta."""
         shape = TensorShape(input_shape)
         rank = shape.rank or 1
         axes = self.axis if isinstance(self.axis, list) else [self.axis]
@@ -379,8 +390,8 @@ class LayerNormalization(_Scaled):
         self.beta = self._add("beta", size) if self.center else None
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The normalized tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Normalize the inputs."""
         inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
@@ -393,8 +404,8 @@ class LayerNormalization(_Scaled):
             nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon), inputs.dtype
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "axis": self.axis,
@@ -406,21 +417,22 @@ class LayerNormalization(_Scaled):
 
 
 class GroupNormalization(_Scaled):
-    """Normalizes groups of channels of each example (arXiv:1803.08494).
+    """Normalization of groups of channels of each example (arXiv:1803.08494).
 
     Args:
-      groups: number of groups; -1 for one per channel.
-      axis: dimension of the channels.
-      epsilon: added to the variance.
-      center: whether beta is added.
-      scale: whether the result is multiplied by gamma.
-      **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+      groups: Number of groups; -1 for one per channel.
+      axis: Axis of the channels.
+      epsilon: Added to the variance.
+      center: Whether to add beta.
+      scale: Whether to multiply by gamma.
+      **kwargs: Initializers, regularizers, constraints and layouts of beta and gamma, such as
+        `beta_initializer` and `gamma_layout`; arguments of `Layer`.
 
     Input shape:
       (batch, ..., channels), or the channels at `axis`.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Example:
       >>> import meshflow as tf
@@ -436,15 +448,15 @@ class GroupNormalization(_Scaled):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[NormalizationArguments],
     ) -> None:
-        own = _swap_names(kwargs)
-        super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
-        self._settings(center, scale, own)
+        scale_arguments, layer_arguments = _swap_names(kwargs)
+        super().__init__(**layer_arguments)
+        self._settings(center, scale, scale_arguments)
         self.groups, self.axis, self.epsilon = groups, axis, epsilon
 
-    def build(self, input_shape: Any) -> None:
-        """Creates gamma and beta."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create gamma and beta."""
         channels = TensorShape(input_shape)[self.axis]
         self.input_spec = InputSpec(ndim=TensorShape(input_shape).rank, axes={self.axis: channels})
         self._count = channels if self.groups == -1 else self.groups
@@ -456,8 +468,8 @@ class GroupNormalization(_Scaled):
         self.beta = self._add("beta", (channels,)) if self.center else None
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The normalized tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Normalize the inputs."""
         inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         shape = x.shape.as_list()
@@ -476,8 +488,8 @@ class GroupNormalization(_Scaled):
             x = x + math.cast(array.reshape(self.beta, broadcast), x.dtype)
         return math.cast(x, inputs.dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "groups": self.groups,
@@ -490,17 +502,17 @@ class GroupNormalization(_Scaled):
 
 
 class UnitNormalization(Layer):
-    """Scales to L2 norm 1.
+    """Scaling of vectors to L2 norm 1.
 
     Args:
-      axis: dimension or dimensions of a vector.
-      **kwargs: arguments of `Layer`.
+      axis: Axis or axes of a vector.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Example:
       >>> import meshflow as tf
@@ -508,31 +520,31 @@ class UnitNormalization(Layer):
       array([[0.6, 0.8]], dtype=float32)
     """
 
-    def __init__(self, axis: Any = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.axis = axis
         self.supports_masking = True
 
-    def call(self, inputs: Any) -> Any:
-        """The scaled tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Scale the inputs."""
         return math.l2_normalize(
             math.cast(inputs, self.compute_dtype), axis=self.axis, epsilon=1e-12
         )
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "axis": self.axis}
 
 
-def _checked_axis(axis: Any) -> Any:
-    """An axis, or a list of them.
+def _checked_axis(axis: Any) -> int | list[int]:
+    """Return an axis, or a list of axes.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If the argument is neither an integer nor a list or tuple of integers.
     """
     axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
     if any(isinstance(a, bool) or not isinstance(a, (int, np.integer)) for a in axes):

@@ -1,11 +1,13 @@
-"""Pooling layers: one number of each window."""
+"""Pooling layers, which reduce each window to one value per channel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.layers.convolutional import output_size, sizes
 from meshflow.keras.layers.spatial import SpatialLayer
 from meshflow.ops import nn
@@ -27,7 +29,7 @@ __all__ = [
 
 
 class Pooling(SpatialLayer):
-    """One number of each window; see the classes below."""
+    """Base class of layers that reduce each window to one value per channel."""
 
     _pool: Callable[..., Any]
 
@@ -48,13 +50,13 @@ class Pooling(SpatialLayer):
                 f"The `padding` argument must be one of 'valid', 'same'. Received: {padding}"
             )
 
-    def call(self, inputs: Any) -> Any:
-        """The pooled tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Pool the inputs."""
         padding = self.padding.upper()
         return type(self)._pool(inputs, self.pool_size, self.strides, padding, self._format)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         shape = self._with_spatial(
             input_shape,
             lambda i, s: output_size(s, self.pool_size[i], self.padding, self.strides[i]),
@@ -65,31 +67,31 @@ class Pooling(SpatialLayer):
             )
         return shape
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         size, strides = {"pool_size": self.pool_size}, {"strides": self.strides}
         padding = {"padding": self.padding}
         return strides | size | padding if self.rank == 1 else size | padding | strides
 
 
 class MaxPooling1D(Pooling):
-    """Maximum of each window of sequences.
+    """Maximum pooling over windows of sequences.
 
     Args:
-      pool_size: size of the window: an integer, or a tuple of one.
-      strides: step of the window, like `pool_size`; default `pool_size`.
-      padding: 'valid': windows inside of the input; 'same': as many windows as steps fit.
+      pool_size: Size of the window: an integer, or a tuple with one integer.
+      strides: Stride of the window, like `pool_size`; default `pool_size`.
+      padding: 'valid' for windows inside of the input; 'same' for ceil(n / strides) windows.
       data_format: 'channels_last' or 'channels_first'.
-      **kwargs: arguments of `Layer`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels), with 'channels_first' (batch, channels, steps).
 
     Output shape:
-      (batch, new_steps, channels) in the same order. A size n becomes (n - pool_size) // strides + 1 with 'valid',
-      ceil(n / strides) with 'same'.
+      (batch, new_steps, channels) in the same order. With 'valid', a size n becomes
+      (n - pool_size) // strides + 1; with 'same', ceil(n / strides).
 
     Raises:
-      ValueError: for sizes or `padding` that are none, or windows larger than the input.
+      ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
       >>> import meshflow as tf
@@ -102,24 +104,24 @@ class MaxPooling1D(Pooling):
 
 
 class MaxPooling2D(Pooling):
-    """Maximum of each window of images.
+    """Maximum pooling over windows of images.
 
     Args:
-      pool_size: size of the window: an integer, or one for each of the 2 dimensions.
-      strides: step of the window, like `pool_size`; default `pool_size`.
-      padding: 'valid': windows inside of the input; 'same': as many windows as steps fit.
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      pool_size: Size of the window: an integer, or 2 integers.
+      strides: Stride of the window, like `pool_size`; default `pool_size`.
+      padding: 'valid' for windows inside of the input; 'same' for ceil(n / strides) windows.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
 
     Output shape:
-      (batch, new_height, new_width, channels) in the same order. A size n becomes (n - pool_size) // strides + 1 with 'valid',
-      ceil(n / strides) with 'same'.
+      (batch, new_height, new_width, channels) in the same order. With 'valid', a size n becomes
+      (n - pool_size) // strides + 1; with 'same', ceil(n / strides).
 
     Raises:
-      ValueError: for sizes or `padding` that are none, or windows larger than the input.
+      ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
       >>> import meshflow as tf
@@ -132,24 +134,25 @@ class MaxPooling2D(Pooling):
 
 
 class MaxPooling3D(Pooling):
-    """Maximum of each window of volumes.
+    """Maximum pooling over windows of volumes.
 
     Args:
-      pool_size: size of the window: an integer, or one for each of the 3 dimensions.
-      strides: step of the window, like `pool_size`; default `pool_size`.
-      padding: 'valid': windows inside of the input; 'same': as many windows as steps fit.
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      pool_size: Size of the window: an integer, or 3 integers.
+      strides: Stride of the window, like `pool_size`; default `pool_size`.
+      padding: 'valid' for windows inside of the input; 'same' for ceil(n / strides) windows.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
-      (batch, new_depth, new_height, new_width, channels) in the same order. A size n becomes (n - pool_size) // strides + 1 with 'valid',
-      ceil(n / strides) with 'same'.
+      (batch, new_depth, new_height, new_width, channels) in the same order. A size n becomes (n -
+      pool_size) // strides + 1 with 'valid', ceil(n / strides) with 'same'.
 
     Raises:
-      ValueError: for sizes or `padding` that are none, or windows larger than the input.
+      ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
       >>> import meshflow as tf
@@ -162,24 +165,24 @@ class MaxPooling3D(Pooling):
 
 
 class AveragePooling1D(Pooling):
-    """Mean of each window of sequences.
+    """Average pooling over windows of sequences.
 
     Args:
-      pool_size: size of the window: an integer, or a tuple of one.
-      strides: step of the window, like `pool_size`; default `pool_size`.
-      padding: 'valid': windows inside of the input; 'same': as many windows as steps fit.
+      pool_size: Size of the window: an integer, or a tuple with one integer.
+      strides: Stride of the window, like `pool_size`; default `pool_size`.
+      padding: 'valid' for windows inside of the input; 'same' for ceil(n / strides) windows.
       data_format: 'channels_last' or 'channels_first'.
-      **kwargs: arguments of `Layer`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels), with 'channels_first' (batch, channels, steps).
 
     Output shape:
-      (batch, new_steps, channels) in the same order. A size n becomes (n - pool_size) // strides + 1 with 'valid',
-      ceil(n / strides) with 'same'.
+      (batch, new_steps, channels) in the same order. With 'valid', a size n becomes
+      (n - pool_size) // strides + 1; with 'same', ceil(n / strides).
 
     Raises:
-      ValueError: for sizes or `padding` that are none, or windows larger than the input.
+      ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
       >>> import meshflow as tf
@@ -192,24 +195,24 @@ class AveragePooling1D(Pooling):
 
 
 class AveragePooling2D(Pooling):
-    """Mean of each window of images.
+    """Average pooling over windows of images.
 
     Args:
-      pool_size: size of the window: an integer, or one for each of the 2 dimensions.
-      strides: step of the window, like `pool_size`; default `pool_size`.
-      padding: 'valid': windows inside of the input; 'same': as many windows as steps fit.
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      pool_size: Size of the window: an integer, or 2 integers.
+      strides: Stride of the window, like `pool_size`; default `pool_size`.
+      padding: 'valid' for windows inside of the input; 'same' for ceil(n / strides) windows.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
 
     Output shape:
-      (batch, new_height, new_width, channels) in the same order. A size n becomes (n - pool_size) // strides + 1 with 'valid',
-      ceil(n / strides) with 'same'.
+      (batch, new_height, new_width, channels) in the same order. With 'valid', a size n becomes
+      (n - pool_size) // strides + 1; with 'same', ceil(n / strides).
 
     Raises:
-      ValueError: for sizes or `padding` that are none, or windows larger than the input.
+      ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
       >>> import meshflow as tf
@@ -222,24 +225,25 @@ class AveragePooling2D(Pooling):
 
 
 class AveragePooling3D(Pooling):
-    """Mean of each window of volumes.
+    """Average pooling over windows of volumes.
 
     Args:
-      pool_size: size of the window: an integer, or one for each of the 3 dimensions.
-      strides: step of the window, like `pool_size`; default `pool_size`.
-      padding: 'valid': windows inside of the input; 'same': as many windows as steps fit.
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      pool_size: Size of the window: an integer, or 3 integers.
+      strides: Stride of the window, like `pool_size`; default `pool_size`.
+      padding: 'valid' for windows inside of the input; 'same' for ceil(n / strides) windows.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
-      (batch, new_depth, new_height, new_width, channels) in the same order. A size n becomes (n - pool_size) // strides + 1 with 'valid',
-      ceil(n / strides) with 'same'.
+      (batch, new_depth, new_height, new_width, channels) in the same order. A size n becomes (n -
+      pool_size) // strides + 1 with 'valid', ceil(n / strides) with 'same'.
 
     Raises:
-      ValueError: for sizes or `padding` that are none, or windows larger than the input.
+      ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
       >>> import meshflow as tf

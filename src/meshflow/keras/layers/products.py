@@ -1,22 +1,20 @@
-"""The product of inputs of any rank and weights."""
+"""Dot product of tensors of any rank, as in NumPy."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import linalg, math
 
 __all__ = ["dot"]
 
 
-def dot(x: Any, y: Any) -> Tensor:
-    """Sums over the last dimension of `x` and the last but one of `y`, as `numpy.dot` does.
+def dot(x: TensorLike, y: TensorLike) -> Tensor:
+    """Sum over the last axis of `x` and the second to last axis of `y`, as `numpy.dot` does.
 
     Args:
-      x: a tensor.
-      y: a tensor.
+      x: Tensor.
+      y: Tensor.
 
     Returns:
       A tensor of shape `x.shape[:-1] + y.shape[:-2] + y.shape[-1:]`.
@@ -27,6 +25,6 @@ def dot(x: Any, y: Any) -> Tensor:
       TensorShape([2, 4, 5])
     """
     x, y = convert_to_tensor(x), convert_to_tensor(y)
-    if x.ndim <= 2 and y.ndim == 2 and x.ndim == 2:
+    if x.ndim == 2 and y.ndim == 2:
         return math.matmul(x, y)
     return linalg.tensordot(x, y, [[x.ndim - 1], [max(y.ndim - 2, 0)]])

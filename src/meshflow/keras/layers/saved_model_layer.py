@@ -1,9 +1,12 @@
-"""A SavedModel's function as a layer."""
+"""`TFSMLayer`: a layer that calls a function of a SavedModel."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.safe_mode import refuse
 from meshflow.saved_model.loading import load
@@ -12,24 +15,25 @@ __all__ = ["TFSMLayer"]
 
 
 class TFSMLayer(Layer):
-    """A function of a SavedModel, such as `Model.export` writes, as a layer.
+    """Layer that calls a function of a SavedModel, for example of one that `Model.export` wrote.
 
     Args:
-      filepath: the SavedModel's folder.
-      call_endpoint: name of the function or signature that the layer calls.
-      call_training_endpoint: the one that it calls in training; default `call_endpoint`.
-      trainable: whether the SavedModel's trained variables are trained further.
-      name: name of the layer.
-      dtype: the layer's dtype.
+      filepath: Folder of the SavedModel.
+      call_endpoint: Name of the function or signature that the layer calls.
+      call_training_endpoint: Name of the function or signature that it calls in training; default
+        `call_endpoint`.
+      trainable: Whether to train the trainable variables of the SavedModel.
+      name: Name of the layer.
+      dtype: Dtype of the layer.
 
     Input shape:
-      As the function takes it: (batch, ...).
+      The shape that the function accepts: (batch, ...).
 
     Output shape:
-      As the function gives it: (batch, ...).
+      The shape of the result of the function: (batch, ...).
 
     Raises:
-      ValueError: for a name that the SavedModel does not have, naming those that it has.
+      ValueError: If the SavedModel has no function or signature of that name.
 
     Example:
       >>> import tempfile
@@ -44,12 +48,12 @@ class TFSMLayer(Layer):
 
     def __init__(
         self,
-        filepath: Any,
+        filepath: StrPath,
         call_endpoint: str = "serve",
         call_training_endpoint: str | None = None,
         trainable: bool = True,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(trainable=trainable, name=name, dtype=dtype)
         self.filepath, self.call_endpoint = str(filepath), call_endpoint
@@ -61,38 +65,45 @@ class TFSMLayer(Layer):
         self._loaded = loaded
         self.built = True
 
-    def _endpoint(self, loaded: Any, name: str) -> Any:
-        found = getattr(loaded, name, None) or loaded.signatures.get(name)
-        if found is None:
-            own = [n for n in vars(loaded) if callable(getattr(loaded, n)) and n[0] != "_"]
+    def _endpoint(self, loaded: Any, name: str) -> Callable[..., Any]:
+        endpoint = getattr(loaded, name, None) or loaded.signatures.get(name)
+        if endpoint is None:
+            functions = [n for n in vars(loaded) if callable(getattr(loaded, n)) and n[0] != "_"]
             raise ValueError(
                 f"The endpoint {name!r} is not in the SavedModel {self.filepath} of a TFSMLayer. It has the functions "
-                f"{own} and the signatures {sorted(loaded.signatures)}: give one of them as `call_endpoint`."
+                f"{functions} and the signatures {sorted(loaded.signatures)}: give one of them as `call_endpoint`."
             )
-        return found
+        return endpoint
 
-    def call(self, inputs: Any, training: bool = False, **kwargs: Any) -> Any:
-        """What the function gives; signatures give a dictionary."""
+    def call(self, inputs: PyTree, training: bool = False, **kwargs: Any) -> PyTree:
+        """Call the function; a signature returns a dictionary."""
         return self._served[-1 if training else 0](inputs, **kwargs)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; the folder is not part of it, but named by it."""
-        own = {"filepath": self.filepath, "call_endpoint": self.call_endpoint}
-        return super().get_config() | own | {"call_training_endpoint": self.call_training_endpoint}
+    def get_config(self) -> Config:
+        """Return the configuration; it contains the path of the folder, not its contents."""
+        endpoints = {
+            "call_endpoint": self.call_endpoint,
+            "call_training_endpoint": self.call_training_endpoint,
+        }
+        return super().get_config() | {"filepath": self.filepath} | endpoints
 
     @classmethod
     def from_config(
-        cls, config: dict[str, Any], custom_objects: Any = None, safe_mode: bool | None = None
+        cls,
+        config: Config,
+        custom_objects: dict[str, Any] | None = None,
+        safe_mode: bool | None = None,
     ) -> Any:
-        """The layer with a configuration, which makes this program read the folder that it names.
+        """Create a layer from a configuration; this reads the folder that the configuration names.
 
         Args:
-          config: of `get_config`.
-          custom_objects: accepted, as of all layers.
-          safe_mode: False for a trusted configuration; default as it is being loaded.
+          config: Result of `get_config`.
+          custom_objects: Ignored.
+          safe_mode: False if the configuration is trusted; by default the mode of the current load
+            applies.
 
         Raises:
-          ValueError: in safe mode.
+          ValueError: If safe mode is on.
         """
         del custom_objects
         if safe_mode is not False:

@@ -1,14 +1,24 @@
-"""Convolutions of each channel by itself, alone or followed by one that mixes channels."""
+"""Depthwise and separable convolutions."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.keyword_arguments import (
+    Depthwise1DArguments,
+    DepthwiseArguments,
+    SeparableArguments,
+)
 from meshflow.ops import array, nn
 
 __all__ = [
@@ -22,28 +32,29 @@ __all__ = [
 
 
 class DepthwiseConv2D(Conv):
-    """Convolution of each channel by itself.
+    """Convolution of each channel separately.
 
     Args:
-      kernel_size: size of the window.
-      strides: step of the window.
+      kernel_size: Size of the window.
+      strides: Stride of the window.
       padding: 'valid' or 'same'.
-      depth_multiplier: output channels per input channel.
+      depth_multiplier: Output channels per input channel.
       data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: spacing of the window's elements.
-      activation: activation function.
-      use_bias: whether a bias is added.
-      depthwise_initializer: initializer of the kernel, shape (*kernel_size, in, multiplier).
-      bias_initializer: initializer of the bias.
-      depthwise_regularizer: penalty on the kernel.
-      depthwise_constraint: projection of the kernel.
-      **kwargs: arguments of `Conv`.
+      dilation_rate: Dilation of the window.
+      activation: Activation function, or its name.
+      use_bias: Whether to add a bias.
+      depthwise_initializer: Initializer of the kernel, shape (*kernel_size, in, multiplier).
+      bias_initializer: Initializer of the bias.
+      depthwise_regularizer: Regularizer of the kernel.
+      depthwise_constraint: Constraint on the kernel.
+      **kwargs: Arguments of `Conv`, and the layouts `depthwise_layout` and `bias_layout`.
 
     Input shape:
-      (batch, height, width, channels). With 'channels_first' the channels come second.
+      (batch, height, width, channels). With 'channels_first', (batch, channels, height, width).
 
     Output shape:
-      (batch, new_height, new_width, channels * depth_multiplier), with the same order of dimensions.
+      (batch, new_height, new_width, channels * depth_multiplier), with the same order of
+      dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -58,31 +69,30 @@ class DepthwiseConv2D(Conv):
 
     def __init__(
         self,
-        kernel_size: Any,
-        strides: Any = (1, 1),
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = (1, 1),
         padding: str = "valid",
         depth_multiplier: int = 1,
         data_format: str | None = None,
-        dilation_rate: Any = (1, 1),
-        activation: Any = None,
+        dilation_rate: int | Sequence[int] = (1, 1),
+        activation: Identifier = None,
         use_bias: bool = True,
-        depthwise_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        depthwise_regularizer: Any = None,
-        depthwise_constraint: Any = None,
-        **kwargs: Any,
+        depthwise_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        depthwise_regularizer: Identifier = None,
+        depthwise_constraint: Identifier = None,
+        **kwargs: Unpack[DepthwiseArguments],
     ) -> None:
         super().__init__(
             self._rank,
-            None,  # type: ignore[arg-type]  # they follow from the inputs
+            None,  # type: ignore[arg-type]  # The number of filters depends on the inputs.
             kernel_size,
             strides,
             padding,
             data_format,
             dilation_rate,
-            kwargs.pop("groups", 1),  # Keras' configurations have it
-            activation,
-            use_bias,
+            activation=activation,
+            use_bias=use_bias,
             bias_initializer=bias_initializer,
             **kwargs,
         )
@@ -93,8 +103,8 @@ class DepthwiseConv2D(Conv):
 
     _rank = 2
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the kernel and the bias."""
         channels = self._channels(input_shape)
         self.filters = channels * self.depth_multiplier
         self.depthwise_kernel = self.add_weight(
@@ -108,8 +118,8 @@ class DepthwiseConv2D(Conv):
             self.bias = self._add_kernel((self.filters,), "bias")
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute the output."""
         return self._finish(
             nn.depthwise_conv2d(
                 inputs,
@@ -121,13 +131,13 @@ class DepthwiseConv2D(Conv):
             )
         )
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         self.filters = TensorShape(input_shape)[1 if self._first else -1] * self.depth_multiplier
         return super().compute_output_shape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         for key in (
             "filters",
@@ -144,19 +154,19 @@ class DepthwiseConv2D(Conv):
 
 
 class DepthwiseConv1D(DepthwiseConv2D):
-    """Convolution of each channel of sequences by itself; arguments as for `DepthwiseConv2D`.
+    """Convolution of each channel of sequences separately; further arguments as in `DepthwiseConv2D`.
 
     Args:
-      kernel_size: size of the window.
-      strides: step of the window.
+      kernel_size: Size of the window.
+      strides: Stride of the window.
       padding: 'valid' or 'same'.
-      depth_multiplier: output channels per input channel.
+      depth_multiplier: Output channels per input channel.
       data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: spacing of the window's elements.
-      **kwargs: further arguments of `DepthwiseConv2D`.
+      dilation_rate: Dilation of the window.
+      **kwargs: Further arguments of `DepthwiseConv2D`.
 
     Input shape:
-      (batch, steps, channels). With 'channels_first' the channels come second.
+      (batch, steps, channels). With 'channels_first', (batch, channels, steps).
 
     Output shape:
       (batch, new_steps, channels * depth_multiplier), with the same order of dimensions.
@@ -171,21 +181,22 @@ class DepthwiseConv1D(DepthwiseConv2D):
 
     def __init__(
         self,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         depth_multiplier: int = 1,
         data_format: str | None = None,
-        dilation_rate: Any = 1,
-        **kwargs: Any,
+        dilation_rate: int | Sequence[int] = 1,
+        **kwargs: Unpack[Depthwise1DArguments],
     ) -> None:
         super().__init__(
             kernel_size, strides, padding, depth_multiplier, data_format, dilation_rate, **kwargs
         )
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
-        # An image of one row; strides count in both dimensions, of which the row has one place only.
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute the output."""
+        # The sequence is an image with one row. The op needs equal strides; the row stride has no
+        # effect.
         axis = 2 if self._first else 1
         (stride,), (dilation,) = self.strides, self.dilation_rate
         outputs = nn.depthwise_conv2d(
@@ -200,22 +211,22 @@ class DepthwiseConv1D(DepthwiseConv2D):
 
 
 class SeparableConv(Conv):
-    """A depthwise convolution, then one over channels only.
+    """Depthwise convolution, followed by a pointwise convolution over the channels.
 
     Args:
-      rank: number of spatial dimensions, 1 or 2.
-      filters: number of output channels.
-      kernel_size: size of the window.
-      strides: step of the window.
+      rank: Number of spatial dimensions, 1 or 2.
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the window.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: spacing of the window's elements.
-      depth_multiplier: channels per input channel in between.
-      activation: activation function.
-      use_bias: whether a bias is added.
-      depthwise_initializer: initializer of the first kernel.
-      pointwise_initializer: initializer of the second kernel.
-      **kwargs: arguments of `Conv`, and regularizers and constraints of both kernels.
+      dilation_rate: Dilation of the window.
+      depth_multiplier: Number of depthwise channels per input channel.
+      activation: Activation function, or its name.
+      use_bias: Whether to add a bias.
+      depthwise_initializer: Initializer of the depthwise kernel.
+      pointwise_initializer: Initializer of the pointwise kernel.
+      **kwargs: Arguments of `Conv`; regularizers, constraints and layouts of both kernels.
     """
 
     _weights_with_layouts: tuple[str, ...] = ("depthwise", "pointwise", "bias")
@@ -224,19 +235,19 @@ class SeparableConv(Conv):
         self,
         rank: int,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = 1,
+        dilation_rate: int | Sequence[int] = 1,
         depth_multiplier: int = 1,
-        activation: Any = None,
+        activation: Identifier = None,
         use_bias: bool = True,
-        depthwise_initializer: Any = "glorot_uniform",
-        pointwise_initializer: Any = "glorot_uniform",
+        depthwise_initializer: Identifier = "glorot_uniform",
+        pointwise_initializer: Identifier = "glorot_uniform",
         **kwargs: Any,
     ) -> None:
-        own = {
+        kernel_options = {
             f"{n}_{k}": kwargs.pop(f"{n}_{k}", None)
             for n in ("depthwise", "pointwise")
             for k in ("regularizer", "constraint")
@@ -249,9 +260,8 @@ class SeparableConv(Conv):
             padding,
             data_format,
             dilation_rate,
-            kwargs.pop("groups", 1),  # Keras' configurations have it
-            activation,
-            use_bias,
+            activation=activation,
+            use_bias=use_bias,
             **kwargs,
         )
         self.depth_multiplier = depth_multiplier
@@ -259,13 +269,13 @@ class SeparableConv(Conv):
             initializers.get(depthwise_initializer),
             initializers.get(pointwise_initializer),
         )
-        for key, value in own.items():
+        for key, value in kernel_options.items():
             setattr(
                 self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
             )
 
-    def build(self, input_shape: Any) -> None:
-        """Creates both kernels and the bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create both kernels and the bias."""
         channels = self._channels(input_shape)
         self.depthwise_kernel = self._add_named(
             "depthwise", (*self.kernel_size, channels, self.depth_multiplier)
@@ -277,7 +287,7 @@ class SeparableConv(Conv):
             self.bias = self._add_kernel((self.filters,), "bias")
         self.built = True
 
-    def _add_named(self, name: str, shape: Any) -> Any:
+    def _add_named(self, name: str, shape: Sequence[int]) -> Variable:
         return self.add_weight(
             f"{name}_kernel",
             shape,
@@ -286,18 +296,16 @@ class SeparableConv(Conv):
             constraint=getattr(self, f"{name}_constraint"),
         )
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
-        # One dimension is two with a height of 1.
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute the output."""
+        # A 1-D convolution is computed as a 2-D convolution with height 1.
         axis, lead = 2 if self._first else 1, (1,) * (2 - self.rank)
         flat = self.rank == 1
-        inputs, depthwise, pointwise = (
-            array.expand_dims(v, at) if flat else v
-            for v, at in (
-                (inputs, axis),
-                (self.depthwise_kernel.value(), 0),
-                (self.pointwise_kernel.value(), 0),
-            )
+        if flat:
+            inputs = array.expand_dims(inputs, axis)
+        depthwise, pointwise = (
+            array.expand_dims(kernel.value(), 0) if flat else kernel.value()
+            for kernel in (self.depthwise_kernel, self.pointwise_kernel)
         )
         layout = "NCHW" if self._first else "NHWC"
         outputs = nn.depthwise_conv2d(
@@ -308,12 +316,12 @@ class SeparableConv(Conv):
             layout,
             (*lead, *self.dilation_rate),
         )
-        mix = lambda x, w: nn.convolution(x, w, 1, "VALID", layout)
-        outputs = product(self, mix, outputs, pointwise)
+        compute = lambda x, w: nn.convolution(x, w, 1, "VALID", layout)
+        outputs = product(self, compute, outputs, pointwise)
         return self._finish(array.squeeze(outputs, axis) if flat else outputs)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         return {
             **config,
@@ -323,10 +331,10 @@ class SeparableConv(Conv):
 
 
 class SeparableConv1D(SeparableConv):
-    """Separable convolution over one dimension.
+    """Separable convolution over one dimension; arguments as in `SeparableConv`, without `rank`.
 
     Input shape:
-      (batch, steps, channels). With 'channels_first' the channels come second.
+      (batch, steps, channels). With 'channels_first', (batch, channels, steps).
 
     Output shape:
       (batch, new_steps, filters), with the same order of dimensions.
@@ -340,13 +348,13 @@ class SeparableConv1D(SeparableConv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = 1,
+        dilation_rate: int | Sequence[int] = 1,
         depth_multiplier: int = 1,
-        **kwargs: Any,
+        **kwargs: Unpack[SeparableArguments],
     ) -> None:
         super().__init__(
             1,
@@ -362,10 +370,10 @@ class SeparableConv1D(SeparableConv):
 
 
 class SeparableConv2D(SeparableConv):
-    """Separable convolution over two dimensions.
+    """Separable convolution over two dimensions; arguments as in `SeparableConv`, without `rank`.
 
     Input shape:
-      (batch, height, width, channels). With 'channels_first' the channels come second.
+      (batch, height, width, channels). With 'channels_first', (batch, channels, height, width).
 
     Output shape:
       (batch, new_height, new_width, filters), with the same order of dimensions.
@@ -382,13 +390,13 @@ class SeparableConv2D(SeparableConv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1),
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = (1, 1),
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: Any = (1, 1),
+        dilation_rate: int | Sequence[int] = (1, 1),
         depth_multiplier: int = 1,
-        **kwargs: Any,
+        **kwargs: Unpack[SeparableArguments],
     ) -> None:
         super().__init__(
             2,

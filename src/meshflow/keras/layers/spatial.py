@@ -1,21 +1,24 @@
-"""What pooling, padding, cropping and upsampling layers have in common."""
+"""Base class of pooling, padding, cropping and upsampling layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 
 
 class SpatialLayer(Layer):
-    """A layer over `rank` dimensions beside the batch and the channels.
+    """Layer over `rank` spatial dimensions, in addition to batch and channels.
 
     Args:
-      data_format: 'channels_last' or 'channels_first'; default that of images, for sequences 'channels_last'.
-      **kwargs: arguments of `Layer`.
+      data_format: 'channels_last' or 'channels_first'; default
+        `tf.keras.backend.image_data_format()`, for sequences 'channels_last'.
+      **kwargs: Arguments of `Layer`.
     """
 
     rank = 2
@@ -36,7 +39,9 @@ class SpatialLayer(Layer):
         spatial = "DHW"[3 - self.rank :]
         return f"NC{spatial}" if self._first else f"N{spatial}C"
 
-    def _with_spatial(self, input_shape: Any, change: Any) -> TensorShape:
+    def _with_spatial(
+        self, input_shape: ShapeLike, change: Callable[[int, int], int | None]
+    ) -> TensorShape:
         shape = TensorShape(input_shape).as_list()
         start = 2 if self._first else 1
         new = [
@@ -45,15 +50,15 @@ class SpatialLayer(Layer):
         ]
         return TensorShape([*shape[:start], *new, *shape[start + self.rank :]])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), **self._own_config(), "data_format": self.data_format}
 
-    def _own_config(self) -> dict[str, Any]:
-        """What stands before the order of the dimensions."""
+    def _own_config(self) -> Config:
+        """Return the part of the configuration before `data_format`."""
         return {}
 
 
-def config_of_sequences(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A configuration for one dimension: one size instead of a tuple of them, and channels come last."""
+def config_of_sequences(config: Config, name: str) -> Config:
+    """Convert a configuration to one dimension, with an integer and no `data_format`."""
     return {**{k: v for k, v in config.items() if k != "data_format"}, name: config[name][0]}

@@ -1,11 +1,13 @@
-"""A wrapper that keeps the largest singular value of a layer's kernel at 1 (arXiv:1802.05957)."""
+"""Wrapper that divides a layer's kernel by its largest singular value (arXiv:1802.05957)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshflow.core.runtime.context import as_stored
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import initializers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.wrappers import Wrapper
@@ -15,23 +17,23 @@ __all__ = ["SpectralNormalization"]
 
 
 class SpectralNormalization(Wrapper):
-    """Divides the kernel of a layer by its largest singular value, at each call in training.
+    """Wrapper that divides the kernel of a layer by its largest singular value, in each training call.
 
-    The value is found by power iteration, which goes on from one call to the next.
+    The singular value is estimated by power iteration, which continues from call to call.
 
     Args:
-      layer: a layer with a `kernel`, or `embeddings`; its last dimension is that of the outputs.
-      power_iterations: steps of the iteration at each call; default 1.
-      **kwargs: arguments of `Layer`.
+      layer: Layer with a `kernel` or `embeddings` with the outputs in the last axis.
+      power_iterations: Number of iterations in each call.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      That of the wrapped layer.
+      The input shape of the wrapped layer.
 
     Output shape:
-      That of the wrapped layer.
+      The output shape of the wrapped layer.
 
     Raises:
-      ValueError: for less than one step, or when the layer has no kernel.
+      ValueError: If `power_iterations` is not positive, or the layer has no kernel.
 
     Example:
       >>> import meshflow as tf
@@ -50,8 +52,8 @@ class SpectralNormalization(Wrapper):
             )
         self.power_iterations = power_iterations
 
-    def build(self, input_shape: Any) -> None:
-        """Builds the layer, and the vector that the iteration goes on from."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Build the layer, and create the vector of the power iteration."""
         if not self.layer.built:
             self.layer.build(input_shape)
             self.layer.built = True
@@ -72,16 +74,16 @@ class SpectralNormalization(Wrapper):
         )
         self.built = True
 
-    def call(self, inputs: Any, training: Any = False) -> Any:
-        """The layer's output, with a normalized kernel in training."""
+    def call(self, inputs: TensorLike, training: bool | Tensor | None = False) -> Tensor:
+        """Normalize the kernel in training, and call the layer."""
         if training:
-            # The iteration goes on in the variables' dtype, whatever the layer computes in.
+            # The iteration runs in the dtype of the variables, not in the compute dtype.
             with as_stored():
                 self.normalize_weights()
         return self.layer(inputs)
 
     def normalize_weights(self) -> None:
-        """Divides the kernel by what the iteration finds; a kernel of zeros stays."""
+        """Divide the kernel by its estimated largest singular value, unless it is zero."""
         rows = array.reshape(self.kernel, [-1, self.kernel.shape[-1]])
         u = self.vector_u.value()
         for _ in range(self.power_iterations):
@@ -91,10 +93,10 @@ class SpectralNormalization(Wrapper):
         self.vector_u.assign(u)
         self.kernel.assign(array.reshape(math.divide_no_nan(rows, sigma), self.kernel.shape))
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The layer's output shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the output shape of the layer."""
         return TensorShape(self.layer.compute_output_shape(input_shape))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "power_iterations": self.power_iterations}

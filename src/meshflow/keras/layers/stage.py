@@ -1,4 +1,4 @@
-"""`Stage`: where a stage of a pipeline begins."""
+"""`Stage`: the boundary of a pipeline stage in a model."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ __all__ = ["Stage"]
 
 
 class Stage(Identity):
-    """Begins a stage of a pipeline; elsewhere it passes its input on.
+    """Identity layer that starts a new stage of a pipeline.
 
-    With these layers in a model a `tf.distribute.MeshStrategy(pipeline=...)` cuts it where they are, in place of
-    sharing out the layers by what they cost.
+    `tf.distribute.MeshStrategy(pipeline=...)` splits a model at these layers. Without them, it
+    splits the layers by their cost.
 
     Args:
-      **kwargs: arguments of `Layer`.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Example:
       >>> import meshflow as tf

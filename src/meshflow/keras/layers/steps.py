@@ -1,4 +1,4 @@
-"""The loop of a function over the steps of sequences."""
+"""`rnn`: the loop of a step function over the time axis of sequences."""
 
 from __future__ import annotations
 
@@ -11,51 +11,55 @@ from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.control_flow import LoopVariables
 
 __all__ = ["rnn"]
 
-# From the inputs of one step and the states, to the output of the step and the next states.
-Step = Callable[[Any, Any], tuple[Any, Any]]
+# A step function maps the inputs of one step and the states to the output and the next states.
+Step = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 
 def rnn(
     step_function: Step,
-    inputs: Any,
-    initial_states: Sequence[Any],
+    inputs: PyTree,
+    initial_states: Sequence[PyTree],
     go_backwards: bool = False,
-    mask: Any = None,
-    constants: Sequence[Any] | None = None,
+    mask: Tensor | None = None,
+    constants: Sequence[TensorLike] | None = None,
     unroll: bool = False,
-    input_length: Any = None,
+    input_length: int | Tensor | None = None,
     time_major: bool = False,
     zero_output_for_mask: bool = False,
     return_all_outputs: bool = True,
-) -> tuple[Any, Any, list[Any]]:
-    """Runs a step function over the time dimension of sequences.
+) -> tuple[PyTree, PyTree, list[PyTree]]:
+    """Run a step function over the time axis of sequences.
 
     Args:
-      step_function: from (inputs of one step, states followed by `constants`) to (output, next
-        states).
-      inputs: a tensor [batch, time, ...], or a nested structure of them.
-      initial_states: tensors [batch, ...].
-      go_backwards: whether to begin with the last step; outputs come in the order of the steps run.
-      mask: booleans [batch, time] or [batch, time, 1]: a step whose element is False leaves states
-        and output as they were.
-      constants: tensors that every step sees after the states.
-      unroll: whether a compiled function repeats the step instead of looping.
-      input_length: ignored: sizes are known.
-      time_major: whether `inputs` and outputs are [time, batch, ...].
-      zero_output_for_mask: whether a masked step gives zeros instead of the output before it.
-      return_all_outputs: False returns the last output only, as a sequence of length one.
+      step_function: Function of (inputs of one step, states followed by `constants`) that returns
+        (output, next states).
+      inputs: Tensor [batch, time, ...], or a nested structure of such tensors.
+      initial_states: Tensors [batch, ...].
+      go_backwards: Whether to start with the last step; outputs are in the order of execution.
+      mask: Booleans [batch, time] or [batch, time, 1]; a step with False does not change states and
+        output.
+      constants: Tensors that all steps receive after the states.
+      unroll: Whether a compiled function repeats the step instead of running a loop.
+      input_length: Ignored, because sizes are known.
+      time_major: Whether inputs and outputs are [time, batch, ...].
+      zero_output_for_mask: Whether the output of a masked step is zero instead of the previous
+        output.
+      return_all_outputs: Whether to return all outputs; otherwise the last one, as a sequence of
+        length 1.
 
     Returns:
       The last output [batch, ...], all outputs [batch, time, ...], and the states after the last
       step.
 
     Raises:
-      ValueError: for inputs without a time dimension, or of length 0.
+      ValueError: If the inputs have no time axis, or no steps.
 
     Example:
       >>> import meshflow as tf
@@ -82,7 +86,7 @@ def rnn(
     extra = tuple(constants or ())
     states = nest.map_structure(convert_to_tensor, list(initial_states))
 
-    def step(x: Any, before: Any) -> tuple[Any, Any]:
+    def step(x: PyTree, before: PyTree) -> tuple[PyTree, PyTree]:
         output, after = step_function(x, (*before, *extra))
         return output, list(after)
 
@@ -98,31 +102,31 @@ def rnn(
     return last, outputs, states
 
 
-def _swap_batch_and_time(x: Any) -> Any:
+def _swap_batch_and_time(x: Tensor) -> Tensor:
     return array.transpose(x, [1, 0, *range(2, x.ndim)])
 
 
-def _time_major_mask(mask: Any, time_major: bool) -> Any:
-    """Booleans [time, batch]."""
+def _time_major_mask(mask: TensorLike, time_major: bool) -> Tensor:
+    """Convert a mask to booleans [time, batch]."""
     mask = math.cast(convert_to_tensor(mask), "bool")
     if mask.ndim == 3:
         mask = array.squeeze(mask, -1)
     return mask if time_major else _swap_batch_and_time(mask)
 
 
-def _where(mask: Any, one: Any, other: Any) -> Any:
-    """Whole examples of `one` where the mask is True, of `other` elsewhere."""
+def _where(mask: Tensor, chosen: PyTree, fallback: PyTree) -> PyTree:
+    """Select complete examples of `chosen` where the mask is True, and of `fallback` otherwise."""
 
-    def choose(a: Any, b: Any) -> Any:
+    def choose(a: Tensor, b: Tensor) -> Tensor:
         return array.where(array.reshape(mask, [-1, *[1] * (a.ndim - 1)]), a, b)
 
-    return nest.map_structure(choose, one, other)
+    return nest.map_structure(choose, chosen, fallback)
 
 
 def _masked(
-    step: Step, x: Any, keep: Any, states: Any, previous: Any, zero: bool
-) -> tuple[Any, Any]:
-    """One step, that examples whose `keep` is False do not take."""
+    step: Step, x: PyTree, keep: Tensor | None, states: PyTree, previous: PyTree, zero: bool
+) -> tuple[PyTree, PyTree]:
+    """Run one step; examples with a False `keep` retain states and output."""
     output, after = step(x, states)
     if keep is None:
         return output, after
@@ -134,8 +138,8 @@ def _masked(
 
 
 def _one_by_one(
-    step: Step, sequences: Any, masks: Any, states: Any, count: int, zero: bool
-) -> tuple[Any, Any]:
+    step: Step, sequences: PyTree, masks: Tensor | None, states: PyTree, count: int, zero: bool
+) -> tuple[PyTree, PyTree]:
     collected: list[Any] = []
     for i in range(count):
         x = nest.map_structure(lambda s, i=i: s[i], sequences)
@@ -146,17 +150,17 @@ def _one_by_one(
 
 
 def _staged(
-    step: Step, sequences: Any, masks: Any, states: Any, count: int, zero: bool
-) -> tuple[Any, Any]:
-    """The steps as one loop of the program that is being traced."""
-    carried: Any = {"states": states}
+    step: Step, sequences: PyTree, masks: Tensor | None, states: PyTree, count: int, zero: bool
+) -> tuple[PyTree, PyTree]:
+    """Add the steps as one loop to the program that is traced."""
+    carried: PyTree = {"states": states}
     if masks is not None and not zero:
         heads = nest.map_structure(lambda s: TensorSpec(s.shape[1:], s.dtype), sequences)
         specs = nest.map_structure(lambda s: TensorSpec(s.shape, s.dtype), states)
         output, _ = trace_shapes(step, (heads, specs), {})
         carried["previous"] = nest.map_structure(lambda o: array.zeros(o.shape, o.dtype), output)
 
-    def body(element: Any, values: list[Any]) -> tuple[list[Any], Any]:
+    def body(element: PyTree, values: list[Tensor]) -> tuple[list[Tensor], PyTree]:
         before = nest.pack_sequence_as(carried, values)
         x, keep = element if masks is not None else (element, None)
         output, after = _masked(step, x, keep, before["states"], before.get("previous"), zero)

@@ -1,13 +1,17 @@
-"""Transposed convolutions: what a convolution does, the other way round."""
+"""Transposed convolutions."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Unpack
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
+from meshflow.keras.layers.keyword_arguments import ConvTransposeArguments
 from meshflow.ops import nn
 
 __all__ = [
@@ -21,26 +25,27 @@ __all__ = [
 
 
 class ConvTranspose(Conv):
-    """Transposed convolution: goes from the output's shape of a convolution to its input's.
+    """Transposed convolution, from the output shape of a convolution to its input shape.
 
     Args:
-      rank: number of spatial dimensions.
-      filters: number of output channels.
-      kernel_size: size of the window.
-      strides: step of the convolution.
+      rank: Number of spatial dimensions.
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the convolution.
       padding: 'valid' or 'same'.
-      output_padding: added to the output's size; chosen so that it is unambiguous when None.
-      **kwargs: arguments of `Conv`.
+      output_padding: Added to the size of the output. None chooses the smallest size that covers
+        all windows.
+      **kwargs: Arguments of `Conv`, and the layouts `kernel_layout` and `bias_layout`.
     """
 
     def __init__(
         self,
         rank: int,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
-        output_padding: Any = None,
+        output_padding: int | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(rank, filters, kernel_size, strides, padding, **kwargs)
@@ -59,8 +64,8 @@ class ConvTranspose(Conv):
                     f"Strides must be greater than output padding. Received strides={self.strides}, output_padding={self.output_padding}."
                 )
 
-    def build(self, input_shape: Any) -> None:
-        """Creates kernel and bias."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the kernel and the bias."""
         self.kernel = self._add_kernel(
             (*self.kernel_size, self.filters, self._channels(input_shape))
         )
@@ -69,51 +74,39 @@ class ConvTranspose(Conv):
         self.input_spec = InputSpec(ndim=self.rank + 2, axes=self.input_spec.axes)
         self.built = True
 
-    def _spatial(self, shape: list[Any]) -> list[Any]:
-        new: list[int | None] = []
+    def _compute_shape(self, input_shape: ShapeLike) -> list[int | None]:
+        shape = TensorShape(input_shape).as_list()
+        spatial: list[int | None] = []
         for i, size in enumerate(shape[2:] if self._first else shape[1:-1]):
             window = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
             stride = self.strides[i]
             if size is None:
-                new.append(None)
+                spatial.append(None)
             elif self.output_padding is None:
-                new.append(
-                    size * stride + max(window - stride, 0)
-                    if self.padding == "valid"
-                    else size * stride
-                )
+                excess = max(window - stride, 0) if self.padding == "valid" else 0
+                spatial.append(size * stride + excess)
             else:
                 pad = window // 2 if self.padding == "same" else 0
-                new.append((size - 1) * stride + window - 2 * pad + self.output_padding[i])
-        return new
+                spatial.append((size - 1) * stride + window - 2 * pad + self.output_padding[i])
+        if self._first:
+            return [shape[0], self.filters, *spatial]
+        return [shape[0], *spatial, self.filters]
 
-    def call(self, inputs: Any) -> Any:
-        """The layer's output."""
-        shape = inputs.shape.as_list()
-        spatial = self._spatial(shape)
-        full = (
-            [shape[0], self.filters, *spatial]
-            if self._first
-            else [shape[0], *spatial, self.filters]
-        )
-        static = (full, self.strides, self.padding.upper(), self._format, self.dilation_rate)
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute the output."""
+        shape = self._compute_shape(inputs.shape)
+        static = (shape, self.strides, self.padding.upper(), self._format, self.dilation_rate)
         outputs = product(
             self, lambda x, w: nn.conv_transpose(x, w, *static), inputs, self.kernel.value()
         )
         return self._finish(outputs)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
-        shape = TensorShape(input_shape).as_list()
-        spatial = self._spatial(shape)
-        return TensorShape(
-            [shape[0], self.filters, *spatial]
-            if self._first
-            else [shape[0], *spatial, self.filters]
-        )
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
+        return TensorShape(self._compute_shape(input_shape))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = {**super().get_config(), "output_padding": self.output_padding}
         if self.rank == 3:
             config.pop("dilation_rate")
@@ -121,10 +114,10 @@ class ConvTranspose(Conv):
 
 
 class Conv1DTranspose(ConvTranspose):
-    """Transposed convolution over one dimension.
+    """Transposed convolution over one dimension; arguments as in `ConvTranspose`, without `rank`.
 
     Input shape:
-      (batch, steps, channels). With 'channels_first' the channels come second.
+      (batch, steps, channels). With 'channels_first', (batch, channels, steps).
 
     Output shape:
       (batch, new_steps, filters), with the same order of dimensions.
@@ -138,20 +131,20 @@ class Conv1DTranspose(ConvTranspose):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
-        output_padding: Any = None,
-        **kwargs: Any,
+        output_padding: int | Sequence[int] | None = None,
+        **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
         super().__init__(1, filters, kernel_size, strides, padding, output_padding, **kwargs)
 
 
 class Conv2DTranspose(ConvTranspose):
-    """Transposed convolution over two dimensions.
+    """Transposed convolution over two dimensions; arguments as in `ConvTranspose`, without `rank`.
 
     Input shape:
-      (batch, height, width, channels). With 'channels_first' the channels come second.
+      (batch, height, width, channels). With 'channels_first', (batch, channels, height, width).
 
     Output shape:
       (batch, new_height, new_width, filters), with the same order of dimensions.
@@ -165,20 +158,21 @@ class Conv2DTranspose(ConvTranspose):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1),
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = (1, 1),
         padding: str = "valid",
-        output_padding: Any = None,
-        **kwargs: Any,
+        output_padding: int | Sequence[int] | None = None,
+        **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
         super().__init__(2, filters, kernel_size, strides, padding, output_padding, **kwargs)
 
 
 class Conv3DTranspose(ConvTranspose):
-    """Transposed convolution over three dimensions.
+    """Transposed convolution over three dimensions; arguments as in `ConvTranspose`, without `rank`.
 
     Input shape:
-      (batch, depth, height, width, channels). With 'channels_first' the channels come second.
+      (batch, depth, height, width, channels). With 'channels_first', (batch, channels, depth,
+      height, width).
 
     Output shape:
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
@@ -192,11 +186,11 @@ class Conv3DTranspose(ConvTranspose):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1, 1),
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = (1, 1, 1),
         padding: str = "valid",
-        output_padding: Any = None,
-        **kwargs: Any,
+        output_padding: int | Sequence[int] | None = None,
+        **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
         super().__init__(3, filters, kernel_size, strides, padding, output_padding, **kwargs)
 

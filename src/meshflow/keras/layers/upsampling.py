@@ -1,10 +1,13 @@
-"""Layers that repeat positions, or interpolate between them."""
+"""Upsampling layers, which repeat positions or interpolate between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.layers.convolutional import sizes
 from meshflow.keras.layers.spatial import SpatialLayer, config_of_sequences
 from meshflow.ops import array, image
@@ -13,37 +16,37 @@ __all__ = ["UpSampling1D", "UpSampling2D", "UpSampling3D"]
 
 
 class UpSampling(SpatialLayer):
-    """Repeated positions; see the classes below."""
+    """Base class of layers that repeat positions."""
 
     def __init__(self, size: int | Sequence[int], data_format: str | None, **kwargs: Any) -> None:
         super().__init__(data_format, **kwargs)
         self.size = sizes(size, self.rank, "size")
 
-    def call(self, inputs: Any) -> Any:
-        """The larger tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Upsample the inputs."""
         for axis, n in enumerate(self.size, start=2 if self._first else 1):
             inputs = array.repeat(inputs, n, axis=axis)
         return inputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         return self._with_spatial(input_shape, lambda i, s: s * self.size[i])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         return config_of_sequences(config, "size") if self.rank == 1 else config
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"size": self.size}
 
 
 class UpSampling1D(UpSampling):
-    """Repeated steps of sequences.
+    """Repetition of the steps of sequences.
 
     Args:
-      size: how often each step is repeated.
-      **kwargs: arguments of `Layer`.
+      size: Number of repetitions of each step.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, steps, channels).
@@ -64,14 +67,14 @@ class UpSampling1D(UpSampling):
 
 
 class UpSampling2D(UpSampling):
-    """Larger images, by repeated pixels or values between them.
+    """Upsampling of images by repetition of pixels or by interpolation.
 
     Args:
-      size: how often each position stands in the output: an integer, or one for each dimension.
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      interpolation: 'nearest' repeats; other methods are those of `tf.image.resize` and give float32 under every
-        policy.
-      **kwargs: arguments of `Layer`.
+      size: Factor of the sizes: an integer, or one for each dimension.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      interpolation: 'nearest' repeats pixels; other methods are those of `tf.image.resize`,
+        with float32 outputs.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, height, width, channels), with 'channels_first' (batch, channels, height, width).
@@ -96,11 +99,11 @@ class UpSampling2D(UpSampling):
     ) -> None:
         super().__init__(size, data_format, **kwargs)
         self.interpolation = interpolation
-        # Interpolation gives another dtype than the compute dtype.
+        # The interpolated outputs are float32 with any compute dtype.
         self._traced_shape = interpolation != "nearest"
 
-    def call(self, inputs: Any) -> Any:
-        """The larger tensor."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Upsample the inputs."""
         if self.interpolation == "nearest":
             return super().call(inputs)
         x = array.transpose(inputs, [0, 2, 3, 1]) if self._first else inputs
@@ -108,24 +111,26 @@ class UpSampling2D(UpSampling):
         x = image.resize(x, new, method=self.interpolation)
         return array.transpose(x, [0, 3, 1, 2]) if self._first else x
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "interpolation": self.interpolation}
 
 
 class UpSampling3D(UpSampling):
-    """Larger volumes, by repeated positions.
+    """Upsampling of volumes by repetition of positions.
 
     Args:
-      size: how often each position stands in the output: an integer, or one for each dimension.
-      data_format: 'channels_last' or 'channels_first'; default `tf.keras.backend.image_data_format()`.
-      **kwargs: arguments of `Layer`.
+      size: Factor of the sizes: an integer, or one for each dimension.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth, height, width).
+      (batch, depth, height, width, channels), with 'channels_first' (batch, channels, depth,
+      height, width).
 
     Output shape:
-      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes size * n.
+      (batch, new_depth, new_height, new_width, channels) in the same order: a size n becomes size *
+      n.
 
     Example:
       >>> import meshflow as tf

@@ -1,11 +1,13 @@
-"""Layers around layers, and scaling of images."""
+"""Layers that wrap other layers, and `Rescaling`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -15,17 +17,17 @@ __all__ = ["Rescaling", "TimeDistributed", "Wrapper"]
 
 
 class Wrapper(Layer):
-    """A layer that holds another.
+    """Base class of layers that wrap another layer.
 
     Args:
-      layer: the inner layer.
-      **kwargs: arguments of `Layer`.
+      layer: Wrapped layer.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      That of the wrapped layer.
+      The input shape of the wrapped layer.
 
     Output shape:
-      That of the wrapped layer.
+      The output shape of the wrapped layer.
 
     Example:
       >>> import meshflow as tf
@@ -43,29 +45,29 @@ class Wrapper(Layer):
         super().__init__(**kwargs)
         self.layer = layer
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "layer": serialization.serialize(self.layer)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The layer with a configuration."""
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
+        """Create a layer from a configuration."""
         config = dict(config)
         return cls(registry.LAYERS.deserialize(config.pop("layer"), custom_objects), **config)
 
 
 class TimeDistributed(Wrapper):
-    """Applies a layer to every timestep: dimension 1 is merged into the batch and split off again.
+    """Wrapper that applies a layer to each time step, by merging the time axis into the batch.
 
     Args:
-      layer: the layer; sees each timestep of each example as one example.
-      **kwargs: arguments of `Layer`.
+      layer: Wrapped layer, for which each step of each example is one example.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch, time, ...).
 
     Output shape:
-      (batch, time, ...): what the layer makes of each (batch, ...).
+      (batch, time, ...): the output shape of the layer with the time after the batch.
 
     Example:
       >>> import meshflow as tf
@@ -78,8 +80,10 @@ class TimeDistributed(Wrapper):
         super().__init__(layer, **kwargs)
         self.supports_masking = True
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """The outputs for all timesteps."""
+    def call(
+        self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Apply the layer to all steps."""
         shape = inputs.shape.as_list()
         if len(shape) < 2:
             raise ValueError(
@@ -89,35 +93,38 @@ class TimeDistributed(Wrapper):
         outputs = self.layer(flat)
         return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output."""
         shape = TensorShape(input_shape).as_list()
         inner = self.layer.compute_output_shape([shape[0], *shape[2:]]).as_list()
         return TensorShape([inner[0], shape[1], *inner[1:]])
 
-    def _maybe_build(self, inputs: Any, args: Any = (), kwargs: Any = None) -> None:
+    def _maybe_build(
+        self, inputs: PyTree, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
         super()._maybe_build(inputs, args, kwargs)
         if not self.layer.built:
             shape = TensorShape(inputs.shape).as_list()
             dtype = getattr(inputs, "dtype", None) or self.compute_dtype
-            # Keras calls the inner layer's `build`; only models put names before those of their layers' weights.
+            # Keras calls `build` of the wrapped layer, so its weights have no prefix, except for
+            # those of models.
             with self.layer._calling(None, named=hasattr(self.layer, "layers")):
                 self.layer._maybe_build(KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype)))
 
 
 class Rescaling(Layer):
-    """`inputs * scale + offset`.
+    """Linear rescaling, `inputs * scale + offset`.
 
     Args:
-      scale: factor.
-      offset: added.
-      **kwargs: arguments of `Layer`.
+      scale: Factor.
+      offset: Number to add.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Example:
       >>> import meshflow as tf
@@ -125,18 +132,18 @@ class Rescaling(Layer):
       [-1.0, 0.0, 1.0]
     """
 
-    def __init__(self, scale: Any, offset: Any = 0.0, **kwargs: Any) -> None:
+    def __init__(self, scale: TensorLike, offset: TensorLike = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.scale, self.offset = scale, offset
 
-    def call(self, inputs: Any) -> Any:
-        """The scaled tensor, in the compute dtype."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Rescale the inputs, in the compute dtype."""
         return math.cast(inputs, self.compute_dtype) * self.scale + self.offset
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "scale": self.scale, "offset": self.offset}

@@ -1,4 +1,4 @@
-"""`tf.keras.layers.experimental`: layers under the names that they had before they were settled."""
+"""Layers under their earlier names: `tf.keras.layers.experimental`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["EinsumDense", "RandomFourierFeatures", "SyncBatchNormalization", "pr
 
 
 class SyncBatchNormalization(BatchNormalization):
-    """`BatchNormalization(synchronized=True)`: statistics of all replicas' examples.
+    """Batch normalization with statistics over all replicas: `BatchNormalization(synchronized=True)`.
 
     Args:
-      **kwargs: arguments of `BatchNormalization`.
+      **kwargs: Arguments of `BatchNormalization`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""`tf.keras.layers.experimental.preprocessing`: the preprocessing layers under their old names."""
+"""Preprocessing layers under their earlier names: `tf.keras.layers.experimental.preprocessing`."""
 
 from meshflow.keras.layers.preprocessing import (
     CategoryEncoding,

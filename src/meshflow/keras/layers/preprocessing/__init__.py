@@ -1,4 +1,4 @@
-"""Layers that prepare images, numbers and text for a model."""
+"""Layers that preprocess images, numbers and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PreprocessingLayer`: a layer whose state is learnt by looking at data once, before training."""
+"""`PreprocessingLayer`: a layer that learns its state from data by `adapt`, before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -21,13 +22,14 @@ __all__ = ["PreprocessingLayer"]
 
 
 class PreprocessingLayer(Layer):
-    """A layer with `adapt`: subclasses define `update_state`, `finalize_state` and `reset_state`.
+    """Layer with `adapt`; subclasses define `update_state`, `finalize_state` and `reset_state`.
 
     Args:
-      **kwargs: arguments of `Layer`.
+      **kwargs: Arguments of `Layer`.
 
     Attributes:
-      runs_on_host: whether `call` needs known values, such as strings, so that it is not compiled.
+      runs_on_host: Whether `call` needs concrete values, for example strings, and is therefore not
+        compiled.
 
     Example:
       >>> import meshflow as tf
@@ -38,9 +40,9 @@ class PreprocessingLayer(Layer):
     """
 
     runs_on_host = False
-    # Whether `call` takes a list of tensors, which must stay one.
+    # If True, `call` accepts a list of tensors, which is not stacked to one tensor.
     _takes_list = False
-    # Whether what is learnt depends on how many rows are seen together.
+    # If True, the learned state depends on the number of rows per call of `update_state`.
     _learns_by_batches = False
 
     def __init__(self, **kwargs: Any) -> None:
@@ -49,43 +51,41 @@ class PreprocessingLayer(Layer):
 
     @property
     def is_adapted(self) -> bool:
-        """Whether `adapt` was called."""
+        """Check whether `adapt` was called."""
         return self._adapted
 
     def compile(
         self, run_eagerly: bool | None = None, steps_per_execution: int | None = None
     ) -> None:
-        """Accepted; there is nothing to compile.
+        """Do nothing: preprocessing layers are not compiled.
 
         Args:
-          run_eagerly: accepted.
-          steps_per_execution: accepted.
+          run_eagerly: Ignored.
+          steps_per_execution: Ignored.
         """
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the layer; lists and Python values become one tensor."""
+    def __call__(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+        """Call the layer; a list or Python value is converted to one tensor."""
         if saving(inputs) is not None and isinstance(inputs, Pending):
-            # Strings of a function that is saved.
+            # The inputs are strings of a function that is being saved.
             self._build_for(inputs.shape)
             return self.call(inputs, *args, **kwargs)
         if self._takes_list:
             return super().__call__(_each(inputs), *args, **kwargs)
         return super().__call__(as_tensor(inputs), *args, **kwargs)
 
-    def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
-        """Learns the state from data, forgetting what was learnt before.
+    def adapt(self, data: PyTree, batch_size: int | None = None, steps: int | None = None) -> None:
+        """Learn the state from data; the previous state is discarded.
 
         Args:
-          data: a dataset, an array, a tensor or a list.
-          batch_size: rows of an array that are looked at together; default 32.
-          steps: how many batches are looked at; default all.
+          data: Dataset, array, tensor or list.
+          batch_size: Number of rows of an array per update; default 32.
+          steps: Number of batches to use; default all.
         """
         if self.built:
             self.reset_state()
-        for number, (batch, shape) in enumerate(
-            _batches(data, batch_size, self._learns_by_batches)
-        ):
-            if steps is not None and number >= steps:
+        for step, (batch, shape) in enumerate(_batches(data, batch_size, self._learns_by_batches)):
+            if steps is not None and step >= steps:
                 break
             self._build_for(shape)
             self.update_state(batch)
@@ -101,54 +101,56 @@ class PreprocessingLayer(Layer):
         self.build(shape)
         self.built = True
 
-    def update_state(self, data: Any) -> None:
-        """Looks at a batch.
+    def update_state(self, data: TensorLike) -> None:
+        """Update the state with a batch.
 
         Args:
-          data: a tensor.
+          data: Tensor.
 
         Raises:
-          NotImplementedError: unless a subclass defines it.
+          NotImplementedError: If the subclass does not define it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `update_state(data)`.")
 
     def reset_state(self) -> None:
-        """Forgets what was learnt.
+        """Reset the learned state.
 
         Raises:
-          NotImplementedError: unless a subclass defines it.
+          NotImplementedError: If the subclass does not define it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `reset_state()`.")
 
     def finalize_state(self) -> None:
-        """Called after the last batch."""
+        """Compute the final state; called after the last batch."""
 
 
 class EncodingLayer(PreprocessingLayer):
-    """A layer whose outputs have a dtype that does not depend on the inputs'."""
+    """Preprocessing layer with an output dtype that does not depend on the inputs."""
 
-    def output_dtype(self) -> Any:
-        """Dtype of the outputs."""
+    def output_dtype(self) -> str:
+        """Return the dtype of the outputs."""
         return self.compute_dtype or settings.floatx()
 
-    def _infer_outputs(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _infer_outputs(
+        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> KerasTensor:
         tensors = inputs if isinstance(inputs, list) else [inputs]
         return KerasTensor(self._output_spec([t.shape for t in tensors]))
 
-    def _output_spec(self, shapes: list[Any]) -> TensorSpec:
+    def _output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
         return TensorSpec(self.compute_output_shape(shapes[0]), self.output_dtype())
 
-    def compute_output_signature(self, input_signature: Any) -> TensorSpec:
-        """The `TensorSpec` of the outputs for the inputs' ones."""
+    def compute_output_signature(self, input_signature: PyTree) -> TensorSpec:
+        """Compute the `TensorSpec` of the outputs from those of the inputs."""
         specs = input_signature if isinstance(input_signature, (list, tuple)) else [input_signature]
         return self._output_spec([spec.shape for spec in specs])
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer with a configuration.
+    def from_config(cls, config: Config) -> Any:
+        """Create a layer from a configuration.
 
         Raises:
-          ValueError: in safe mode, for a configuration that names a file with a vocabulary.
+          ValueError: If the configuration names a vocabulary file in safe mode.
         """
         for key in ("vocabulary", "idf_weights"):
             if isinstance(config.get(key), str):
@@ -159,8 +161,8 @@ class EncodingLayer(PreprocessingLayer):
         return super().from_config(config)
 
 
-def as_tensor(value: Any) -> Any:
-    """A tensor for arrays, lists, series and Python values; tensors stay."""
+def as_tensor(value: TensorLike) -> Tensor:
+    """Convert an array, list, series or Python value to a tensor; float64 becomes `floatx()`."""
     if is_tensor(value):
         return value
     if not isinstance(value, (list, tuple)) and hasattr(value, "__array__"):
@@ -170,31 +172,31 @@ def as_tensor(value: Any) -> Any:
     return convert_to_tensor(value)
 
 
-def _each(inputs: Any) -> list[Any]:
+def _each(inputs: PyTree) -> PyTree:
     if not isinstance(inputs, (list, tuple)):
         return inputs if is_tensor(inputs) else as_tensor(inputs)
     return [as_tensor(value) for value in inputs]
 
 
-def host_values(tensor: Any, what: str) -> np.ndarray:
-    """The values of a tensor on the host.
+def host_values(tensor: TensorLike, purpose: str) -> np.ndarray:
+    """Return the values of a tensor on the host.
 
     Args:
-      tensor: a tensor or a variable.
-      what: what they are used as, for the error while a function is traced.
+      tensor: Tensor or variable.
+      purpose: Description of the values, for the error that is raised while a function is traced.
     """
-    return convert_to_tensor(tensor)._concrete(what)
+    return convert_to_tensor(tensor)._concrete(purpose)
 
 
 def _batches(
-    data: Any, batch_size: int | None, small: bool
+    data: PyTree, batch_size: int | None, uses_small_batches: bool
 ) -> Iterator[tuple[Tensor, TensorShape]]:
-    """Batches of data, and each one's shape, with None for sizes that may vary."""
+    """Yield batches of data and their shapes, with None for sizes that may vary."""
     spec = getattr(data, "element_spec", None)
     if spec is not None:
         if isinstance(spec, (tuple, list, dict)):
             raise ValueError(
-                f"`adapt` takes a dataset of tensors, got elements of the structure {spec}. Take the inputs alone: "
+                f"`adapt` takes a dataset of tensors, got elements of the structure {spec}. Remove the labels: "
                 "dataset.map(lambda x, y: x)."
             )
         for batch in data:
@@ -208,7 +210,7 @@ def _batches(
             yield tensor, TensorShape([])
             return
         size = batch_size or 32
-        if batch_size is None and values.dtype != object and not small:
+        if batch_size is None and values.dtype != object and not uses_small_batches:
             size = max(len(values), 1)
         for first in range(0, len(values), size):
             part = values[first : first + size]

@@ -1,13 +1,15 @@
-"""What the layers that change images at random have in common."""
+"""Base class and helpers of the layers that transform images at random."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import SeedStream, weight_seed
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.preprocessing.images import as_images
 from meshflow.ops import array
@@ -18,13 +20,13 @@ __all__ = ["RandomImageLayer"]
 
 
 class RandomImageLayer(Layer):
-    """A layer that changes each image of a batch in another way; in training only.
+    """Layer that transforms each image of a batch at random, in training only.
 
     Subclasses define `augment`.
 
     Args:
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      seed: Seed of the random numbers; default a random one.
+      **kwargs: Arguments of `Layer`.
     """
 
     def __init__(self, seed: int | None = None, **kwargs: Any) -> None:
@@ -34,15 +36,15 @@ class RandomImageLayer(Layer):
         self.seed = seed
         self._stream = SeedStream(seed)
 
-    def call(self, inputs: Any, training: Any = True) -> Any:
-        """Changed images in training, the images otherwise; in the compute dtype.
+    def call(self, inputs: PyTree, training: bool | Tensor | None = True) -> PyTree:
+        """Transform images in training, otherwise return them; the result has the compute dtype.
 
         Args:
-          inputs: an image, a batch of images, or a dictionary with them under 'images'.
-          training: whether images are changed.
+          inputs: Image, batch of images, or a dictionary that contains them under 'images'.
+          training: Whether to transform the images.
         """
         if self._stream.seed is None:
-            # Among those of the weights, as in Keras.
+            # As in Keras, the seed is drawn in the same sequence as those of the weights.
             self._stream.seed = weight_seed()
         if isinstance(inputs, dict):
             return {**inputs, "images": self.call(inputs["images"], training)}
@@ -51,49 +53,51 @@ class RandomImageLayer(Layer):
             return cond(training, lambda: self._augmented(images), lambda: self._unchanged(images))
         return self._augmented(images) if training else self._unchanged(images)
 
-    def _augmented(self, images: Any) -> Any:
+    def _augmented(self, images: Tensor) -> Tensor:
         if images.ndim == 3:
             return self.augment(array.expand_dims(images, 0))[0]
         return self.augment(images)
 
-    def _unchanged(self, images: Any) -> Any:
+    def _unchanged(self, images: Tensor) -> Tensor:
         return images
 
-    def augment(self, images: Any) -> Any:
-        """Changed images, for a batch [batch, height, width, channels].
+    def augment(self, images: TensorLike) -> Tensor:
+        """Transform a batch of images [batch, height, width, channels].
 
         Raises:
-          NotImplementedError: unless a subclass defines it.
+          NotImplementedError: If the subclass does not define it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `augment(images)`.")
 
-    def uniform(self, shape: Any, low: float, high: float, dtype: Any = "float32") -> Any:
-        """Uniform random numbers from the layer's stream."""
+    def uniform(
+        self, shape: Sequence[int], low: float, high: float, dtype: DTypeLike = "float32"
+    ) -> Tensor:
+        """Draw uniform random numbers from the stream of the layer."""
         key = self._stream.next_key(random_ops.counts_of(*shape))
         return random_ops.uniform_from_key(key, shape, low, high, dtype)
 
-    def per_image(self, images: Any, low: float, high: float) -> Any:
-        """One uniform number for each image, float32 of shape [batch]."""
+    def per_image(self, images: TensorLike, low: float, high: float) -> Tensor:
+        """Draw one uniform number for each image, float32 [batch]."""
         return self.uniform([images.shape[0]], low, high)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), **self._own_config(), "seed": self.seed}
 
-    def _own_config(self) -> dict[str, Any]:
-        """What stands before the seed."""
+    def _own_config(self) -> Config:
+        """Return the part of the configuration before the seed."""
         return {}
 
 
-def limits(factor: Any, name: str) -> tuple[float, float]:
-    """The range that a factor means: a pair, or a number for both sides of 0.
+def limits(factor: float | Sequence[float], name: str) -> tuple[float, float]:
+    """Return the interval that a factor describes: a pair of bounds, or x for [-x, x].
 
     Raises:
-      ValueError: when the upper end is below the lower.
+      ValueError: If the upper bound is less than the lower bound.
     """
     if isinstance(factor, Sequence):
         low, high = float(factor[0]), float(factor[1])
@@ -104,15 +108,17 @@ def limits(factor: Any, name: str) -> tuple[float, float]:
     return low, high
 
 
-def checked_limits(factor: Any, name: str, least: float, most: float) -> tuple[float, float]:
-    """The range that a factor means, within a wider one.
+def checked_limits(
+    factor: float | Sequence[float], name: str, min_value: float, max_value: float
+) -> tuple[float, float]:
+    """Return the interval that a factor describes, and check its bounds.
 
     Raises:
-      ValueError: when it is not within that.
+      ValueError: If a bound is not between `min_value` and `max_value`.
     """
     low, high = limits(factor, name)
-    if not (least <= low <= most and least <= high <= most):
+    if not (min_value <= low <= max_value and min_value <= high <= max_value):
         raise ValueError(
-            f"`{name}` argument must have values between [{least:g}, {most:g}]. Received: {name}={factor}"
+            f"`{name}` argument must have values between [{min_value:g}, {max_value:g}]. Received: {name}={factor}"
         )
     return low, high

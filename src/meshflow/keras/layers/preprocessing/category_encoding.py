@@ -1,4 +1,4 @@
-"""`CategoryEncoding`: numbers of categories as vectors."""
+"""`CategoryEncoding`: category ids as vectors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer
 from meshflow.keras.layers.preprocessing.encoding import (
@@ -22,25 +25,26 @@ __all__ = ["CategoryEncoding"]
 
 
 class CategoryEncoding(EncodingLayer):
-    """Vectors for numbers of categories.
+    """Encoding of category ids as vectors.
 
     Args:
-      num_tokens: how many categories there are.
-      output_mode: 'multi_hot' (1 for each category of a row), 'one_hot' (a vector for each number) or
-        'count' (how often each category occurs in a row).
-      sparse: not available.
-      **kwargs: arguments of `Layer`; `max_tokens` is the old name of `num_tokens`.
+      num_tokens: Number of categories.
+      output_mode: 'multi_hot' (1 for each category in a row), 'one_hot' (one vector per id) or
+        'count' (the number of occurrences of each category in a row).
+      sparse: Not supported.
+      **kwargs: Arguments of `Layer`; `max_tokens` is an earlier name of `num_tokens`.
 
     Input shape:
       (batch, size) or (size,), integers.
 
     Output shape:
-      (batch, num_tokens), or (num_tokens,) without a batch; with 'one_hot' the last size, where it is 1, becomes
-      num_tokens, and otherwise a dimension of num_tokens is added.
+      (batch, num_tokens), or (num_tokens,) without a batch. With 'one_hot', a last axis of size 1
+      becomes num_tokens; otherwise an axis of num_tokens is appended.
 
     Raises:
-      ValueError: without `num_tokens`, for an unknown mode, for weights without 'count'.
-      InvalidArgumentError: when called with numbers outside [0, num_tokens) that are known.
+      ValueError: If `num_tokens` is missing, the mode is unknown, or weights are passed without
+        'count'.
+      InvalidArgumentError: If an id is outside of [0, num_tokens) in an eager call.
 
     Example:
       >>> import meshflow as tf
@@ -60,7 +64,7 @@ class CategoryEncoding(EncodingLayer):
             num_tokens = kwargs.pop("max_tokens")
         mode = mode_of(output_mode, ("count", "one_hot", "multi_hot"), "CategoryEncoding")
         refuse_sparse(sparse, mode)
-        # As the other encoding layers it has its own dtype, whatever the global policy is.
+        # As in the other encoding layers, the default dtype does not depend on the global policy.
         kwargs.setdefault("dtype", settings.floatx())
         super().__init__(**kwargs)
         if num_tokens is None:
@@ -72,36 +76,34 @@ class CategoryEncoding(EncodingLayer):
             raise ValueError(f"`num_tokens` must be >= 1. Received: num_tokens={num_tokens}.")
         self.num_tokens, self.output_mode, self.sparse = num_tokens, mode, sparse
 
-    def call(self, inputs: Any, count_weights: Any = None) -> Any:
-        """The vectors.
+    def call(self, inputs: TensorLike, count_weights: TensorLike = None) -> Tensor:
+        """Encode the ids.
 
         Args:
-          inputs: numbers, rank 0 to 2.
-          count_weights: what each number counts, for 'count'.
+          inputs: Ids, of rank 0 to 2.
+          count_weights: Weight of each id, for 'count'.
         """
         if count_weights is not None and self.output_mode != "count":
             raise ValueError(
                 "`count_weights` is not used when `output_mode` is not `'count'`. "
                 f"Received `count_weights={count_weights}`."
             )
-        numbers = math.cast(inputs, "int64")
-        if not isinstance(numbers._value, jax.core.Tracer):
-            known = np.asarray(numbers._value)
-            if known.size and (known.min() < 0 or known.max() >= self.num_tokens):
+        ids = math.cast(inputs, "int64")
+        if not isinstance(ids._value, jax.core.Tracer):
+            host_ids = np.asarray(ids._value)
+            if host_ids.size and (host_ids.min() < 0 or host_ids.max() >= self.num_tokens):
                 raise InvalidArgumentError(
                     "Input values must be in the range 0 <= values < num_tokens with "
                     f"num_tokens={self.num_tokens}"
                 )
-        return encoded(
-            numbers, self.output_mode, self.num_tokens, self.output_dtype(), count_weights
-        )
+        return encoded(ids, self.output_mode, self.num_tokens, self.output_dtype(), count_weights)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shape of the vectors."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the encoded outputs."""
         return encoded_shape(input_shape, self.output_mode, self.num_tokens)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "num_tokens": self.num_tokens,

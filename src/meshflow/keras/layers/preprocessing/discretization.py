@@ -1,13 +1,18 @@
-"""`Discretization`: numbers as numbers of the ranges that they lie in."""
+"""`Discretization`: numbers as ids of bins."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import constant
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
@@ -22,25 +27,24 @@ __all__ = ["Discretization"]
 
 
 class Discretization(EncodingLayer):
-    """The number of the range that each number lies in.
+    """Mapping of numbers to the ids of the bins that contain them.
 
     Args:
-      bin_boundaries: ends of the ranges, ascending; n of them make n + 1 ranges.
-      num_bins: how many ranges `adapt` makes, with about equally many numbers in each.
-      epsilon: how far the share of numbers below an end may be from what is wanted; `adapt` keeps about
-        `1 / epsilon` numbers of all that it sees.
+      bin_boundaries: Boundaries of the bins in ascending order; n boundaries define n + 1 bins.
+      num_bins: Number of bins that `adapt` creates, each with about the same number of values.
+      epsilon: Allowed error of the quantiles; `adapt` stores about `1 / epsilon` of the values.
       output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
-      sparse: not available.
-      **kwargs: arguments of `Layer`; `bins` is the old name of `num_bins` or `bin_boundaries`.
+      sparse: Not supported.
+      **kwargs: Arguments of `Layer`; `bins` is an earlier name of `num_bins` or `bin_boundaries`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same with 'int'; otherwise (batch, bins).
+      The same as the input shape with 'int'; otherwise (batch, bins).
 
     Raises:
-      ValueError: when both boundaries and a number of ranges are given.
+      ValueError: If both `bin_boundaries` and `num_bins` are passed.
 
     Example:
       >>> import meshflow as tf
@@ -53,7 +57,7 @@ class Discretization(EncodingLayer):
 
     def __init__(
         self,
-        bin_boundaries: Any = None,
+        bin_boundaries: Sequence[float] | None = None,
         num_bins: int | None = None,
         epsilon: float = 0.01,
         output_mode: str = "int",
@@ -82,8 +86,8 @@ class Discretization(EncodingLayer):
         self.output_mode, self.sparse = mode, sparse
         self.summary: Any = None
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the weight that tells what was seen: numbers, ascending, and how many each stands for."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the summary: sorted values, and the number of values that each represents."""
         if self.input_bin_boundaries is None:
             self.summary = self.add_weight(
                 "summary", (2, None), "float32", _nothing_seen, trainable=False
@@ -92,20 +96,20 @@ class Discretization(EncodingLayer):
 
     @property
     def bin_boundaries(self) -> list[float]:
-        """The ends of the ranges; none before `adapt`."""
+        """Return the boundaries of the bins; an empty list before `adapt`."""
         if self.input_bin_boundaries is not None:
             return sorted(self.input_bin_boundaries)
         if self.summary is None or not self.num_bins:
             return []
         with init_scope():
-            seen = np.asarray(self.summary.numpy())
-        return [float(end) for end in _compressed(seen, 1.0 / self.num_bins)[0, :-1]]
+            summary = np.asarray(self.summary.numpy())
+        return [float(end) for end in _compressed(summary, 1.0 / self.num_bins)[0, :-1]]
 
-    def update_state(self, data: Any) -> None:
-        """Looks at a batch.
+    def update_state(self, data: TensorLike) -> None:
+        """Merge a batch into the summary.
 
         Raises:
-          ValueError: when boundaries were given.
+          ValueError: If boundaries were passed to the constructor.
         """
         if self.input_bin_boundaries is not None:
             raise ValueError(
@@ -115,41 +119,41 @@ class Discretization(EncodingLayer):
         if not self.built:
             raise RuntimeError("`build` must be called before `update_state`.")
         values = np.sort(host_values(data, "data to adapt to").reshape(-1).astype(np.float32))
-        each = int(np.float32(len(values)) / np.float32(1.0 / self.epsilon))
-        picked = values[each :: max(each, 1)]
-        seen = np.stack([picked, np.full_like(picked, max(each, 1))])
-        seen = np.concatenate([seen, self.summary.numpy()], axis=1)
-        order = np.argsort(seen[0], kind="stable")
-        self.summary.assign(_compressed(seen[:, order], self.epsilon))
+        stride = int(np.float32(len(values)) / np.float32(1.0 / self.epsilon))
+        samples = values[stride :: max(stride, 1)]
+        summary = np.stack([samples, np.full_like(samples, max(stride, 1))])
+        summary = np.concatenate([summary, self.summary.numpy()], axis=1)
+        order = np.argsort(summary[0], kind="stable")
+        self.summary.assign(_compressed(summary[:, order], self.epsilon))
 
     def reset_state(self) -> None:
-        """Forgets what was learnt."""
+        """Reset the learned state."""
         if self.summary is not None:
             self.summary.assign(_nothing_seen())
 
-    def call(self, inputs: Any) -> Any:
-        """The numbers of the ranges, encoded."""
-        ends = self.bin_boundaries
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Find the bins, and encode their ids."""
+        boundaries = self.bin_boundaries
         values = math.cast(inputs, "float32")
-        numbers = array.zeros_like(values, "int32")
-        if ends:
+        ids = array.zeros_like(values, "int32")
+        if boundaries:
             flat = array.reshape(values, [-1])
-            edges = constant(np.asarray(ends, np.float32))
-            numbers = array.reshape(array.searchsorted(edges, flat, side="right"), values.shape)
-        return encoded(numbers, self.output_mode, len(ends) + 1, self.output_dtype())
+            edges = constant(np.asarray(boundaries, np.float32))
+            ids = array.reshape(array.searchsorted(edges, flat, side="right"), values.shape)
+        return encoded(ids, self.output_mode, len(boundaries) + 1, self.output_dtype())
 
-    def output_dtype(self) -> Any:
-        """int64 unless the layer has another integer dtype; for vectors the compute dtype."""
-        kind = self.compute_dtype or settings.floatx()
-        return "int64" if self.output_mode == "int" and "int" not in kind else kind
+    def output_dtype(self) -> str:
+        """Return the dtype of the outputs: with 'int' an integer dtype of the layer or int64."""
+        dtype = self.compute_dtype or settings.floatx()
+        return "int64" if self.output_mode == "int" and "int" not in dtype else dtype
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape, or that of the vectors."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the encoded outputs."""
         depth = self.num_bins if self.num_bins is not None else len(self.bin_boundaries) + 1
         return encoded_shape(input_shape, self.output_mode, depth)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "bin_boundaries": self.input_bin_boundaries,
@@ -160,17 +164,16 @@ class Discretization(EncodingLayer):
         }
 
 
-def _nothing_seen(shape: Any = None, dtype: Any = None) -> np.ndarray:
+def _nothing_seen(shape: ShapeLike = None, dtype: DTypeLike | None = None) -> np.ndarray:
     return np.zeros((2, 0), np.float32)
 
 
-def _compressed(seen: np.ndarray, share: float) -> np.ndarray:
-    """A summary of numbers in fewer ones, each of which ends a `share` of all that were seen."""
-    if seen.shape[1] * share < 1:
-        return seen
-    ends = share + np.arange(0.0, 1.0, share)
-    count = seen[1].cumsum()
-    below = count / count[-1]
-    reached = np.interp(ends, below, count)
-    kept = [np.interp(ends, below, seen[0]), np.diff(reached, prepend=0.0)]
-    return np.stack(kept).astype(np.float32)
+def _compressed(summary: np.ndarray, share: float) -> np.ndarray:
+    """Reduce a summary to fewer values, each of which represents a fraction `share` of the values."""
+    if summary.shape[1] * share < 1:
+        return summary
+    quantiles = share + np.arange(0.0, 1.0, share)
+    cumulative = summary[1].cumsum()
+    fractions = cumulative / cumulative[-1]
+    counts = np.diff(np.interp(quantiles, fractions, cumulative), prepend=0.0)
+    return np.stack([np.interp(quantiles, fractions, summary[0]), counts]).astype(np.float32)

@@ -1,7 +1,8 @@
-"""Numbers of categories as vectors: what `output_mode` means."""
+"""Encoding of category ids according to `output_mode`."""
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -10,21 +11,23 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
 
 __all__ = ["encoded", "encoded_shape", "mode_of", "refuse_sparse"]
 
-# Names of older versions.
+# Names of `output_mode` in older releases.
 _OLD_NAMES = {"binary": "multi_hot", "tf-idf": "tf_idf"}
 
 
-def mode_of(output_mode: Any, allowed: tuple[str, ...], layer: str) -> str:
-    """A checked `output_mode`; older names become today's.
+def mode_of(output_mode: str, allowed: tuple[str, ...], layer: str) -> str:
+    """Check an `output_mode`, and replace names of older releases.
 
     Raises:
-      ValueError: for another one.
+      ValueError: If the mode is not allowed.
     """
     mode = _OLD_NAMES.get(output_mode, output_mode)
     if mode not in allowed:
@@ -36,11 +39,11 @@ def mode_of(output_mode: Any, allowed: tuple[str, ...], layer: str) -> str:
 
 
 def refuse_sparse(sparse: bool, output_mode: str) -> None:
-    """Refuses sparse outputs.
+    """Raise an error for `sparse=True`.
 
     Raises:
-      ValueError: when they make no sense for the mode.
-      NotImplementedError: when they would.
+      ValueError: If the mode has no sparse outputs.
+      NotImplementedError: If the mode has sparse outputs in TensorFlow.
     """
     if sparse and output_mode == "int":
         raise ValueError(
@@ -54,13 +57,13 @@ def refuse_sparse(sparse: bool, output_mode: str) -> None:
         )
 
 
-def encoded_shape(input_shape: Any, output_mode: str, depth: int | None) -> TensorShape:
-    """The shape of encoded numbers.
+def encoded_shape(input_shape: ShapeLike, output_mode: str, depth: int | None) -> TensorShape:
+    """Compute the shape of encoded ids.
 
     Args:
-      input_shape: the numbers' shape.
-      output_mode: as in the layers.
-      depth: how many categories there are.
+      input_shape: Shape of the ids.
+      output_mode: As in `encode_ids`.
+      depth: Number of categories.
     """
     sizes = TensorShape(input_shape).as_list()
     if output_mode == "int":
@@ -70,36 +73,38 @@ def encoded_shape(input_shape: Any, output_mode: str, depth: int | None) -> Tens
     return TensorShape([*sizes[:-1], depth])
 
 
-def encoded(numbers: Any, output_mode: str, depth: int, dtype: Any, weights: Any = None) -> Tensor:
-    """Numbers of categories as `output_mode` wants them.
+def encoded(
+    ids: TensorLike, output_mode: str, depth: int, dtype: DTypeLike, weights: TensorLike = None
+) -> Tensor:
+    """Encode category ids.
 
     Args:
-      numbers: integers of rank 0 to 2; those outside [0, depth) are left out of vectors.
+      ids: Integers of rank 0 to 2. Vectors ignore ids outside of [0, depth).
       output_mode: 'int', 'one_hot', 'multi_hot', 'count' or 'tf_idf'.
-      depth: how many categories there are.
-      dtype: dtype of the result.
-      weights: what each number counts, for 'count'; or each category, [depth], for 'tf_idf'.
+      depth: Number of categories.
+      dtype: Dtype of the result.
+      weights: Weight of each id for 'count', or of each category, [depth], for 'tf_idf'.
 
     Raises:
-      ValueError: when vectors would have more than two dimensions.
+      ValueError: If the vectors would have more than two axes.
     """
-    numbers = convert_to_tensor(numbers)
+    ids = convert_to_tensor(ids)
     if output_mode == "int":
-        return math.cast(numbers, dtype)
-    shape = numbers.shape
+        return math.cast(ids, dtype)
+    shape = ids.shape
     if not shape.rank:
-        numbers = array.expand_dims(numbers, -1)
-    if output_mode == "one_hot" and numbers.shape[-1] != 1:
-        numbers = array.expand_dims(numbers, -1)
-    if numbers.ndim > 2:
+        ids = array.expand_dims(ids, -1)
+    if output_mode == "one_hot" and ids.shape[-1] != 1:
+        ids = array.expand_dims(ids, -1)
+    if ids.ndim > 2:
         raise ValueError(
             "When output_mode is not `'int'`, maximum supported output rank is 2. Received output_mode "
-            f"{output_mode} and input shape {tuple(shape)}, which would result in output rank {numbers.ndim}."
+            f"{output_mode} and input shape {tuple(shape)}, which would result in output rank {ids.ndim}."
         )
-    each = weights if output_mode == "count" else None
+    id_weights = weights if output_mode == "count" else None
     if output_mode == "one_hot" and not shape.rank:
-        numbers = array.reshape(numbers, [1])
-    counts = _counts(numbers, each, depth)
+        ids = array.reshape(ids, [1])
+    counts = _counts(ids, id_weights, depth)
     if output_mode in ("one_hot", "multi_hot"):
         counts = math.cast(counts > 0, dtype)
     elif output_mode == "tf_idf":
@@ -107,38 +112,37 @@ def encoded(numbers: Any, output_mode: str, depth: int, dtype: Any, weights: Any
     return math.cast(counts, dtype)
 
 
-def _counts(numbers: Tensor, weights: Any, depth: int) -> Tensor:
+def _counts(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
     if weights is None:
-        weights = array.ones(numbers.shape)
+        weights = array.ones(ids.shape)
     weights = math.cast(weights, "float32")
-    known = [numbers._value, weights._value]
-    if any(isinstance(value, jax.core.Tracer) for value in known):
-        return _tally(numbers, weights, depth)
-    # By NumPy where it can be: pipelines bring batches of many widths, and XLA would compile each.
-    return Tensor(_tallied(np, np.asarray(known[0]), np.asarray(known[1]), depth))
+    operands = [ids._value, weights._value]
+    if any(isinstance(value, jax.core.Tracer) for value in operands):
+        return _tally(ids, weights, depth)
+    # Batches of a pipeline have many widths, and XLA would compile a program for each.
+    return Tensor(_tallied(np, np.asarray(operands[0]), np.asarray(operands[1]), depth))
 
 
 @op(same=(), name="tally")
-def _tally(numbers: TensorLike, weights: TensorLike, depth: int) -> Tensor:
-    """How often each number below `depth` occurs in the last dimension."""
-    return _tallied(jnp, numbers, weights, depth)
+def _tally(ids: TensorLike, weights: TensorLike, depth: int) -> Tensor:
+    """Count the occurrences of each id below `depth` in the last axis."""
+    return _tallied(jnp, ids, weights, depth)
 
 
-def _tallied(xp: Any, numbers: Any, weights: Any, depth: int) -> Any:
-    inside = (numbers >= 0) & (numbers < depth)
-    places = xp.where(inside, numbers, 0)
-    amounts = xp.where(inside, xp.broadcast_to(weights, numbers.shape), 0.0)
-    lead = numbers.shape[:-1]
+def _tallied(xp: ModuleType, ids: Array, weights: Array, depth: int) -> Any:
+    inside = (ids >= 0) & (ids < depth)
+    indices = xp.where(inside, ids, 0)
+    amounts = xp.where(inside, xp.broadcast_to(weights, ids.shape), 0.0)
+    lead = ids.shape[:-1]
     if xp is jnp:
-        # Sizes may be symbols, whose products are none.
-        axes = range(numbers.ndim)
+        # Sizes may be symbolic, and a product of symbolic sizes is not a size.
+        axes = range(ids.ndim)
         rows = [
             jnp.expand_dims(jnp.arange(n), [a for a in axes if a != i]) for i, n in enumerate(lead)
         ]
-        return (
-            jnp.zeros((*lead, depth), "float32").at[(*rows, places)].add(amounts.astype("float32"))
-        )
+        zeros = jnp.zeros((*lead, depth), "float32")
+        return zeros.at[(*rows, indices)].add(amounts.astype("float32"))
     count = int(np.prod(lead, dtype=np.int64))
     start = (np.arange(count) * depth).reshape(*lead, 1)
-    found = np.bincount((start + places).reshape(-1), amounts.reshape(-1), count * depth)
-    return found.astype("float32").reshape(*lead, depth)
+    totals = np.bincount((start + indices).reshape(-1), amounts.reshape(-1), count * depth)
+    return totals.astype("float32").reshape(*lead, depth)

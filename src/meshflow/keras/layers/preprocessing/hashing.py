@@ -1,16 +1,18 @@
-"""Layers that number categories by hashes, without knowing the categories."""
+"""Layers that map categories to ids by hashes, without a vocabulary."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
@@ -26,7 +28,7 @@ __all__ = ["HashedCrossing", "Hashing"]
 
 
 class _HashLayer(EncodingLayer):
-    """What both layers have in common."""
+    """Base class of the hashing layers."""
 
     runs_on_host = True
     modes: tuple[str, ...] = ("int", "one_hot")
@@ -39,13 +41,13 @@ class _HashLayer(EncodingLayer):
         super().__init__(**kwargs)
         self.num_bins, self.output_mode, self.sparse = num_bins, mode, sparse
 
-    def output_dtype(self) -> Any:
-        """int64 unless the layer has another integer dtype; for vectors the compute dtype."""
-        kind = self.compute_dtype or settings.floatx()
-        return "int64" if self.output_mode == "int" and "int" not in kind else kind
+    def output_dtype(self) -> str:
+        """Return the dtype of the outputs: with 'int' an integer dtype of the layer or int64."""
+        dtype = self.compute_dtype or settings.floatx()
+        return "int64" if self.output_mode == "int" and "int" not in dtype else dtype
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "num_bins": self.num_bins,
@@ -54,30 +56,30 @@ class _HashLayer(EncodingLayer):
             "sparse": self.sparse,
         }
 
-    def _own_config(self) -> dict[str, Any]:
-        """What stands before the form of the output."""
+    def _own_config(self) -> Config:
+        """Return the part of the configuration before `output_mode`."""
         return {}
 
 
 class Hashing(_HashLayer):
-    """A number below `num_bins` for each string or integer, by FarmHash or, with a salt, SipHash.
+    """Hashing of strings or integers to ids below `num_bins`, by FarmHash or, with a salt, SipHash.
 
     Args:
-      num_bins: how many numbers there are.
-      mask_value: what gets the number 0, which nothing else gets then.
-      salt: an integer or a pair of them, the key of SipHash.
+      num_bins: Number of ids.
+      mask_value: Value that is mapped to id 0, which then is used for no other value.
+      salt: Key of SipHash, an integer or a pair of integers.
       output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
-      sparse: not available.
-      **kwargs: arguments of `Layer`.
+      sparse: Not supported.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same with 'int'; otherwise (batch, num_bins).
+      The same as the input shape with 'int'; otherwise (batch, num_bins).
 
     Raises:
-      ValueError: when `num_bins` is not positive, or for another salt.
+      ValueError: If `num_bins` is not positive, or the salt is invalid.
 
     Example:
       >>> import meshflow as tf
@@ -90,8 +92,8 @@ class Hashing(_HashLayer):
     def __init__(
         self,
         num_bins: int,
-        mask_value: Any = None,
-        salt: Any = None,
+        mask_value: str | int | None = None,
+        salt: int | Sequence[int] | None = None,
         output_mode: str = "int",
         sparse: bool = False,
         **kwargs: Any,
@@ -111,8 +113,8 @@ class Hashing(_HashLayer):
                 f"Received: salt={salt}."
             )
 
-    def call(self, inputs: Any) -> Any:
-        """The hashes, encoded."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Hash and encode the inputs."""
         if saving(inputs) is not None:
             return self._recorded(inputs)
         values = host_values(inputs, "values to hash")
@@ -124,54 +126,54 @@ class Hashing(_HashLayer):
         if values.dtype != object:
             words = np.empty(values.shape, object)
             words.reshape(-1)[:] = [b"%d" % v for v in values.reshape(-1).tolist()]
-        numbers = np.asarray(self._hashed(Tensor(words))._value)
+        ids = np.asarray(self._hashed(Tensor(words))._value)
         if self.mask_value is not None:
             mask: Any = self.mask_value
             mask = mask.encode() if isinstance(mask, str) else mask
-            numbers = np.where(values == mask, 0, numbers)
-        return encoded(Tensor(numbers), self.output_mode, self.num_bins, self.output_dtype())
+            ids = np.where(values == mask, 0, ids)
+        return encoded(Tensor(ids), self.output_mode, self.num_bins, self.output_dtype())
 
-    def _hashed(self, words: Any) -> Tensor:
-        """Numbers of strings."""
-        left = 0 if self.mask_value is None or self.num_bins < 2 else 1
-        bins = self.num_bins - left
+    def _hashed(self, words: Tensor) -> Tensor:
+        """Compute the ids of strings."""
+        offset = 0 if self.mask_value is None or self.num_bins < 2 else 1
+        bins = self.num_bins - offset
         if self.salt is None:
-            found = hashing.to_hash_bucket_fast(words, bins)
+            ids = hashing.to_hash_bucket_fast(words, bins)
         else:
-            found = hashing.to_hash_bucket_strong(words, bins, self.salt)
-        return found + left
+            ids = hashing.to_hash_bucket_strong(words, bins, self.salt)
+        return ids + offset
 
-    def _recorded(self, inputs: Any) -> Any:
-        """What the function that is being saved will give."""
+    def _recorded(self, inputs: TensorLike) -> Tensor:
+        """Compute the outputs by ops, for a function that is being saved."""
         words = inputs if inputs.dtype is string else strings.as_string(inputs)
-        numbers = self._hashed(words)
+        ids = self._hashed(words)
         if self.mask_value is not None:
             masked = math.equal(inputs, self.mask_value)
-            numbers = array.where(masked, array.zeros_like(numbers), numbers)
-        return encoded(numbers, self.output_mode, self.num_bins, self.output_dtype())
+            ids = array.where(masked, array.zeros_like(ids), ids)
+        return encoded(ids, self.output_mode, self.num_bins, self.output_dtype())
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape, or that of the vectors."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the encoded outputs."""
         return encoded_shape(input_shape, self.output_mode, self.num_bins)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"salt": self.salt, "mask_value": self.mask_value}
 
 
 class HashedCrossing(_HashLayer):
-    """A number below `num_bins` for each combination of categories from several tensors.
+    """Hashing of each combination of categories from several tensors to an id below `num_bins`.
 
     Args:
-      num_bins: how many numbers there are.
+      num_bins: Number of ids.
       output_mode: 'int' or 'one_hot'.
-      sparse: not available.
-      **kwargs: arguments of `Layer`.
+      sparse: Not supported.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      A list or tuple of tensors of one shape, (batch,) or (batch, 1).
+      A list or tuple of tensors of the same shape, (batch,) or (batch, 1).
 
     Output shape:
-      The same with 'int'; with 'one_hot' (batch, num_bins).
+      The same as the input shape with 'int'; with 'one_hot' (batch, num_bins).
 
     Example:
       >>> import meshflow as tf
@@ -187,23 +189,24 @@ class HashedCrossing(_HashLayer):
     ) -> None:
         super().__init__(num_bins, output_mode, sparse, **kwargs)
 
-    def call(self, inputs: Any) -> Any:
-        """The hashes, encoded.
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Hash and encode the combinations.
 
         Args:
-          inputs: two or more tensors of one shape: [], [batch] or [batch, 1].
+          inputs: Two or more tensors of the same shape: [], [batch] or [batch, 1].
 
         Raises:
-          ValueError: for other shapes, or dtypes other than integers and strings.
+          ValueError: If the shapes differ or are not supported, or a dtype is neither integer nor
+            string.
         """
         self._check(inputs)
         columns = [host_values(t, "values to cross").reshape(-1) for t in inputs]
-        prints = [_fingerprints(c) for c in columns]
-        numbers = [hashing.crossed(row) % self.num_bins for row in zip(*prints, strict=True)]
-        shaped = np.asarray(numbers, np.int64).reshape(tuple(inputs[0].shape))
-        return encoded(Tensor(shaped), self.output_mode, self.num_bins, self.output_dtype())
+        fingerprints = [_fingerprints(c) for c in columns]
+        ids = [hashing.crossed(row) % self.num_bins for row in zip(*fingerprints, strict=True)]
+        shaped_ids = np.asarray(ids, np.int64).reshape(tuple(inputs[0].shape))
+        return encoded(Tensor(shaped_ids), self.output_mode, self.num_bins, self.output_dtype())
 
-    def _check(self, inputs: Any) -> None:
+    def _check(self, inputs: PyTree) -> None:
         if not isinstance(inputs, (list, tuple)):
             raise ValueError(
                 f"`HashedCrossing` should be called on a list or tuple of inputs. Received: inputs={inputs}"
@@ -227,11 +230,11 @@ class HashedCrossing(_HashLayer):
                 f"Received: inputs={inputs}"
             )
 
-    def _output_spec(self, shapes: list[Any]) -> TensorSpec:
+    def _output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
         return TensorSpec(self.compute_output_shape(shapes), self.output_dtype())
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The inputs' shape, or that of the vectors."""
+    def compute_output_shape(self, input_shape: PyTree) -> TensorShape:
+        """Compute the shape of the encoded outputs."""
         first = input_shape[0] if isinstance(input_shape, (list, tuple)) else input_shape
         return encoded_shape(TensorShape(first), self.output_mode, self.num_bins)
 

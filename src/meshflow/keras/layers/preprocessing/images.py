@@ -1,11 +1,13 @@
-"""Layers that resize and crop images [height, width, channels], or batches of them."""
+"""Layers that resize and crop images [height, width, channels], or batches of images."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.ops.images import channels_last, resize
@@ -17,10 +19,10 @@ __all__ = ["CenterCrop", "Resizing"]
 
 
 def interpolation_of(name: str) -> str:
-    """A method of `tf.image.resize`.
+    """Check the name of a method of `tf.image.resize`.
 
     Raises:
-      NotImplementedError: for another name.
+      NotImplementedError: If the method is unknown.
     """
     if name.lower() not in METHODS:
         raise NotImplementedError(
@@ -29,28 +31,29 @@ def interpolation_of(name: str) -> str:
     return name.lower()
 
 
-def as_images(layer: Layer, inputs: Any) -> Any:
-    """Inputs as a tensor in the layer's compute dtype."""
+def as_images(layer: Layer, inputs: TensorLike) -> Tensor:
+    """Convert inputs to a tensor in the compute dtype of the layer."""
     return math.cast(convert_to_tensor(inputs), layer.compute_dtype or settings.floatx())
 
 
 def with_size(
-    input_shape: Any, height: int | None, width: int | None, first: bool = False
+    input_shape: ShapeLike, height: int | None, width: int | None, channels_first: bool = False
 ) -> TensorShape:
-    """The shape of images with another height and width; `first`: after their channels."""
+    """Replace height and width in a shape of images."""
     sizes = TensorShape(input_shape).as_list()
-    if first:
+    if channels_first:
         return TensorShape([*sizes[:-2], height, width])
     return TensorShape([*sizes[:-3], height, width, sizes[-1]])
 
 
 class _Sized(Layer):
-    """A layer that gives images of one height and width.
+    """Layer with output images of a fixed height and width.
 
     Args:
-      height, width: these.
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting. Keras 2's configurations have none.
-      **kwargs: arguments of `Layer`.
+      height: Height of the output.
+      width: Width of the output.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting. Configurations of Keras 2 do not contain it.
+      **kwargs: Arguments of `Layer`.
     """
 
     def __init__(
@@ -64,41 +67,42 @@ class _Sized(Layer):
     def _first(self) -> bool:
         return self.data_format == "channels_first"
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The input's shape with the layer's height and width."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Replace height and width in the shape of the input."""
         return with_size(input_shape, self.height, self.width, self._first)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         sizes = {"height": self.height, "width": self.width}
-        beyond = {"data_format": self.data_format} if self._first else {}
-        return super().get_config() | sizes | beyond
+        data_format = {"data_format": self.data_format} if self._first else {}
+        return super().get_config() | sizes | data_format
 
 
 class Resizing(_Sized):
-    """Images in another size.
+    """Resizing of images.
 
     Args:
-      height: the new height.
-      width: the new width.
-      interpolation: a method of `tf.image.resize`.
-      crop_to_aspect_ratio: whether images are cropped in the middle instead of distorted.
-      pad_to_aspect_ratio: whether they are filled up on both sides instead.
+      height: Height of the output.
+      width: Width of the output.
+      interpolation: Method of `tf.image.resize`.
+      crop_to_aspect_ratio: Whether to crop the center of the images instead of distorting them.
+      pad_to_aspect_ratio: Whether to pad the images on both sides instead of distorting them.
       fill_mode: 'constant'.
-      fill_value: what they are filled with.
-      antialias: whether the filter widens when images get smaller.
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
-      **kwargs: arguments of `Layer`.
+      fill_value: Value of the padding.
+      antialias: Whether to widen the filter when images get smaller.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch; or with the channels before the height.
+      (batch, height, width, channels), or a single image (height, width, channels). With
+      'channels_first' the channels are before the height.
 
     Output shape:
-      The same, with the layer's `height` and `width`.
+      The input shape, with the `height` and `width` of the layer.
 
     Raises:
-      NotImplementedError: for an unknown interpolation.
-      ValueError: for another `fill_mode`, and when images are to be cropped and filled up.
+      NotImplementedError: If the interpolation is unknown.
+      ValueError: If `fill_mode` is not 'constant', or both cropping and padding are requested.
 
     Example:
       >>> import meshflow as tf
@@ -129,15 +133,16 @@ class Resizing(_Sized):
                 f"`pad_to_aspect_ratio` may be True. Received: fill_mode={fill_mode!r}, "
                 f"crop_to_aspect_ratio={crop_to_aspect_ratio}, pad_to_aspect_ratio={pad_to_aspect_ratio}."
             )
-        # Keras 3's, of which Keras 2's configurations know nothing.
+        # Configurations contain these options of Keras 3 only if they are set, so that Keras 2 can
+        # read them.
         self._more: dict[str, Any] = {
             "pad_to_aspect_ratio": pad_to_aspect_ratio,
             "fill_value": fill_value,
             "antialias": antialias,
         }
 
-    def call(self, inputs: Any) -> Any:
-        """The resized images."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Resize the images."""
         images = as_images(self, inputs)
         size = (self.height, self.width)
         if self._first or any(self._more.values()):
@@ -151,29 +156,30 @@ class Resizing(_Sized):
             resized = image.resize(images, size, self._method)
         return math.cast(resized, images.dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        options = {
             "interpolation": self.interpolation,
             "crop_to_aspect_ratio": self.crop_to_aspect_ratio,
         }
-        return super().get_config() | own | {k: v for k, v in self._more.items() if v}
+        return super().get_config() | options | {k: v for k, v in self._more.items() if v}
 
 
 class CenterCrop(_Sized):
-    """The middle of images; smaller images are resized and cropped to the aspect ratio.
+    """Crop of the center of images; smaller images are resized and cropped to the aspect ratio.
 
     Args:
-      height: height of the part.
-      width: width of the part.
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
-      **kwargs: arguments of `Layer`.
+      height: Height of the output.
+      width: Width of the output.
+      data_format: 'channels_last' or 'channels_first'; default the `tf.keras.backend` setting.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch; or with the channels before the height.
+      (batch, height, width, channels), or a single image (height, width, channels). With
+      'channels_first' the channels are before the height.
 
     Output shape:
-      The same, with the layer's `height` and `width`.
+      The input shape, with the `height` and `width` of the layer.
 
     Example:
       >>> import meshflow as tf
@@ -187,11 +193,11 @@ class CenterCrop(_Sized):
     ) -> None:
         super().__init__(height, width, data_format, **kwargs)
 
-    def call(self, inputs: Any) -> Any:
-        """The cropped images."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Crop the images."""
         return channels_last(self._cropped, as_images(self, inputs), self.data_format)
 
-    def _cropped(self, images: Any) -> Any:
+    def _cropped(self, images: Tensor) -> Tensor:
         top, left = images.shape[-3] - self.height, images.shape[-2] - self.width
         if top < 0 or left < 0:
             return math.cast(smart_resize(images, (self.height, self.width)), images.dtype)

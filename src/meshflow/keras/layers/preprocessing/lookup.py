@@ -1,7 +1,7 @@
-"""What `StringLookup` and `IntegerLookup` share: a vocabulary, and numbers for its tokens.
+"""Base class of `StringLookup` and `IntegerLookup`: a vocabulary, and ids of its tokens.
 
-A vocabulary's numbers begin with the mask token, where there is one and numbers are wanted, followed by
-those of unknown tokens, followed by the tokens.
+The ids are those of the mask token (if there is one and `output_mode` is 'int'), of unknown tokens
+(out-of-vocabulary, OOV), and of the tokens, in this order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.tracing.trace import init_scope
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.io import gfile
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
@@ -32,9 +34,9 @@ _MODES = ("int", "one_hot", "multi_hot", "count", "tf_idf")
 
 
 class IndexLookup(EncodingLayer):
-    """Numbers for tokens; the base class of the lookup layers, whose arguments it has.
+    """Base class of the lookup layers, which map tokens to ids; it has their arguments.
 
-    Subclasses say what a token is: `token_of` and `tokens_of`.
+    Subclasses define the form of a token by `to_token` and `read_tokens`.
     """
 
     token_dtype = "string"
@@ -43,10 +45,10 @@ class IndexLookup(EncodingLayer):
         self,
         max_tokens: int | None,
         num_oov_indices: int,
-        mask_token: Any,
-        oov_token: Any,
-        vocabulary: Any = None,
-        idf_weights: Any = None,
+        mask_token: str | int | None,
+        oov_token: str | int | None,
+        vocabulary: TensorLike = None,
+        idf_weights: TensorLike = None,
         invert: bool = False,
         output_mode: str = "int",
         sparse: bool = False,
@@ -57,10 +59,10 @@ class IndexLookup(EncodingLayer):
         _check_arguments(max_tokens, num_oov_indices, invert, mode, output_mode, pad_to_max_tokens)
         refuse_sparse(sparse, mode)
         self._size_to_come = kwargs.pop("vocabulary_size", None)
-        # SavedModels of Keras keep the vocabulary elsewhere, and say here that it was given.
-        given = kwargs.pop("has_input_vocabulary", vocabulary is not None)
+        # SavedModels of Keras store the vocabulary in a separate file, and set this argument.
+        is_static = kwargs.pop("has_input_vocabulary", vocabulary is not None)
         kwargs.pop("has_static_table", None)
-        # Of what is computed with numbers of tokens; that of strings says nothing.
+        # The dtype is that of ids; "string" is the dtype of the inputs.
         if kwargs.get("dtype") in (None, "string"):
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         self.invert = invert
@@ -79,31 +81,32 @@ class IndexLookup(EncodingLayer):
         self._tokens: list[Any] = []
         self._numbers: dict[Any, int] = {}
         if mode == "tf_idf":
-            # Of all numbers, those of unknown tokens included; as many as the vocabulary makes there be.
+            # One weight per id, including those of unknown tokens; the size is known once there is
+            # a vocabulary.
             self.idf_weights = Variable(
                 np.zeros(self._first), trainable=False, dtype=self.compute_dtype, shape=[None]
             )
         self.reset_state()
         if vocabulary is not None:
             self.set_vocabulary(vocabulary, idf_weights)
-        self._given = given
+        self._given = is_static
 
-    # ---- what a token is -------------------------------------------------------------------
+    # ---- form of tokens ----------------------------------------------------------------------
 
-    def token_of(self, value: Any) -> Any:
-        """A token as the vocabulary holds it.
+    def token_of(self, value: TensorLike) -> Any:
+        """Convert a value to a token of the vocabulary.
 
         Raises:
-          NotImplementedError: unless a subclass defines it.
+          NotImplementedError: If the subclass does not define it.
         """
         raise NotImplementedError
 
-    def tokens_of(self, inputs: Any) -> np.ndarray:
-        """The tokens of a tensor, an array of known values."""
+    def tokens_of(self, inputs: TensorLike) -> np.ndarray:
+        """Return the tokens of a tensor as an array on the host."""
         raise NotImplementedError
 
     def unknown(self, tokens: list[Any]) -> list[int]:
-        """A number below `num_oov_indices` for each unknown token, from the token itself."""
+        """Compute an index below `num_oov_indices` for each unknown token."""
         raise NotImplementedError
 
     # ---- the vocabulary --------------------------------------------------------------------
@@ -114,46 +117,46 @@ class IndexLookup(EncodingLayer):
 
     @property
     def _first(self) -> int:
-        """The number of the first token."""
         return self._masks + self.num_oov_indices
 
     def vocabulary_size(self) -> int:
-        """How many numbers there are, those of masked and unknown tokens included."""
+        """Return the number of ids, including those of masked and unknown tokens."""
         return len(self._tokens) + self._first
 
     def vocab_size(self) -> int:
-        """The old name of `vocabulary_size`."""
+        """Return the number of ids; an earlier name of `vocabulary_size`."""
         return self.vocabulary_size()
 
     def _expected_size(self) -> int:
-        """The size; before there is a vocabulary the one that a configuration says."""
-        to_come = None if self._tokens else self._size_to_come
-        return self.vocabulary_size() if to_come is None else int(to_come)
+        """Return the number of ids; without a vocabulary, the number in the configuration."""
+        configured = None if self._tokens else self._size_to_come
+        return self.vocabulary_size() if configured is None else int(configured)
 
     def _stated_size(self) -> int | None:
-        """The size that configurations say: none while it is not known."""
-        known = bool(self._tokens) or self._size_to_come is not None
-        return self._expected_size() if known else None
+        """Return the number of ids for the configuration; None if it is unknown."""
+        is_known = bool(self._tokens) or self._size_to_come is not None
+        return self._expected_size() if is_known else None
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
-        """The tokens, in the order of their numbers.
+        """Return the tokens in the order of their ids.
 
         Args:
-          include_special_tokens: whether those that stand for masked and unknown tokens come first.
+          include_special_tokens: Whether to include the mask token and the OOV tokens.
         """
         special = [self.mask_token] * self._masks + [self.oov_token] * self.num_oov_indices
         return [*(special if include_special_tokens else ()), *self._tokens]
 
-    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
-        """Sets the tokens.
+    def set_vocabulary(self, vocabulary: TensorLike, idf_weights: TensorLike = None) -> None:
+        """Set the vocabulary.
 
         Args:
-          vocabulary: tokens, or the path of a text file with one a line; may begin with the special tokens.
-          idf_weights: for 'tf_idf', one weight for each token.
+          vocabulary: Tokens, or path of a text file with one token per line; may start with the
+            special tokens.
+          idf_weights: One weight per token, for 'tf_idf'.
 
         Raises:
-          ValueError: for a file that is not there, no tokens, repeated or misplaced ones, too many,
-            or a wrong number of weights.
+          ValueError: If the file does not exist, there are no tokens or too many, a token is
+            repeated or misplaced, or the number of weights does not match.
         """
         if isinstance(vocabulary, str):
             vocabulary = _lines(vocabulary)
@@ -181,16 +184,16 @@ class IndexLookup(EncodingLayer):
         self._set(tokens, weights)
 
     def restore_tokens(self, table: Mapping[Any, Any]) -> None:
-        """Sets the tokens to those of a saved table; weights of 'tf_idf' stay, which files hold beside it.
+        """Set the vocabulary to that of a saved table; files store the weights of 'tf_idf' separately.
 
         Args:
-          table: the number of each token, or with `invert` the token of each number.
+          table: Id of each token, or with `invert` token of each id.
         """
         if self.invert:
-            numbered = sorted(table.items())
+            entries = sorted(table.items())
         else:
-            numbered = sorted((number, token) for token, number in table.items())
-        self._set([self.token_of(token) for _, token in numbered], None)
+            entries = sorted((index, token) for token, index in table.items())
+        self._set([self.token_of(token) for _, token in entries], None)
 
     def _check_tokens(self, tokens: list[Any], special: list[Any]) -> None:
         repeated = [token for token, count in Counter(tokens).items() if count > 1]
@@ -199,8 +202,7 @@ class IndexLookup(EncodingLayer):
                 "The passed vocabulary has at least one repeated term. Please uniquify your dataset. The repeated "
                 f"terms are {repeated}"
             )
-        misplaced = [t for t in (self.mask_token, self.oov_token if self.invert else None)]
-        for token in misplaced:
+        for token in (self.mask_token, self.oov_token if self.invert else None):
             if token is not None and token in tokens:
                 raise ValueError(
                     f"Found reserved token {token!r} at unexpected location in `vocabulary`. Either remove all mask "
@@ -218,25 +220,27 @@ class IndexLookup(EncodingLayer):
         self._tokens = tokens
         self._numbers = {self.key_of(t): i + self._first for i, t in enumerate(tokens)}
         if self.mask_token is not None:
-            # Vectors leave masked tokens out, so their number is none.
+            # Vectors ignore masked tokens, so the id is -1.
             self._numbers.setdefault(self.key_of(self.mask_token), 0 if self._masks else -1)
         if weights is not None:
-            unknown = np.full(self.num_oov_indices, weights.mean() if len(weights) else 0.0)
-            known = np.concatenate([unknown, weights]).astype(np.float32)
-            self.idf_weights.assign(np.pad(known, (0, max(self._depth - len(known), 0))))
+            oov_weights = np.full(self.num_oov_indices, weights.mean() if len(weights) else 0.0)
+            all_weights = np.concatenate([oov_weights, weights]).astype(np.float32)
+            self.idf_weights.assign(
+                np.pad(all_weights, (0, max(self._depth - len(all_weights), 0)))
+            )
         self._changed()
 
     def _changed(self) -> None:
-        """Called when there is another vocabulary."""
+        """Update tables that depend on the vocabulary; called for each new vocabulary."""
 
     def key_of(self, token: Any) -> Hashable:
-        """A token as `tokens_of` gives it."""
+        """Convert a token of the vocabulary to the form that `read_tokens` returns."""
         return token
 
-    # ---- learning it -----------------------------------------------------------------------
+    # ---- learning of the vocabulary ------------------------------------------------------------
 
     def reset_state(self) -> None:
-        """Forgets what was learnt."""
+        """Reset the learned state."""
         if getattr(self, "_given", False):
             return
         self._counts: Counter[Any] = Counter()
@@ -244,11 +248,11 @@ class IndexLookup(EncodingLayer):
         self._document_count = 0
         self._tokens, self._numbers = [], {}
 
-    def update_state(self, data: Any) -> None:
-        """Counts the tokens of a batch.
+    def update_state(self, data: TensorLike) -> None:
+        """Count the tokens of a batch.
 
         Raises:
-          ValueError: when a vocabulary was given.
+          ValueError: If a vocabulary was passed to the constructor.
         """
         if self._given:
             raise ValueError(
@@ -260,7 +264,7 @@ class IndexLookup(EncodingLayer):
         self.count_rows([row.tolist() for row in rows] if tokens.ndim > 1 else rows.tolist())
 
     def count_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Counts the tokens of documents."""
+        """Count the tokens of documents."""
         for row in rows:
             self._counts.update(row)
             if self.output_mode == "tf_idf":
@@ -268,24 +272,24 @@ class IndexLookup(EncodingLayer):
         self._document_count += len(rows)
 
     def finalize_state(self) -> None:
-        """Makes the vocabulary of what was counted: the most frequent tokens first."""
+        """Create the vocabulary from the counts; the most frequent tokens are first."""
         if self._given or not self._counts:
             return
         special = {self.key_of(t) for t in (self.mask_token, self.oov_token) if t is not None}
         counted = [(count, token) for token, count in self._counts.items() if token not in special]
         counted.sort(reverse=True)
-        most = None if self.max_tokens is None else max(self.max_tokens - self._first, 0)
-        kept = [token for _, token in counted[:most]]
+        max_count = None if self.max_tokens is None else max(self.max_tokens - self._first, 0)
+        tokens = [token for _, token in counted[:max_count]]
         weights = None
         if self.output_mode == "tf_idf":
-            often = np.array([self._documents[t] for t in kept], np.float32)
-            weights = np.log(1.0 + np.float32(self._document_count) / (1.0 + often))
-        self._set([self.token_of(t) for t in kept], weights)
+            document_counts = np.array([self._documents[t] for t in tokens], np.float32)
+            weights = np.log(1.0 + np.float32(self._document_count) / (1.0 + document_counts))
+        self._set([self.token_of(t) for t in tokens], weights)
 
-    # ---- calling ---------------------------------------------------------------------------
+    # ---- calls ---------------------------------------------------------------------------------
 
-    def call(self, inputs: Any) -> Any:
-        """The tokens' numbers, encoded; or with `invert` the tokens of numbers."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Encode the ids of the tokens; with `invert`, return the tokens of ids."""
         self._check_ready()
         if self.invert:
             return self._inverted(inputs)
@@ -297,33 +301,33 @@ class IndexLookup(EncodingLayer):
                 f"Table not initialized: layer {self.name} has no vocabulary. Call `adapt`, or pass `vocabulary`."
             )
 
-    def _find(self, inputs: Any) -> Tensor:
+    def _find(self, inputs: TensorLike) -> Tensor:
         tokens = self.tokens_of(inputs)
-        numbers = self.find_row(tokens.reshape(-1).tolist())
-        return Tensor(np.asarray(numbers, np.int64).reshape(tokens.shape))
+        ids = self.find_row(tokens.reshape(-1).tolist())
+        return Tensor(np.asarray(ids, np.int64).reshape(tokens.shape))
 
     def find_row(self, tokens: list[Any]) -> list[int]:
-        """The numbers of tokens.
+        """Return the ids of tokens.
 
         Raises:
-          InvalidArgumentError: for unknown tokens, when there is no number for them.
+          InvalidArgumentError: If a token is unknown and there are no ids of unknown tokens.
         """
-        known = self._numbers
+        ids = self._numbers
         if self.num_oov_indices == 1:
-            unknown = self._masks
-            return [known.get(t, unknown) for t in tokens]
-        missing = [t for t in tokens if t not in known]
+            oov_id = self._masks
+            return [ids.get(t, oov_id) for t in tokens]
+        missing = [t for t in tokens if t not in ids]
         if missing and not self.num_oov_indices:
             raise InvalidArgumentError(_no_unknown(missing))
-        others = dict(zip(missing, self.unknown(missing), strict=True)) if missing else {}
-        return [known[t] if t in known else others[t] + self._masks for t in tokens]
+        oov_ids = dict(zip(missing, self.unknown(missing), strict=True)) if missing else {}
+        return [ids[t] if t in ids else oov_ids[t] + self._masks for t in tokens]
 
-    def encode(self, numbers: Any) -> Any:
-        """Numbers of tokens as `output_mode` wants them."""
+    def encode(self, ids: TensorLike) -> Tensor:
+        """Encode ids of tokens according to `output_mode`."""
         weights = self._idf if self.output_mode == "tf_idf" else None
-        return encoded(numbers, self.output_mode, self._depth, self.output_dtype(), weights)
+        return encoded(ids, self.output_mode, self._depth, self.output_dtype(), weights)
 
-    def _inverted(self, inputs: Any) -> Tensor:
+    def _inverted(self, inputs: TensorLike) -> Tensor:
         raise NotImplementedError
 
     @property
@@ -332,15 +336,15 @@ class IndexLookup(EncodingLayer):
             return self.max_tokens
         return self._expected_size()
 
-    def output_dtype(self) -> Any:
-        """The tokens' dtype for `invert`, else int64 or the layer's integer dtype, for vectors floats."""
+    def output_dtype(self) -> str:
+        """Return the dtype of the outputs: of tokens, ids or vectors."""
         if self.invert:
             return self.token_dtype
-        kind = self.compute_dtype or settings.floatx()
-        return "int64" if self.output_mode == "int" and "int" not in kind else kind
+        dtype = self.compute_dtype or settings.floatx()
+        return "int64" if self.output_mode == "int" and "int" not in dtype else dtype
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape, or that of the vectors."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the encoded outputs."""
         depth = None if self.output_mode == "int" else self._depth
         return encoded_shape(input_shape, self.output_mode, depth)
 
@@ -356,11 +360,11 @@ class IndexLookup(EncodingLayer):
         return self._idf[self.num_oov_indices :][: len(self._tokens)]
 
     def _weights_in_files(self) -> dict[str, Variable]:
-        """The weights by the names that files of Keras give them in the layer's group."""
+        """Return the weights by their names in files of Keras."""
         return {"idf_weights": self.idf_weights} if self.output_mode == "tf_idf" else {}
 
     def get_weights(self) -> list[np.ndarray]:
-        """The learnt vocabulary, as one array, and for 'tf_idf' its weights; when it was given, all weights."""
+        """Return the learned vocabulary and the 'tf_idf' weights; if it is static, all weights."""
         if self._given:
             return super().get_weights()
         if not self._tokens:
@@ -368,15 +372,15 @@ class IndexLookup(EncodingLayer):
         weights = self._idf_of_tokens
         return [np.asarray(self.get_vocabulary(False)), *([] if weights is None else [weights])]
 
-    def set_weights(self, weights: list[Any]) -> None:
-        """Sets what `get_weights` gave."""
+    def set_weights(self, weights: Sequence[TensorLike]) -> None:
+        """Set the result of `get_weights`."""
         if self._given:
-            super().set_weights(weights)
+            super().set_weights([*weights])
         elif weights:
             self.set_vocabulary(weights[0], weights[1] if len(weights) > 1 else None)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; a vocabulary that was learnt or read is part of it, so that a saved model has it."""
+    def get_config(self) -> Config:
+        """Return the configuration; it contains a vocabulary that was learned or read from a file."""
         vocabulary, weights = self.input_vocabulary, self.input_idf_weights
         if isinstance(vocabulary, str):
             vocabulary = self.get_vocabulary(False)
@@ -398,8 +402,8 @@ class IndexLookup(EncodingLayer):
             "vocabulary_size": self._stated_size(),
         }
 
-    def _own_config(self) -> dict[str, Any]:
-        """What stands before the vocabulary."""
+    def _own_config(self) -> Config:
+        """Return the part of the configuration before the vocabulary."""
         return {}
 
 
@@ -411,7 +415,7 @@ def _no_unknown(missing: list[Any]) -> str:
 
 
 def _check_arguments(
-    max_tokens: Any, unknown: int, invert: bool, mode: str, given: str, pad: bool
+    max_tokens: int | None, num_oov: int, invert: bool, mode: str, output_mode: str, pad: bool
 ) -> None:
     if max_tokens is not None and max_tokens <= 1:
         raise ValueError(
@@ -421,18 +425,18 @@ def _check_arguments(
         raise ValueError(
             f"If pad_to_max_tokens is True, must set `max_tokens`. Received: max_tokens={max_tokens}"
         )
-    if unknown < 0:
+    if num_oov < 0:
         raise ValueError(
-            f"`num_oov_indices` must be greater than or equal to 0. Received: num_oov_indices={unknown}"
+            f"`num_oov_indices` must be greater than or equal to 0. Received: num_oov_indices={num_oov}"
         )
     if invert and mode != "int":
         raise ValueError(
-            f"`output_mode` must be `'int'` when `invert` is true. Received: output_mode={given}"
+            f"`output_mode` must be `'int'` when `invert` is true. Received: output_mode={output_mode}"
         )
 
 
-def _plain(values: Any) -> Any:
-    """A list for arrays, tensors and tuples; paths and None stay."""
+def _plain(values: TensorLike) -> Any:
+    """Convert an array, tensor or tuple to a list; paths and None are returned unchanged."""
     if values is None or isinstance(values, str):
         return values
     if hasattr(values, "_concrete"):

@@ -1,7 +1,8 @@
-"""`StringLookup` and `IntegerLookup`: numbers for the tokens of a vocabulary."""
+"""`StringLookup` and `IntegerLookup`: ids of the tokens of a vocabulary."""
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -12,8 +13,9 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array, Config
 from meshflow.keras.layers.preprocessing.adapting import host_values
-from meshflow.keras.layers.preprocessing.lookup import IndexLookup
+from meshflow.keras.layers.preprocessing.lookup import IndexLookup, _no_unknown
 from meshflow.ops import array, hashing, math
 from meshflow.ops.deferred_host_values import Unrecordable, saving
 from meshflow.saved_model.host_calls import stepped
@@ -22,33 +24,34 @@ __all__ = ["IntegerLookup", "StringLookup"]
 
 
 class StringLookup(IndexLookup):
-    """Numbers for strings.
+    """Mapping of strings to ids.
 
     Args:
-      max_tokens: the largest number of numbers; default no limit.
-      num_oov_indices: how many numbers there are for unknown strings, which a hash is taken of when
-        there are several.
-      mask_token: a string that has the number 0, and that vectors leave out; default none.
-      oov_token: what stands for unknown strings.
-      vocabulary: the strings, or the path of a text file with one a line; default `adapt` learns them.
-      idf_weights: for 'tf_idf', the weight of each string.
-      encoding: how strings are encoded.
-      invert: whether to give strings for numbers instead.
+      max_tokens: Maximum number of ids; default no limit.
+      num_oov_indices: Number of ids for unknown strings; if there are several, a hash selects one.
+      mask_token: String with id 0, which vectors ignore; default none.
+      oov_token: Token that represents unknown strings.
+      vocabulary: Strings, or path of a text file with one string per line; by default `adapt`
+        learns them.
+      idf_weights: Weight of each string, for 'tf_idf'.
+      encoding: Encoding of the strings.
+      invert: Whether to map ids to strings instead.
       output_mode: 'int', 'one_hot', 'multi_hot', 'count' or 'tf_idf' (counts times weights).
-      sparse: not available.
-      pad_to_max_tokens: whether vectors have `max_tokens` elements also when there are fewer strings.
-      **kwargs: arguments of `Layer`.
+      sparse: Not supported.
+      pad_to_max_tokens: Whether vectors have `max_tokens` elements even if there are fewer strings.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same with 'int'; otherwise (batch, vocabulary).
+      The same as the input shape with 'int'; otherwise (batch, vocabulary).
 
     Raises:
-      ValueError: for arguments that do not go together, or a bad vocabulary.
-      InvalidArgumentError: when called with an unknown string and `num_oov_indices` is 0.
-      FailedPreconditionError: when called before there is a vocabulary.
+      ValueError: If arguments contradict each other, or the vocabulary is invalid.
+      InvalidArgumentError: If the layer is called with an unknown string and `num_oov_indices` is
+        0.
+      FailedPreconditionError: If the layer is called without a vocabulary.
 
     Example:
       >>> import meshflow as tf
@@ -65,8 +68,8 @@ class StringLookup(IndexLookup):
         num_oov_indices: int = 1,
         mask_token: str | None = None,
         oov_token: str = "[UNK]",
-        vocabulary: Any = None,
-        idf_weights: Any = None,
+        vocabulary: TensorLike = None,
+        idf_weights: TensorLike = None,
         encoding: str = "utf-8",
         invert: bool = False,
         output_mode: str = "int",
@@ -89,19 +92,19 @@ class StringLookup(IndexLookup):
             **kwargs,
         )
 
-    def token_of(self, value: Any) -> str:
-        """A string."""
+    def token_of(self, value: str | bytes) -> str:
+        """Decode a string."""
         return value.decode(self.encoding) if isinstance(value, bytes) else str(value)
 
     def key_of(self, token: str) -> bytes:
-        """The string's bytes."""
+        """Encode a string."""
         return token.encode(self.encoding)
 
-    def tokens_of(self, inputs: Any) -> np.ndarray:
-        """An array of bytes.
+    def tokens_of(self, inputs: TensorLike) -> np.ndarray:
+        """Return the strings of a tensor as an array of bytes.
 
         Raises:
-          UnimplementedError: for numbers.
+          UnimplementedError: If the tensor contains numbers.
         """
         values = host_values(inputs, "strings to look up (XLA has no strings)")
         if values.dtype != object:
@@ -109,32 +112,32 @@ class StringLookup(IndexLookup):
         return values
 
     def unknown(self, tokens: list[bytes]) -> list[int]:
-        """FarmHash's numbers."""
+        """Compute the fingerprints of FarmHash modulo `num_oov_indices`."""
         return [hashing.farm_fingerprint(t) % self.num_oov_indices for t in tokens]
 
-    def _inverted(self, inputs: Any) -> Tensor:
+    def _inverted(self, inputs: TensorLike) -> Tensor:
         words = [t.encode(self.encoding) for t in self.get_vocabulary()]
-        unknown = str(self.oov_token).encode(self.encoding)
+        oov_word = str(self.oov_token).encode(self.encoding)
         if saving(inputs) is not None:
-            numbers = math.cast(inputs, "int64")
-            known = math.logical_and(numbers >= 0, numbers < len(words))
-            places = array.where(known, numbers, len(words))
-            return array.gather(constant([*words, unknown]), places)
-        given = host_values(inputs, "numbers of strings (XLA has no strings)")
-        found = np.empty(given.shape, object)
-        found.reshape(-1)[:] = [
-            words[n] if 0 <= n < len(words) else unknown for n in given.reshape(-1).tolist()
+            ids = math.cast(inputs, "int64")
+            is_known = math.logical_and(ids >= 0, ids < len(words))
+            rows = array.where(is_known, ids, len(words))
+            return array.gather(constant([*words, oov_word]), rows)
+        host_ids = host_values(inputs, "ids of strings (XLA has no strings)")
+        strings = np.empty(host_ids.shape, object)
+        strings.reshape(-1)[:] = [
+            words[i] if 0 <= i < len(words) else oov_word for i in host_ids.reshape(-1).tolist()
         ]
-        return Tensor(found)
+        return Tensor(strings)
 
     def exported_steps(self, rank: int) -> list[list[Any]]:
-        """What it does, as steps that files can hold (`saved_model/text.py`).
+        """Describe the layer as steps that files can hold (`saved_model/text.py`).
 
         Args:
-          rank: ignored.
+          rank: Ignored.
 
         Raises:
-          NotImplementedError: where they cannot hold it.
+          NotImplementedError: If files cannot hold the layer with its options.
         """
         if self.invert or self.output_mode != "int" or self.num_oov_indices != 1:
             raise NotImplementedError(
@@ -142,54 +145,58 @@ class StringLookup(IndexLookup):
             )
         return [self.look_step()]
 
-    def look_step(self, unknown: int | None = None) -> list[Any]:
-        """The step that gives each string its number.
+    def look_step(self, oov_id: int | None = None) -> list[Any]:
+        """Describe the step that maps each string to its id.
 
         Args:
-          unknown: that of unknown strings; default the first of them.
+          oov_id: Id of unknown strings; default the first id of unknown strings.
         """
         words = [key.decode("latin-1") for key in self._numbers]
-        other = self._masks if unknown is None else unknown
-        return ["look", words, list(self._numbers.values()), other]
+        default = self._masks if oov_id is None else oov_id
+        return ["look", words, list(self._numbers.values()), default]
 
-    def _find(self, inputs: Any) -> Tensor:
+    def _find(self, inputs: TensorLike) -> Tensor:
         if saving(inputs) is None:
             return super()._find(inputs)
         if self.num_oov_indices == 1:
             return stepped(inputs, [self.look_step()])
         if not self.num_oov_indices:
-            raise Unrecordable(f"layer {self.name} with num_oov_indices=0, which refuses strings")
-        known = stepped(inputs, [self.look_step(_UNKNOWN)])
-        others = hashing.to_hash_bucket_fast(inputs, self.num_oov_indices) + self._masks
-        return array.where(math.equal(known, _UNKNOWN), others, known)
+            raise Unrecordable(
+                f"layer {self.name} with num_oov_indices=0, which rejects unknown strings"
+            )
+        ids = stepped(inputs, [self.look_step(_UNKNOWN)])
+        oov_ids = hashing.to_hash_bucket_fast(inputs, self.num_oov_indices) + self._masks
+        return array.where(math.equal(ids, _UNKNOWN), oov_ids, ids)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "encoding": self.encoding}
 
 
 class IntegerLookup(IndexLookup):
-    """Numbers for integers; arguments and errors as for `StringLookup`.
+    """Mapping of integers to ids; errors as in `StringLookup`.
 
     Args:
-      max_tokens: the largest number of numbers; default no limit.
-      num_oov_indices: how many numbers there are for unknown integers; the remainder chooses among several.
-      mask_token: an integer that has the number 0, and that vectors leave out; default none.
-      oov_token: what stands for unknown integers.
-      vocabulary: the integers; default `adapt` learns them.
+      max_tokens: Maximum number of ids; default no limit.
+      num_oov_indices: Number of ids for unknown integers; if there are several, the remainder
+        selects one.
+      mask_token: Integer with id 0, which vectors ignore; default none.
+      oov_token: Token that represents unknown integers.
+      vocabulary: Integers; by default `adapt` learns them.
       vocabulary_dtype: 'int64' or 'int32'.
-      idf_weights: for 'tf_idf', the weight of each integer.
-      invert: whether to give integers for numbers instead.
+      idf_weights: Weight of each integer, for 'tf_idf'.
+      invert: Whether to map ids to integers instead.
       output_mode: 'int', 'one_hot', 'multi_hot', 'count' or 'tf_idf'.
-      sparse: not available.
-      pad_to_max_tokens: whether vectors have `max_tokens` elements also when there are fewer integers.
-      **kwargs: arguments of `Layer`; `max_values`, `mask_value` and `oov_value` are old names.
+      sparse: Not supported.
+      pad_to_max_tokens: Whether vectors have `max_tokens` elements even if there are fewer
+        integers.
+      **kwargs: Arguments of `Layer`; `max_values`, `mask_value` and `oov_value` are earlier names.
 
     Input shape:
-      Any: (batch, ...).
+      (batch, ...), of any rank.
 
     Output shape:
-      The same with 'int'; otherwise (batch, vocabulary).
+      The same as the input shape with 'int'; otherwise (batch, vocabulary).
 
     Example:
       >>> import meshflow as tf
@@ -206,9 +213,9 @@ class IntegerLookup(IndexLookup):
         num_oov_indices: int = 1,
         mask_token: int | None = None,
         oov_token: int = -1,
-        vocabulary: Any = None,
+        vocabulary: TensorLike = None,
         vocabulary_dtype: str = "int64",
-        idf_weights: Any = None,
+        idf_weights: TensorLike = None,
         invert: bool = False,
         output_mode: str = "int",
         sparse: bool = False,
@@ -237,47 +244,44 @@ class IntegerLookup(IndexLookup):
             **kwargs,
         )
 
-    def token_of(self, value: Any) -> Any:
-        """An integer."""
+    def token_of(self, value: int | np.integer) -> np.integer:
+        """Convert a value to the dtype of the vocabulary."""
         return np.dtype(self.vocabulary_dtype).type(int(value))
 
-    def key_of(self, token: Any) -> int:
-        """A Python integer."""
+    def key_of(self, token: int | np.integer) -> int:
+        """Convert a token to a Python integer."""
         return int(token)
 
-    def tokens_of(self, inputs: Any) -> np.ndarray:
-        """An array of integers."""
+    def tokens_of(self, inputs: TensorLike) -> np.ndarray:
+        """Return the integers of a tensor as an array."""
         return host_values(inputs, "integers to count").astype(np.int64)
 
     def _changed(self) -> None:
-        # Sorted, for programs to find their place.
+        # The keys are sorted for the binary search in `_search`.
         keys = np.array(sorted(self._numbers), np.int64)
         self._sorted = keys, np.array([self._numbers[k] for k in keys.tolist()], np.int64)
 
-    def _find(self, inputs: Any) -> Tensor:
+    def _find(self, inputs: TensorLike) -> Tensor:
         tokens = math.cast(inputs, "int64")
-        keys, numbers = self._sorted
-        shift, several = self._masks, self.num_oov_indices
+        keys, ids = self._sorted
+        offset, num_oov = self._masks, self.num_oov_indices
         if isinstance(tokens._value, jax.core.Tracer):
-            return _looked_up(tokens, constant(keys), constant(numbers), several, shift)
-        found = _search(np, np.asarray(tokens._value), keys, numbers, several, shift)
-        if not several and (found == _UNKNOWN).any():
-            missing = np.asarray(tokens._value)[found == _UNKNOWN]
-            raise InvalidArgumentError(
-                f"When `num_oov_indices=0` all inputs should be in vocabulary, found OOV values "
-                f"{missing.tolist()[:5]}, consider setting `num_oov_indices=1`."
-            )
-        return Tensor(found)
+            return _looked_up(tokens, constant(keys), constant(ids), num_oov, offset)
+        values = np.asarray(tokens._value)
+        result = _search(np, values, keys, ids, num_oov, offset)
+        if not num_oov and (result == _UNKNOWN).any():
+            raise InvalidArgumentError(_no_unknown(values[result == _UNKNOWN].tolist()))
+        return Tensor(result)
 
-    def _inverted(self, inputs: Any) -> Tensor:
-        words = np.array(self.get_vocabulary(), self.vocabulary_dtype)
-        numbers = math.cast(convert_to_tensor(inputs), "int64")
-        known = math.logical_and(numbers >= 0, numbers < len(words))
-        places = array.where(known, numbers, array.zeros_like(numbers))
-        return array.where(known, array.gather(constant(words), places), self.oov_token)
+    def _inverted(self, inputs: TensorLike) -> Tensor:
+        tokens = np.array(self.get_vocabulary(), self.vocabulary_dtype)
+        ids = math.cast(convert_to_tensor(inputs), "int64")
+        is_known = math.logical_and(ids >= 0, ids < len(tokens))
+        rows = array.where(is_known, ids, array.zeros_like(ids))
+        return array.where(is_known, array.gather(constant(tokens), rows), self.oov_token)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         for name in ("mask_token", "oov_token"):
             config[name] = None if config[name] is None else int(config[name])
@@ -285,7 +289,7 @@ class IntegerLookup(IndexLookup):
             config["vocabulary"] = [int(v) for v in config["vocabulary"]]
         return config
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"vocabulary_dtype": self.vocabulary_dtype}
 
 
@@ -294,14 +298,16 @@ _UNKNOWN = -2
 
 @op(same=(), name="lookup")
 def _looked_up(
-    tokens: TensorLike, keys: TensorLike, numbers: TensorLike, several: int, shift: int
+    tokens: TensorLike, keys: TensorLike, ids: TensorLike, num_oov: int, offset: int
 ) -> Tensor:
-    """Numbers of integers, in a program."""
-    return _search(jnp, tokens, keys, numbers, several, shift)
+    """Look up the ids of integers in a program."""
+    return _search(jnp, tokens, keys, ids, num_oov, offset)
 
 
-def _search(xp: Any, tokens: Any, keys: Any, numbers: Any, several: int, shift: int) -> Any:
-    """Numbers of integers; `_UNKNOWN` for unknown ones when there is no number for them."""
-    places = xp.minimum(xp.searchsorted(keys, tokens), len(keys) - 1)
-    unknown = tokens % several + shift if several else xp.full_like(tokens, _UNKNOWN)
-    return xp.where(xp.take(keys, places) == tokens, xp.take(numbers, places), unknown)
+def _search(
+    xp: ModuleType, tokens: Array, keys: Array, ids: Array, num_oov: int, offset: int
+) -> Any:
+    """Look up the ids of integers; unknown ones have `_UNKNOWN_ID` if there are no ids for them."""
+    rows = xp.minimum(xp.searchsorted(keys, tokens), len(keys) - 1)
+    oov_ids = tokens % num_oov + offset if num_oov else xp.full_like(tokens, _UNKNOWN)
+    return xp.where(xp.take(keys, rows) == tokens, xp.take(ids, rows), oov_ids)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.values.convert import constant
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import PreprocessingLayer, host_values
 from meshflow.ops import array, math
@@ -16,25 +20,25 @@ __all__ = ["Normalization"]
 
 
 class Normalization(PreprocessingLayer):
-    """`(inputs - mean) / sqrt(variance)`, with the mean and variance given or learnt by `adapt`.
+    """Normalization `(inputs - mean) / sqrt(variance)`; `adapt` can learn the moments.
 
     Args:
-      axis: dimensions that have a mean and a variance for each index, whose sizes must be known;
-        None for one mean and one variance.
-      mean: the mean, broadcast to the sizes along `axis`.
-      variance: the variance, likewise.
-      invert: whether to undo the normalization instead.
-      **kwargs: arguments of `Layer`.
+      axis: Axes with a mean and a variance for each index, of known size; None for a single
+        mean and variance.
+      mean: Mean, broadcast to the sizes along `axis`.
+      variance: Variance, broadcast to the sizes along `axis`.
+      invert: Whether to undo the normalization instead.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, ...), or without a batch; the sizes at `axis` are known.
+      (batch, ...), or without a batch; the sizes along `axis` are known.
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: when only one of mean and variance is given; for an axis that does not exist or has
-        an unknown size; when `adapt` is called although they were given.
+      ValueError: If only one of mean and variance is passed, an axis does not exist or has an
+        unknown size, or `adapt` is called although they were passed.
 
     Example:
       >>> import meshflow as tf
@@ -46,9 +50,9 @@ class Normalization(PreprocessingLayer):
 
     def __init__(
         self,
-        axis: Any = -1,
-        mean: Any = None,
-        variance: Any = None,
+        axis: int | Sequence[int] | None = -1,
+        mean: TensorLike = None,
+        variance: TensorLike = None,
         invert: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -65,8 +69,8 @@ class Normalization(PreprocessingLayer):
         self.input_variance = None if variance is None else np.asarray(variance)
         self._seen: tuple[int, Any, Any] = (0, 0.0, 0.0)
 
-    def build(self, input_shape: Any) -> None:
-        """Creates mean, variance and count; checks the axes."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create mean, variance and count, and check the axes."""
         sizes = TensorShape(input_shape).as_list()
         rank = len(sizes)
         if any(not -rank <= a < rank for a in self.axis):
@@ -90,37 +94,39 @@ class Normalization(PreprocessingLayer):
             self.count = self._state("count", (), "zeros", "int64")
         else:
             np.broadcast_to(self.input_mean, shape)
-            np.broadcast_to(self.input_variance, shape)  # type: ignore[arg-type]  # both are given
+            np.broadcast_to(self.input_variance, shape)  # type: ignore[arg-type]  # Both are set.
         self.built = True
 
-    def _state(self, name: str, shape: Any, initializer: str, dtype: Any = None) -> Any:
-        kind = dtype or self.compute_dtype or settings.floatx()
-        return self.add_weight(name, shape, kind, initializer, trainable=False)
+    def _state(
+        self, name: str, shape: Sequence[int], initializer: str, dtype: str | None = None
+    ) -> Variable:
+        state_dtype = dtype or self.compute_dtype or settings.floatx()
+        return self.add_weight(name, shape, state_dtype, initializer, trainable=False)
 
     @property
-    def mean(self) -> Any:
-        """The mean, of a shape that broadcasts with the inputs; None before the layer is built."""
+    def mean(self) -> TensorLike:
+        """Return the mean, in a shape that broadcasts with the inputs."""
         return self._moment(self.input_mean, "adapt_mean")
 
     @property
-    def variance(self) -> Any:
-        """The variance, likewise."""
+    def variance(self) -> TensorLike:
+        """Return the variance, in a shape that broadcasts with the inputs."""
         return self._moment(self.input_variance, "adapt_variance")
 
-    def _moment(self, given: Any, name: str) -> Any:
+    def _moment(self, constant_value: np.ndarray | None, name: str) -> TensorLike:
         if not self.built:
-            return given
-        if given is not None:
-            value = np.broadcast_to(given, self._shape)
+            return constant_value
+        if constant_value is not None:
+            value = np.broadcast_to(constant_value, self._shape)
             return constant(value, self.compute_dtype, self._broadcast)
         return array.reshape(getattr(self, name), self._broadcast)
 
-    def update_state(self, data: Any) -> None:
-        """Includes a batch in mean and variance.
+    def update_state(self, data: TensorLike) -> None:
+        """Include a batch in mean and variance.
 
         Raises:
-          ValueError: when mean and variance were given.
-          RuntimeError: before the layer is built.
+          ValueError: If mean and variance were passed to the constructor.
+          RuntimeError: If the layer is not built.
         """
         if self.input_mean is not None:
             raise ValueError(
@@ -130,50 +136,50 @@ class Normalization(PreprocessingLayer):
         if not self.built:
             raise RuntimeError("`build` must be called before `update_state`.")
         values = host_values(data, "data to adapt to").astype(np.float64)
-        number = int(np.prod([values.shape[d] for d in self._reduced], dtype=np.int64))
-        if not number:
+        count = int(np.prod([values.shape[d] for d in self._reduced], dtype=np.int64))
+        if not count:
             return
         mean, variance = values.mean(self._reduced), values.var(self._reduced)
-        known, old_mean, old_variance = self._seen
-        part = number / (known + number)
-        both = old_mean + (mean - old_mean) * part
-        spread = (old_variance + (old_mean - both) ** 2) * (1.0 - part)
-        spread = spread + (variance + (mean - both) ** 2) * part
-        self._seen = known + number, both, spread
-        self.adapt_mean.assign(both)
-        self.adapt_variance.assign(spread)
-        self.count.assign(known + number)
+        old_count, old_mean, old_variance = self._seen
+        weight = count / (old_count + count)
+        new_mean = old_mean + (mean - old_mean) * weight
+        new_variance = (old_variance + (old_mean - new_mean) ** 2) * (1.0 - weight)
+        new_variance = new_variance + (variance + (mean - new_mean) ** 2) * weight
+        self._seen = old_count + count, new_mean, new_variance
+        self.adapt_mean.assign(new_mean)
+        self.adapt_variance.assign(new_variance)
+        self.count.assign(old_count + count)
 
     def reset_state(self) -> None:
-        """Forgets what was learnt: mean 0, variance 1."""
+        """Reset the learned state to mean 0 and variance 1."""
         self._seen = (0, 0.0, 0.0)
         if self.input_mean is None and self.built:
             self.adapt_mean.assign(np.zeros(self._shape))
             self.adapt_variance.assign(np.ones(self._shape))
             self.count.assign(0)
 
-    def call(self, inputs: Any) -> Any:
-        """The normalized inputs, in the compute dtype."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Normalize the inputs, in the compute dtype."""
         inputs = math.cast(inputs, self.compute_dtype or settings.floatx())
         deviation = math.maximum(math.sqrt(self.variance), settings.epsilon())
         if self.invert:
             return self.mean + inputs * deviation
         return (inputs - self.mean) / deviation
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape, of the sizes along `axis` that were learnt."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input, with the learned sizes along `axis`."""
         sizes = TensorShape(input_shape).as_list()
         for d in getattr(self, "_kept", ()):
             sizes[d] = self._broadcast[d]
         return TensorShape(sizes)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        plain = lambda value: None if value is None else value.tolist()
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        to_list = lambda value: None if value is None else value.tolist()
         return {
             **super().get_config(),
             "axis": self.axis,
             "invert": self.invert,
-            "mean": plain(self.input_mean),
-            "variance": plain(self.input_variance),
+            "mean": to_list(self.input_mean),
+            "variance": to_list(self.input_variance),
         }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer
 from meshflow.ops import array, math
 
@@ -12,21 +14,21 @@ __all__ = ["RandomBrightness", "RandomContrast"]
 
 
 class RandomContrast(RandomImageLayer):
-    """Moves each channel's numbers towards their mean, or away from it, by a random factor.
+    """Random change of contrast: scales the distance of each channel to its mean.
 
     Args:
-      factor: the factor lies in [1 - factor, 1 + factor]; or a pair of such numbers.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      factor: Range of the scale: x for [1 - x, 1 + x], or a pair (x, y) for [1 - x, 1 + y].
+      seed: Seed of the random numbers; default a random one.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: when the lower number is outside [0, 1] or the upper is negative.
+      ValueError: If the lower value is outside of [0, 1], or the upper value is negative.
 
     Example:
       >>> import meshflow as tf
@@ -34,7 +36,9 @@ class RandomContrast(RandomImageLayer):
       TensorShape([1, 2, 2, 3])
     """
 
-    def __init__(self, factor: Any, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, factor: float | Sequence[float], seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor
         self.lower, self.upper = factor if isinstance(factor, Sequence) else (factor, factor)
@@ -44,8 +48,8 @@ class RandomContrast(RandomImageLayer):
                 f"Received: factor={factor}"
             )
 
-    def augment(self, images: Any) -> Any:
-        """Images with another contrast, clipped to 0..255."""
+    def augment(self, images: TensorLike) -> Tensor:
+        """Change the contrast, and clip to [0, 255]."""
         factor = array.reshape(
             self.per_image(images, 1.0 - self.lower, 1.0 + self.upper), [-1, 1, 1, 1]
         )
@@ -53,27 +57,28 @@ class RandomContrast(RandomImageLayer):
         changed = (images - mean) * math.cast(factor, images.dtype) + mean
         return math.clip_by_value(changed, 0, 255)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"factor": self.factor}
 
 
 class RandomBrightness(RandomImageLayer):
-    """Adds a random number to each image, and clips the sum to the range of values.
+    """Random change of brightness: adds a number to each image, and clips to the range of values.
 
     Args:
-      factor: the number lies in [-factor, factor], as a part of the width of the range; or a pair.
-      value_range: the least and the greatest value.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      factor: Range of the number as a fraction of the width of `value_range`: x for [-x, x], or a
+        pair of bounds.
+      value_range: Smallest and largest value of images.
+      seed: Seed of the random numbers; default a random one.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: for factors outside [-1, 1], or a range that is not two ascending numbers.
+      ValueError: If a factor is outside of [-1, 1], or `value_range` is not a pair of numbers.
 
     Example:
       >>> import meshflow as tf
@@ -84,8 +89,8 @@ class RandomBrightness(RandomImageLayer):
 
     def __init__(
         self,
-        factor: Any,
-        value_range: Any = (0, 255),
+        factor: float | Sequence[float],
+        value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -97,26 +102,24 @@ class RandomBrightness(RandomImageLayer):
             )
         self._value_range = sorted(value_range)
 
-    def augment(self, images: Any) -> Any:
-        """Brighter and darker images."""
-        least, most = self._value_range
-        added = self.per_image(images, *self._factor) * float(most - least)
+    def augment(self, images: TensorLike) -> Tensor:
+        """Change the brightness."""
+        low, high = self._value_range
+        added = self.per_image(images, *self._factor) * float(high - low)
         added = math.cast(array.reshape(added, [-1, 1, 1, 1]), images.dtype)
-        return math.clip_by_value(images + added, least, most)
+        return math.clip_by_value(images + added, low, high)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {
             "factor": list(self._factor),
             "value_range": list(self._value_range),
         }
 
 
-def _brightness_limits(factor: Any) -> list[float]:
-    pair = list(factor) if isinstance(factor, (tuple, list)) else [factor]
-    numbers = len(pair) in (1, 2) and all(
-        isinstance(f, (int, float)) and -1 <= f <= 1 for f in pair
-    )
-    if not numbers or (not isinstance(factor, (tuple, list)) and len(pair) != 1):
+def _brightness_limits(factor: float | Sequence[float]) -> list[float]:
+    pair: list[Any] = [*factor] if isinstance(factor, (tuple, list)) else [factor]
+    are_fractions = all(isinstance(f, (int, float)) and -1 <= f <= 1 for f in pair)
+    if len(pair) not in (1, 2) or not are_fractions:
         raise ValueError(
             "The `factor` argument should be a number (or a list of two numbers) in the range [-1.0, 1.0]. "
             f"Got {factor}"

@@ -1,11 +1,14 @@
-"""Layers that crop, mirror, move, turn and zoom images at random."""
+"""Layers that crop, flip, translate, rotate and zoom images at random."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import pi
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.layers.preprocessing.augmentation import (
     RandomImageLayer,
     checked_limits,
@@ -20,21 +23,22 @@ __all__ = ["RandomCrop", "RandomFlip", "RandomRotation", "RandomTranslation", "R
 
 
 class RandomCrop(RandomImageLayer):
-    """A random part of the images, the same for a whole batch.
+    """Random crop of images, the same for all images of a batch.
 
-    When not training, and for smaller images, the largest part with the aspect ratio is resized.
+    Outside of training, and for smaller images, the largest part with the aspect ratio of the
+    output is resized.
 
     Args:
-      height: height of the part.
-      width: width of the part.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      height: Height of the output.
+      width: Width of the output.
+      seed: Seed of the random numbers; default a random one.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same, with the layer's `height` and `width`.
+      The input shape, with the `height` and `width` of the layer.
 
     Example:
       >>> import meshflow as tf
@@ -46,8 +50,8 @@ class RandomCrop(RandomImageLayer):
         super().__init__(seed, **kwargs)
         self.height, self.width = height, width
 
-    def augment(self, images: Any) -> Any:
-        """The parts."""
+    def augment(self, images: TensorLike) -> Tensor:
+        """Crop the images."""
         down, right = images.shape[1] - self.height, images.shape[2] - self.width
         if down < 0 or right < 0:
             return self._unchanged(images)
@@ -56,33 +60,33 @@ class RandomCrop(RandomImageLayer):
         rows = array.gather(images, array.range(self.height) + top, axis=1)
         return array.gather(rows, array.range(self.width) + left, axis=2)
 
-    def _unchanged(self, images: Any) -> Any:
+    def _unchanged(self, images: Tensor) -> Tensor:
         return math.cast(smart_resize(images, (self.height, self.width)), images.dtype)
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The input's shape with the layer's height and width."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Replace height and width in the shape of the input."""
         return with_size(input_shape, self.height, self.width)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"height": self.height, "width": self.width}
 
 
 class RandomFlip(RandomImageLayer):
-    """Mirrors each image with probability 1/2.
+    """Random flip of each image, with probability 1/2 in each direction.
 
     Args:
       mode: 'horizontal' (left and right), 'vertical', or 'horizontal_and_vertical'.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      seed: Seed of the random numbers; default a random one.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: for another mode.
+      ValueError: If the mode is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -102,24 +106,24 @@ class RandomFlip(RandomImageLayer):
                 f"RandomFlip layer {self.name} received an unknown mode argument {mode}"
             )
 
-    def augment(self, images: Any) -> Any:
-        """The images, some of them mirrored."""
+    def augment(self, images: TensorLike) -> Tensor:
+        """Flip some of the images."""
         if "horizontal" in self.mode:
             images = self._some(images, image.flip_left_right(images))
         if "vertical" in self.mode:
             images = self._some(images, image.flip_up_down(images))
         return images
 
-    def _some(self, images: Any, flipped: Any) -> Any:
+    def _some(self, images: Tensor, flipped: Tensor) -> Tensor:
         chosen = self.per_image(images, 0.0, 1.0) < 0.5
         return array.where(array.reshape(chosen, [-1, 1, 1, 1]), flipped, images)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"mode": self.mode}
 
 
 class _Warp(RandomImageLayer):
-    """Reads each image at other places, which an affine map gives."""
+    """Layer that transforms each image by an affine map from output to input positions."""
 
     def __init__(
         self,
@@ -141,13 +145,13 @@ class _Warp(RandomImageLayer):
         self.fill_mode, self.fill_value = fill_mode, fill_value
         self.interpolation = interpolation
 
-    def _warped(self, images: Any, rows: list[Any]) -> Any:
-        """Images read at `rows` times (x, y, 1); each row is three numbers or vectors [batch]."""
+    def _warped(self, images: Tensor, rows: Sequence[Sequence[float | Tensor]]) -> Tensor:
+        """Read images at `rows @ (x, y, 1)`; elements of rows are numbers or vectors [batch]."""
         zeros = array.zeros([images.shape[0]])
         maps = array.stack([array.stack([zeros + v for v in row], -1) for row in rows], 1)
         return warp(images, maps, self.fill_mode, self.interpolation, self.fill_value)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {
             "fill_mode": self.fill_mode,
             "fill_value": self.fill_value,
@@ -156,28 +160,28 @@ class _Warp(RandomImageLayer):
 
 
 class RandomTranslation(_Warp):
-    """Moves each image.
+    """Random translation of each image.
 
     Args:
-      height_factor: how far down, as a part of the height: between the two numbers of a pair, or
-        between minus and plus a number.
-      width_factor: how far to the right, as a part of the width.
-      fill_mode: what is outside: 'reflect' (the image mirrored), 'wrap' (the other end), 'nearest'
-        (the edge) or 'constant'.
+      height_factor: Shift downwards as a fraction of the height: x for [-x, x], or a pair of
+        bounds.
+      width_factor: Shift to the right as a fraction of the width, in the same form.
+      fill_mode: Values outside of the image: 'reflect' (mirror image), 'wrap' (opposite side),
+        'nearest' (edge) or 'constant'.
       interpolation: 'bilinear' or 'nearest'.
-      seed: seed.
-      fill_value: the number outside for 'constant'.
-      **kwargs: arguments of `Layer`.
+      seed: Seed of the random numbers; default a random one.
+      fill_value: Value outside of the image for 'constant'.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: for factors outside [-1, 1].
-      NotImplementedError: for an unknown mode or interpolation.
+      ValueError: If a factor is outside of [-1, 1].
+      NotImplementedError: If the mode or interpolation is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -188,8 +192,8 @@ class RandomTranslation(_Warp):
 
     def __init__(
         self,
-        height_factor: Any,
-        width_factor: Any,
+        height_factor: float | Sequence[float],
+        width_factor: float | Sequence[float],
         fill_mode: str = "reflect",
         interpolation: str = "bilinear",
         seed: int | None = None,
@@ -201,38 +205,37 @@ class RandomTranslation(_Warp):
         self._down = checked_limits(height_factor, "height_factor", -1.0, 1.0)
         self._right = checked_limits(width_factor, "width_factor", -1.0, 1.0)
 
-    def augment(self, images: Any) -> Any:
-        """Moved images."""
+    def augment(self, images: TensorLike) -> Tensor:
+        """Translate the images."""
         down = self.per_image(images, *self._down) * float(images.shape[1])
         right = self.per_image(images, *self._right) * float(images.shape[2])
         return self._warped(images, [[1.0, 0.0, -right], [0.0, 1.0, -down]])
 
-    def _own_config(self) -> dict[str, Any]:
-        own = {"height_factor": self.height_factor, "width_factor": self.width_factor}
-        return own | super()._own_config()
+    def _own_config(self) -> Config:
+        factors = {"height_factor": self.height_factor, "width_factor": self.width_factor}
+        return factors | super()._own_config()
 
 
 class RandomRotation(_Warp):
-    """Turns each image about its middle.
+    """Random rotation of each image about its center.
 
     Args:
-      factor: how far, as a part of a whole turn, counterclockwise: between the two numbers of a
-        pair, or between minus and plus a number.
-      fill_mode: as in `RandomTranslation`.
+      factor: Counterclockwise angle as a fraction of 2 pi: x for [-x, x], or a pair of bounds.
+      fill_mode: As in `RandomTranslation`.
       interpolation: 'bilinear' or 'nearest'.
-      seed: seed.
-      fill_value: the number outside for 'constant'.
-      **kwargs: arguments of `Layer`.
+      seed: Seed of the random numbers; default a random one.
+      fill_value: Value outside of the image for 'constant'.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: for a negative number, or a pair that does not ascend.
-      NotImplementedError: for an unknown mode or interpolation.
+      ValueError: If the factor is a negative number or a pair that does not ascend.
+      NotImplementedError: If the mode or interpolation is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -244,7 +247,7 @@ class RandomRotation(_Warp):
 
     def __init__(
         self,
-        factor: Any,
+        factor: float | Sequence[float],
         fill_mode: str = "reflect",
         interpolation: str = "bilinear",
         seed: int | None = None,
@@ -260,41 +263,41 @@ class RandomRotation(_Warp):
                 f"`factor` argument cannot have a negative value. Received: factor={factor}"
             ) from None
 
-    def augment(self, images: Any) -> Any:
-        """Turned images."""
+    def augment(self, images: TensorLike) -> Tensor:
+        """Rotate the images."""
         angle = self.per_image(images, *self._turn) * (2.0 * pi)
         cosine, sine = math.cos(angle), math.sin(angle)
-        middle_y, middle_x = (images.shape[1] - 1) / 2.0, (images.shape[2] - 1) / 2.0
-        across = middle_x - (cosine * middle_x - sine * middle_y)
-        along = middle_y - (sine * middle_x + cosine * middle_y)
-        return self._warped(images, [[cosine, -sine, across], [sine, cosine, along]])
+        center_y, center_x = (images.shape[1] - 1) / 2.0, (images.shape[2] - 1) / 2.0
+        shift_x = center_x - (cosine * center_x - sine * center_y)
+        shift_y = center_y - (sine * center_x + cosine * center_y)
+        return self._warped(images, [[cosine, -sine, shift_x], [sine, cosine, shift_y]])
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"factor": self.factor, **super()._own_config()}
 
 
 class RandomZoom(_Warp):
-    """Zooms each image about its middle.
+    """Random zoom of each image about its center.
 
     Args:
-      height_factor: how much more of the height is seen, as a part of it; negative numbers enlarge.
-        A pair of ends, or a number for minus and plus it.
-      width_factor: the same for the width; default the factor drawn for the height.
-      fill_mode: as in `RandomTranslation`.
+      height_factor: Change of the visible height as a fraction; negative numbers zoom in. Either x
+        for [-x, x], or a pair of bounds.
+      width_factor: Change of the visible width; default that of the height.
+      fill_mode: As in `RandomTranslation`.
       interpolation: 'bilinear' or 'nearest'.
-      seed: seed.
-      fill_value: the number outside for 'constant'.
-      **kwargs: arguments of `Layer`.
+      seed: Seed of the random numbers; default a random one.
+      fill_value: Value outside of the image for 'constant'.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same.
+      The same as the input shape.
 
     Raises:
-      ValueError: for factors outside [-1, 1].
-      NotImplementedError: for an unknown mode or interpolation.
+      ValueError: If a factor is outside of [-1, 1].
+      NotImplementedError: If the mode or interpolation is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -305,8 +308,8 @@ class RandomZoom(_Warp):
 
     def __init__(
         self,
-        height_factor: Any,
-        width_factor: Any = None,
+        height_factor: float | Sequence[float],
+        width_factor: float | Sequence[float] | None = None,
         fill_mode: str = "reflect",
         interpolation: str = "bilinear",
         seed: int | None = None,
@@ -322,15 +325,18 @@ class RandomZoom(_Warp):
             else checked_limits(width_factor, "width_factor", -1.0, 1.0)
         )
 
-    def augment(self, images: Any) -> Any:
-        """Zoomed images."""
-        tall = wide = 1.0 + self.per_image(images, *self._tall)
+    def augment(self, images: TensorLike) -> Tensor:
+        """Zoom the images."""
+        height_scale = width_scale = 1.0 + self.per_image(images, *self._tall)
         if self._wide is not None:
-            wide = 1.0 + self.per_image(images, *self._wide)
-        middle_y, middle_x = (images.shape[1] - 1) / 2.0, (images.shape[2] - 1) / 2.0
-        rows = [[wide, 0.0, middle_x * (1.0 - wide)], [0.0, tall, middle_y * (1.0 - tall)]]
+            width_scale = 1.0 + self.per_image(images, *self._wide)
+        center_y, center_x = (images.shape[1] - 1) / 2.0, (images.shape[2] - 1) / 2.0
+        rows = [
+            [width_scale, 0.0, center_x * (1.0 - width_scale)],
+            [0.0, height_scale, center_y * (1.0 - height_scale)],
+        ]
         return self._warped(images, rows)
 
-    def _own_config(self) -> dict[str, Any]:
-        own = {"height_factor": self.height_factor, "width_factor": self.width_factor}
-        return own | super()._own_config()
+    def _own_config(self) -> Config:
+        factors = {"height_factor": self.height_factor, "width_factor": self.width_factor}
+        return factors | super()._own_config()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer, limits
 from meshflow.keras.layers.preprocessing.images import interpolation_of, with_size
@@ -15,13 +18,13 @@ __all__ = ["RandomHeight", "RandomWidth"]
 
 
 class _Stretch(RandomImageLayer):
-    """Another height or width, the same for a whole batch."""
+    """Layer that stretches all images of a batch to the same random height or width."""
 
     along = "height"
 
     def __init__(
         self,
-        factor: Any,
+        factor: float | Sequence[float],
         interpolation: str = "bilinear",
         seed: int | None = None,
         **kwargs: Any,
@@ -35,16 +38,16 @@ class _Stretch(RandomImageLayer):
                 f"`factor` argument must have values larger than -1. Received: factor={factor}"
             )
 
-    def augment(self, images: Any) -> Any:
-        """Stretched images."""
+    def augment(self, images: TensorLike) -> Tensor:
+        """Stretch the images."""
         height, width = images.shape[1], images.shape[2]
         scale = 1.0 + self.uniform([], *self._limits)
         try:
             factor = float(scale)
         except TypeError:
             raise NotImplementedError(
-                f"{type(self).__name__} gives images of another size every time, and XLA compiles one size. Use it "
-                "in Dataset.map, which runs it as it is, or compile the model with run_eagerly=True."
+                f"{type(self).__name__} returns images of a different size each time, but XLA compiles for one size. Use "
+                "it in Dataset.map, which does not compile it, or compile the model with run_eagerly=True."
             ) from None
         if self.along == "height":
             height = int(height * factor)
@@ -52,39 +55,41 @@ class _Stretch(RandomImageLayer):
             width = int(width * factor)
         return math.cast(image.resize(images, (height, width), self._method), images.dtype)
 
-    def _infer_outputs(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _infer_outputs(
+        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> KerasTensor:
         spec = TensorSpec(self.compute_output_shape(inputs.shape), self.compute_dtype)
         return KerasTensor(spec)
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The input's shape, with the stretched dimension unknown."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input, with None for the stretched axis."""
         sizes = TensorShape(input_shape).as_list()
         if self.along == "height":
             return with_size(input_shape, None, sizes[-2])
         return with_size(input_shape, sizes[-3], None)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _own_config(self) -> Config:
         return {"factor": self.factor, "interpolation": self.interpolation}
 
 
 class RandomHeight(_Stretch):
-    """Stretches images to a random height.
+    """Random stretch of images to another height.
 
     Args:
-      factor: by which part of it the height grows: a pair of ends, or a number for minus and plus it.
-      interpolation: a method of `tf.image.resize`.
-      seed: seed.
-      **kwargs: arguments of `Layer`.
+      factor: Change of the height as a fraction: x for [-x, x], or a pair of bounds.
+      interpolation: Method of `tf.image.resize`.
+      seed: Seed of the random numbers; default a random one.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same with another height, in training.
+      (batch, new_height, width, channels) in training; otherwise the input shape.
 
     Raises:
-      ValueError: for a factor below -1.
-      NotImplementedError: where it would be compiled, as the size is not known then.
+      ValueError: If the factor is less than -1.
+      NotImplementedError: If the layer is compiled, because the size is unknown then.
 
     Example:
       >>> import meshflow as tf
@@ -94,13 +99,13 @@ class RandomHeight(_Stretch):
 
 
 class RandomWidth(_Stretch):
-    """Stretches images to a random width; arguments and errors as for `RandomHeight`.
+    """Random stretch of images to another width; arguments and errors as in `RandomHeight`.
 
     Input shape:
-      (batch, height, width, channels), or without the batch.
+      (batch, height, width, channels), or a single image (height, width, channels).
 
     Output shape:
-      The same with another width, in training.
+      (batch, height, new_width, channels) in training; otherwise the input shape.
 
     Example:
       >>> import meshflow as tf

@@ -1,16 +1,18 @@
-"""`TextVectorization`: numbers for the words of texts."""
+"""`TextVectorization`: ids of the words of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras import registry, settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import mode_of
@@ -41,38 +43,40 @@ _SPLITS: dict[str, Callable[[bytes], list[bytes]]] = {
 
 
 class TextVectorization(EncodingLayer):
-    """Texts as numbers of words, or as vectors that say which words they have.
+    """Mapping of texts to sequences of word ids, or to vectors over the vocabulary.
 
     Args:
-      max_tokens: the largest number of numbers; default no limit.
-      standardize: what is done to texts first: 'lower_and_strip_punctuation', 'lower',
+      max_tokens: Maximum number of ids; default no limit.
+      standardize: Preparation of texts: 'lower_and_strip_punctuation', 'lower',
         'strip_punctuation', None, or a function of a string tensor.
-      split: how words are found: 'whitespace', 'character', None, or a function, which is called with
-        one text (a scalar) and returns a vector.
-      ngrams: runs of how many neighbouring words become words too; a number n for all up to n, or a
-        tuple of numbers.
-      output_mode: 'int' (numbers in the order of the words, 0 after the last), 'multi_hot', 'count' or 'tf_idf'.
-      output_sequence_length: how many numbers there are for each text, for 'int'; default as many as
-        the longest text of a batch has words.
-      pad_to_max_tokens: whether vectors have `max_tokens` elements also when there are fewer words.
-      vocabulary: the words, or the path of a text file with one a line; default `adapt` learns them.
-      idf_weights: for 'tf_idf', the weight of each word.
-      sparse: not available.
-      ragged: not available; rows are padded with 0.
-      encoding: how texts are encoded.
-      **kwargs: arguments of `Layer`.
+      split: Separation into words: 'whitespace', 'character', None, or a function from one text (a
+        scalar) to a vector of words.
+      ngrams: Lengths of the sequences of adjacent words that are also words: n for all lengths up
+        to n, or a tuple of lengths.
+      output_mode: 'int' (ids in the order of the words, padded with 0), 'multi_hot', 'count' or
+        'tf_idf'.
+      output_sequence_length: Number of ids per text for 'int'; default the number of words of the
+        longest text in a batch.
+      pad_to_max_tokens: Whether vectors have `max_tokens` elements even if there are fewer words.
+      vocabulary: Words, or path of a text file with one word per line; by default `adapt` learns
+        them.
+      idf_weights: Weight of each word, for 'tf_idf'.
+      sparse: Not supported.
+      ragged: Not supported; rows are padded with 0.
+      encoding: Encoding of the texts.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
       (batch,) or (batch, 1), strings.
 
     Output shape:
-      (batch, tokens), with `output_sequence_length` (batch, output_sequence_length); in other output modes
-      (batch, vocabulary).
+      (batch, tokens), with `output_sequence_length` (batch, output_sequence_length); in other
+      output modes (batch, vocabulary).
 
     Raises:
-      ValueError: for unknown options, or ones that do not go together; when called with texts of more
-        than one column that are to be split.
-      NotImplementedError: for `ragged` and `sparse`.
+      ValueError: If options are unknown or contradict each other, or if the texts to split have
+        more than one column.
+      NotImplementedError: If `ragged` or `sparse` is set.
 
     Example:
       >>> import meshflow as tf
@@ -88,25 +92,25 @@ class TextVectorization(EncodingLayer):
     def __init__(
         self,
         max_tokens: int | None = None,
-        standardize: Any = "lower_and_strip_punctuation",
-        split: Any = "whitespace",
-        ngrams: Any = None,
+        standardize: str | Callable[[Tensor], Tensor] | None = "lower_and_strip_punctuation",
+        split: str | Callable[[Tensor], Tensor] | None = "whitespace",
+        ngrams: int | Sequence[int] | None = None,
         output_mode: str = "int",
         output_sequence_length: int | None = None,
         pad_to_max_tokens: bool = False,
-        vocabulary: Any = None,
-        idf_weights: Any = None,
+        vocabulary: TensorLike = None,
+        idf_weights: TensorLike = None,
         sparse: bool = False,
         ragged: bool = False,
         encoding: str = "utf-8",
         **kwargs: Any,
     ) -> None:
-        kind = kwargs.pop("dtype", None)
-        if kind is not None and getattr(kind, "name", kind) != "string":
+        dtype = kwargs.pop("dtype", None)
+        if dtype is not None and getattr(dtype, "name", dtype) != "string":
             raise ValueError(
-                f"`TextVectorization` may only have a dtype of string. Received dtype: {kind}."
+                f"`TextVectorization` may only have a dtype of string. Received dtype: {dtype}."
             )
-        of_vocabulary = {
+        vocabulary_options = {
             k: kwargs.pop(k) for k in ("vocabulary_size", "has_input_vocabulary") if k in kwargs
         }
         super().__init__(dtype="string", **kwargs)
@@ -139,61 +143,61 @@ class TextVectorization(EncodingLayer):
             output_mode=mode,
             sparse=sparse,
             encoding=encoding,
-            **of_vocabulary,
+            **vocabulary_options,
         )
 
     # ---- the vocabulary --------------------------------------------------------------------
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[str]:
-        """The words, in the order of their numbers.
+        """Return the words in the order of their ids.
 
         Args:
-          include_special_tokens: whether '' and '[UNK]' come first.
+          include_special_tokens: Whether to include '' and '[UNK]'.
         """
         return self._lookup_layer.get_vocabulary(include_special_tokens)
 
-    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
-        """Sets the words; arguments and errors as for `StringLookup`."""
+    def set_vocabulary(self, vocabulary: TensorLike, idf_weights: TensorLike = None) -> None:
+        """Set the vocabulary; arguments and errors as in `StringLookup`."""
         self._lookup_layer.set_vocabulary(vocabulary, idf_weights)
 
     def vocabulary_size(self) -> int:
-        """How many numbers there are, those of padding and unknown words included."""
+        """Return the number of ids, including those of padding and unknown words."""
         return self._lookup_layer.vocabulary_size()
 
-    def update_state(self, data: Any) -> None:
-        """Counts the words of a batch of texts."""
+    def update_state(self, data: TensorLike) -> None:
+        """Count the words of a batch of texts."""
         rows, _ = self._rows(data)
         if self._lookup_layer._given:
             self._lookup_layer.update_state(data)
         self._lookup_layer.count_rows(rows)
 
     def finalize_state(self) -> None:
-        """Makes the vocabulary of what was counted."""
+        """Create the vocabulary from the counts."""
         self._lookup_layer.finalize_state()
 
     def reset_state(self) -> None:
-        """Forgets what was learnt."""
+        """Reset the learned state."""
         self._lookup_layer.reset_state()
 
-    def _weights_in_files(self) -> dict[str, Any]:
+    def _weights_in_files(self) -> dict[str, Variable]:
         return self._lookup_layer._weights_in_files()
 
     def get_weights(self) -> list[np.ndarray]:
-        """As those of `StringLookup`."""
+        """Return the learned vocabulary and weights, as in `StringLookup`."""
         return self._lookup_layer.get_weights()
 
-    def set_weights(self, weights: list[Any]) -> None:
-        """Sets what `get_weights` gave."""
+    def set_weights(self, weights: Sequence[TensorLike]) -> None:
+        """Set the result of `get_weights`."""
         self._lookup_layer.set_weights(weights)
 
     def exported_steps(self, rank: int) -> list[list[Any]]:
-        """What it does, as steps that files can hold (`saved_model/text.py`).
+        """Describe the layer as steps that files can hold (`saved_model/text.py`).
 
         Args:
-          rank: how many dimensions the texts have.
+          rank: Number of axes of the texts.
 
         Raises:
-          NotImplementedError: where they cannot hold it.
+          NotImplementedError: If files cannot hold the layer with its options.
         """
         standard = self.standardize or ""
         if not isinstance(standard, str) or self.output_mode != "int":
@@ -215,10 +219,10 @@ class TextVectorization(EncodingLayer):
         pad = ["pad", self.output_sequence_length, self._filler]
         return [*steps, ["split"], self._lookup_layer.look_step(), pad]
 
-    # ---- calling ---------------------------------------------------------------------------
+    # ---- calls ---------------------------------------------------------------------------------
 
-    def _rows(self, inputs: Any) -> tuple[list[list[bytes]], tuple[int, ...]]:
-        """The words of each text, and the shape of the texts."""
+    def _rows(self, inputs: TensorLike) -> tuple[list[list[bytes]], tuple[int, ...]]:
+        """Return the words of each text, and the shape of the texts."""
         tensor = convert_to_tensor(inputs)
         if callable(self.standardize):
             tensor = self.standardize(tensor)
@@ -247,26 +251,27 @@ class TextVectorization(EncodingLayer):
     def _words(self, text: bytes) -> list[bytes]:
         if isinstance(self.split, str):
             return _SPLITS[self.split](text)
-        alone = np.empty((), object)
-        alone[()] = text
-        words = host_values(self.split(Tensor(alone)), "words (XLA has no strings)")
+        scalar = np.empty((), object)
+        scalar[()] = text
+        split = cast(Callable[..., Any], self.split)
+        words = host_values(split(Tensor(scalar)), "words (XLA has no strings)")
         return words.reshape(-1).tolist()
 
-    def call(self, inputs: Any) -> Any:
-        """Numbers or vectors for texts of shape [], [batch] or [batch, 1]."""
+    def call(self, inputs: TensorLike) -> Tensor:
+        """Compute ids or vectors of texts with shape [], [batch] or [batch, 1]."""
         self._lookup_layer._check_ready()
         if saving(inputs) is not None:
             return self._recorded(inputs)
         rows, shape = self._rows(inputs)
-        numbers = self._padded([self._lookup_layer.find_row(row) for row in rows])
+        ids = self._padded([self._lookup_layer.find_row(row) for row in rows])
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
-            numbers = numbers.reshape(-1, 1) if self.output_mode == "int" else numbers
+            ids = ids.reshape(-1, 1) if self.output_mode == "int" else ids
         if not shape:
-            numbers = numbers[0]
-        return self._lookup_layer.encode(Tensor(numbers))
+            ids = ids[0]
+        return self._lookup_layer.encode(Tensor(ids))
 
-    def _recorded(self, texts: Any) -> Any:
-        """What the function that is being saved will give."""
+    def _recorded(self, texts: TensorLike) -> Tensor:
+        """Compute the outputs by ops, for a function that is being saved."""
         standard = self.standardize or ""
         if not isinstance(standard, str):
             texts, standard = standard(texts), ""
@@ -278,7 +283,7 @@ class TextVectorization(EncodingLayer):
 
     @property
     def _filler(self) -> int:
-        """What is after the last word. Vectors leave out what is no word."""
+        """Return the id after the last word; vectors ignore -1."""
         return 0 if self.output_mode == "int" else -1
 
     def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
@@ -286,16 +291,16 @@ class TextVectorization(EncodingLayer):
         if width is None:
             width = max((len(row) for row in rows), default=0)
         padded = np.full((len(rows), width), self._filler, np.int64)
-        for place, row in enumerate(rows):
-            padded[place, : len(row)] = row[:width]
+        for i, row in enumerate(rows):
+            padded[i, : len(row)] = row[:width]
         return padded
 
-    def output_dtype(self) -> Any:
-        """int64, or `floatx()` for vectors."""
+    def output_dtype(self) -> str:
+        """Return the dtype of the outputs: int64, or `floatx()` for vectors."""
         return "int64" if self.output_mode == "int" else settings.floatx()
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """[batch, output_sequence_length], or [batch, size of the vocabulary]."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Compute the shape of the output: ids per text, or size of the vocabulary."""
         sizes = TensorShape(input_shape).as_list()
         if self.output_mode != "int":
             return TensorShape([*sizes[:1], self._lookup_layer._depth])
@@ -303,9 +308,9 @@ class TextVectorization(EncodingLayer):
             return TensorShape(sizes)
         return TensorShape([*sizes[:1], self.output_sequence_length])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; a learnt vocabulary is part of it, so that a saved model has it."""
-        known = self._lookup_layer.get_config()
+    def get_config(self) -> Config:
+        """Return the configuration; it contains a learned vocabulary."""
+        lookup_config = self._lookup_layer.get_config()
         return {
             **super().get_config(),
             "max_tokens": self.max_tokens,
@@ -317,38 +322,40 @@ class TextVectorization(EncodingLayer):
             "pad_to_max_tokens": self.pad_to_max_tokens,
             "sparse": self.sparse,
             "ragged": self.ragged,
-            "vocabulary": known["vocabulary"],
-            "idf_weights": known["idf_weights"],
+            "vocabulary": lookup_config["vocabulary"],
+            "idf_weights": lookup_config["idf_weights"],
             "encoding": self.encoding,
             "vocabulary_size": self._lookup_layer._stated_size(),
         }
 
 
-def _option(value: Any, known: dict[str, Any], name: str) -> Any:
-    """A built-in option's name, None, or a function, which may come by its registered name.
+def _option(
+    value: str | Callable[..., Any] | None, known: Mapping[str, Callable[..., Any]], name: str
+) -> str | Callable[..., Any] | None:
+    """Return the name of a built-in option, None, or a function (found by its name).
 
     Raises:
-      ValueError: for another name.
+      ValueError: If the name is unknown.
     """
     if isinstance(value, HeldName):
         return value.value
     if value is None or callable(value) or value in known:
         return value
-    found = registry.get_registered_object(value) if isinstance(value, str) else None
-    if found is None:
+    function = registry.get_registered_object(value) if isinstance(value, str) else None
+    if function is None:
         raise ValueError(
             f"Unknown value for `{name}` argument of layer TextVectorization. Allowed values are: `None`, a "
             f"`Callable`, or one of the following values: {tuple(known)}. Received: {value}"
         )
-    return found
+    return function
 
 
-def _named(option: Any) -> Any:
-    name = registry.get_registered_name
-    return HeldName(name(option), option) if callable(option) else option
+def _named(option: str | Callable[..., Any] | None) -> str | None:
+    get_name = registry.get_registered_name
+    return HeldName(get_name(option), option) if callable(option) else option
 
 
-def _run_widths(ngrams: Any) -> tuple[int, ...] | None:
+def _run_widths(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if ngrams is None:
         return None
     if isinstance(ngrams, int) and ngrams > 0:

@@ -1,0 +1,160 @@
+"""Types of the keyword arguments that the constructors of layers accept through `**kwargs`.
+
+The `<weight>_layout` arguments of a class are those of the weights in its `_weights_with_layouts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.environment.types import ArrayLike
+from meshflow.keras.engine.layer.helpers import Identifier
+from meshflow.keras.mixed_precision.policy import Policy
+from meshflow.placement.layout import Layout
+
+
+class _CommonArguments(TypedDict, total=False):
+    trainable: bool
+    name: str | None
+    dtype: DTypeLike | Policy | None
+    dynamic: bool
+    input_shape: ShapeLike
+    batch_input_shape: ShapeLike
+    batch_size: int | None
+    weights: Sequence[ArrayLike]
+    autocast: bool
+    dims: Mapping[str, str] | str
+
+
+class EmbeddingArguments(_CommonArguments, total=False):
+    """Further arguments of `Embedding`."""
+
+    embeddings_layout: Layout | None
+
+
+class LayerArguments(_CommonArguments, total=False):
+    """Arguments of `Layer`."""
+
+    input_dim: int
+
+
+class KernelArguments(LayerArguments, total=False):
+    """Further arguments of layers with a kernel and a bias."""
+
+    kernel_layout: Layout | None
+    bias_layout: Layout | None
+
+
+class ConvTransposeArguments(KernelArguments, total=False):
+    """Further arguments of transposed convolutions."""
+
+    data_format: str | None
+    dilation_rate: int | Sequence[int]
+    groups: int
+    activation: Identifier
+    use_bias: bool
+    kernel_initializer: Identifier
+    bias_initializer: Identifier
+    kernel_regularizer: Identifier
+    bias_regularizer: Identifier
+    activity_regularizer: Identifier
+    kernel_constraint: Identifier
+    bias_constraint: Identifier
+
+
+class DepthwiseArguments(LayerArguments, total=False):
+    """Further arguments of `DepthwiseConv2D`."""
+
+    groups: int
+    kernel_initializer: Identifier
+    kernel_regularizer: Identifier
+    bias_regularizer: Identifier
+    activity_regularizer: Identifier
+    kernel_constraint: Identifier
+    bias_constraint: Identifier
+    depthwise_layout: Layout | None
+    bias_layout: Layout | None
+
+
+class Depthwise1DArguments(DepthwiseArguments, total=False):
+    """Further arguments of `DepthwiseConv1D`."""
+
+    activation: Identifier
+    use_bias: bool
+    depthwise_initializer: Identifier
+    bias_initializer: Identifier
+    depthwise_regularizer: Identifier
+    depthwise_constraint: Identifier
+
+
+class SeparableArguments(DepthwiseArguments, total=False):
+    """Further arguments of `SeparableConv1D` and `SeparableConv2D`."""
+
+    activation: Identifier
+    use_bias: bool
+    depthwise_initializer: Identifier
+    pointwise_initializer: Identifier
+    bias_initializer: Identifier
+    depthwise_regularizer: Identifier
+    pointwise_regularizer: Identifier
+    depthwise_constraint: Identifier
+    pointwise_constraint: Identifier
+    pointwise_layout: Layout | None
+
+
+class CellArguments(LayerArguments, total=False):
+    """Further arguments of recurrent cells."""
+
+    implementation: int
+    activity_regularizer: Identifier
+    kernel_layout: Layout | None
+    recurrent_layout: Layout | None
+    bias_layout: Layout | None
+
+
+class _GammaBetaLayouts(LayerArguments, total=False):
+    activity_regularizer: Identifier
+    gamma_layout: Layout | None
+    beta_layout: Layout | None
+
+
+class BatchNormalizationArguments(_GammaBetaLayouts, total=False):
+    """Further arguments of `BatchNormalization`."""
+
+    fused: bool | None
+    renorm: bool
+    renorm_clipping: Mapping[str, Any] | None
+    renorm_momentum: float
+    virtual_batch_size: int | None
+    adjustment: Any
+    moving_mean_layout: Layout | None
+    moving_variance_layout: Layout | None
+
+
+class NormalizationArguments(_GammaBetaLayouts, total=False):
+    """Further arguments of `LayerNormalization` and `GroupNormalization`."""
+
+    beta_initializer: Identifier
+    gamma_initializer: Identifier
+    beta_regularizer: Identifier
+    gamma_regularizer: Identifier
+    beta_constraint: Identifier
+    gamma_constraint: Identifier
+
+
+class MixtureOfExpertsArguments(LayerArguments, total=False):
+    """Further arguments of `MixtureOfExperts`."""
+
+    activity_regularizer: Identifier
+    gate_layout: Layout | None
+    kernel_in_layout: Layout | None
+    bias_in_layout: Layout | None
+    kernel_out_layout: Layout | None
+    bias_out_layout: Layout | None
+    shared_kernel_in_layout: Layout | None
+    shared_bias_in_layout: Layout | None
+    shared_kernel_out_layout: Layout | None
+    shared_bias_out_layout: Layout | None
