@@ -116,7 +116,7 @@ def needs_no_order(error: Exception) -> bool:
 
 def unordered(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """A program that calls Python in any order, as one on several devices must."""
-    return closed.replace(jaxpr=_unordered(closed.jaxpr))
+    return jex_core.ClosedJaxpr(_unordered(closed.jaxpr), closed.consts)
 
 
 @functools.cache
@@ -132,8 +132,6 @@ def _without_order() -> dict[str, Any]:
 
 
 def _unordered(jaxpr: Any) -> Any:
-    if isinstance(jaxpr, jex_core.ClosedJaxpr):
-        return unordered(jaxpr)
     equations = [_without(e) if e.effects else e for e in jaxpr.eqns]
     effects = set().union(*(e.effects for e in equations))
     return jaxpr.replace(eqns=equations, effects=effects)
@@ -149,8 +147,9 @@ def _without(equation: Any) -> Any:
     def inner(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
             return type(value)(inner(v) for v in value)
-        inside = isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
-        return _unordered(value) if inside else value
+        if isinstance(value, jex_core.ClosedJaxpr):
+            return unordered(value)
+        return _unordered(value) if isinstance(value, jex_core.Jaxpr) else value
 
     params = {name: inner(value) for name, value in equation.params.items()}
     found = [

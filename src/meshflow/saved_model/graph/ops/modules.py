@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.environment.jax_internals import (
+    make_exported,
     mlir,
     mlir_func,
     mlir_hlo,
@@ -151,13 +152,12 @@ def _exported(
     outs = tuple(jax.core.ShapedArray(s, k) for s, k in zip(shapes, kinds, strict=True))
     given, made = (None,) * len(arguments), (None,) * len(outs)
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in node.name)
-    return jax.export.Exported(
+    return make_exported(
         fun_name=name,
         in_tree=jax.tree.structure((tuple(arguments), {})),
         in_avals=tuple(arguments),
         out_tree=jax.tree.structure(outs),
         out_avals=outs,
-        _has_named_shardings=False,
         _in_named_shardings=given,
         _out_named_shardings=made,
         in_shardings_hlo=given,
