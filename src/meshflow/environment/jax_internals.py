@@ -129,6 +129,7 @@ DIFFERENCES = (
     Difference("0.11", "`jax.experimental.shard_alike` no longer exists.", "`placement/sharding_groups.py`"),
     Difference("0.11", "`ClosedJaxpr` is the same class as `Jaxpr`.", "`core/tracing/host_callbacks.py`"),
     Difference("0.11", "`jax.export.Exported` has no field `_has_named_shardings`.", "`make_exported`"),
+    Difference("0.11", "Annotations have `jax.Array`, not `jax.jaxlib._jax.Array`.", "`numpy/jnp_wrappers.py`"),
     Difference("0.11", "`log2` and `one_minus_square` are primitives.", "`deployment/newer_primitives.py`"),
     Difference("0.11", "`top_k` has `is_stable`, which is true by default.", "`lite/shaping.py`"),
     Difference("0.11", "Iteration over an array is one `unstack`.", "`deployment/newer_primitives.py`"),
@@ -136,6 +137,7 @@ DIFFERENCES = (
     Difference("0.11", "XLA's foreign function interface has version 0.4.", "`kernels/library.py`"),
     Difference("0.12", "`call_hi_primitive` calls functions such as `jax.numpy.searchsorted`.", "`expand_high_level`"),
     Difference("0.12", "XLA refuses layouts of results of callbacks.", "`core/iterators/callback_infeed.py`"),
+    Difference("0.12", "`jax.numpy.cross` refuses vectors of two elements.", "`ops/math/products.py`"),
     Difference("0.12", "`polynomial` is a primitive.", "`deployment/newer_primitives.py`"),
     Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
 )  # fmt: skip
