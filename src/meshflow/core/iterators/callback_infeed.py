@@ -115,6 +115,9 @@ def _call(operands: Any, static: tuple[Any, ...]) -> list[Any]:
     callback = feed.next_or_zeros if several else keeping_errors(feed.next)
     # JAX orders calls of programs on one device only.
     results = jax.experimental.io_callback(callback, shapes, *operands, ordered=not several)
+    if several:
+        # XLA of JAX 0.12 moves the layout of a result onto the call, and refuses a call that has one.
+        results = jax.lax.optimization_barrier(results)
     return [_spread(r, s) for r, s in zip(results, shardings, strict=True)]
 
 
