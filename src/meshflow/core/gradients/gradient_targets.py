@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 import jax
 
@@ -11,9 +10,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-
-if TYPE_CHECKING:
-    from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable
 
 
 class UnconnectedGradients(enum.Enum):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import numpy as np
 
@@ -15,10 +13,8 @@ from meshflow.core.gradients.vectorized_map import map_rows
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
-
-if TYPE_CHECKING:
-    from meshflow.core.variables.variable import Variable
 
 
 class Jacobians:

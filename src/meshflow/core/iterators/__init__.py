@@ -1,1 +1,3 @@
-"""`next(iterator)` in traced functions: elements captured before a call, or fed by callbacks while it runs."""
+"""`next(iterator)` in traced functions: elements are captured before a call, or requested by
+callbacks.
+"""
