@@ -124,8 +124,7 @@ def _named(code: CodeType, name: str, qualname: str) -> CodeType:
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and constant.co_flags & inspect.CO_NEWLOCALS:
-            # Class bodies lack that flag and are unchanged; their methods are converted when
-            # called.
+            # Class bodies lack that flag and are unchanged; their methods are converted later.
             inner_name = constant.co_name
             if inner_name.startswith(nodes.PREFIX):
                 constant = _named(constant, name, qualname)

@@ -42,14 +42,7 @@ class Loop:
 
 
 def lower(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Lower the jumps of one function body.
-
-    Args:
-      body: The statements of a function; they are changed in place.
-
-    Returns:
-      The new statements.
-    """
+    """Lower the jumps of the statements of one function body, which are changed in place."""
     lowering = _Lowering(returns=_has_nested_return(body))
     if not lowering.returns:
         return lowering.block(body, None)

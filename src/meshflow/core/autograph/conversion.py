@@ -108,9 +108,7 @@ def _plain_function(fn: Callable[..., Any]) -> FunctionType | None:
 
 
 def to_code(
-    entity: Callable[..., Any],
-    recursive: bool = True,
-    experimental_optional_features: object = None,
+    entity: Callable[..., Any], recursive: bool = True, experimental_optional_features: Any = None
 ) -> str:
     """Return the Python source to which a function is converted.
 
@@ -144,9 +142,7 @@ def to_code(
 
 
 def to_graph(
-    entity: Callable[..., Any],
-    recursive: bool = True,
-    experimental_optional_features: object = None,
+    entity: Callable[..., Any], recursive: bool = True, experimental_optional_features: Any = None
 ) -> Callable[..., Any]:
     """Return the converted form of a function, for use inside traced code.
 

@@ -101,8 +101,7 @@ def set_verbosity(level: int, alsologtostdout: bool = False) -> None:
     """Set how many messages AutoGraph writes to the logger `meshflow.autograph`.
 
     Args:
-      level: 0 for warnings only; 1 or more to also log functions that are not converted, with
-        reasons.
+      level: 0 for warnings only; 1 or more to log functions that are not converted.
       alsologtostdout: Whether to print the messages, too.
 
     Example:
@@ -122,7 +121,7 @@ def set_loop_options(
     maximum_iterations: int | Tensor | None = None,
     shape_invariants: Sequence[tuple[Any, Any]] | None = None,
 ) -> None:
-    """Set options of the loop whose body starts with this call.
+    """Set options of the loop that starts with this call.
 
     Outside of a staged loop it does nothing. Only `maximum_iterations` has an effect: XLA schedules
     iterations itself, and shapes are always invariant.

@@ -31,13 +31,7 @@ class UnsupportedError(Exception):
 
 
 def transform(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef | ast.Lambda:
-    """Rewrite a function, and the functions defined inside it.
-
-    Args:
-      node: A function definition without decorators, or a lambda; changed in place.
-
-    Returns:
-      The new node, with all positions filled in.
+    """Rewrite a function without decorators, in place, and the functions defined inside it.
 
     Raises:
       UnsupportedError: For generators, coroutines and functions that inspect their frame.
@@ -94,12 +88,10 @@ class _Function(ExpressionTransformer):
         self.count = 0
 
     def lambda_(self, node: ast.Lambda) -> ast.Lambda:
-        """Rewrite the body of a lambda."""
         node.body = self.expression(node.body)
         return node
 
     def definition(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """Rewrite the body of a function definition."""
         names = Names(*node.body)
         self.globals, self.nonlocals = names.globals, names.nonlocals
         body = control_flow_lowering.lower(_without_declarations(node.body) or [ast.Pass()])
@@ -113,8 +105,7 @@ class _Function(ExpressionTransformer):
         head = self._declare(self.globals, self.nonlocals)
         unbound = sorted(self.shared - self.params - self.globals - self.nonlocals)
         if unbound:
-            # This never runs; it makes the names local to this function, as the inner `nonlocal`s
-            # require.
+            # This never runs; it makes the names local, as the inner `nonlocal`s require.
             targets: list[ast.expr] = [ast.Name(n, ast.Store()) for n in unbound]
             head.append(ast.If(ast.Constant(False), [ast.Assign(targets, ast.Constant(None))], []))
         return head
@@ -134,7 +125,6 @@ class _Function(ExpressionTransformer):
         return self._declare(written & self.globals, written - self.globals)
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        """Rewrite a block."""
         result: list[ast.stmt] = []
         for statement in statements:
             rewritten = self.visit(statement)

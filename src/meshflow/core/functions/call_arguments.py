@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.operands import NumpyRules
+from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
@@ -21,9 +22,6 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 class RowsGivenError(Exception):
@@ -100,8 +98,7 @@ class CallArguments:
                 key.append((shape, leaf.dtype))
             else:
                 key.append(self._static_key(leaf))
-        # Workers that are threads of one process have separate programs, which take elements of
-        # their iterators.
+        # Workers that are threads of one process have separate programs for their iterators.
         placement = context.device, context.replicas, context.closure and context.closure.kind
         return arrays, (tree, tuple(key), NumpyRules.promote, *placement)
 
@@ -124,12 +121,11 @@ class CallArguments:
             )
         if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_own_hash(leaf):
             return leaf_type, leaf
-        # Other objects are compared by identity. The trace holds them, so that no other object gets
-        # the id.
+        # The key of other objects is their id. The trace holds them, so ids are unique.
         return leaf_type, id(leaf)
 
     def identified(self, args: Args, kwargs: Kwargs) -> list[Any]:
-        """List the arguments whose key is their identity."""
+        """List the arguments that are identified by their id in the key."""
         leaves = jax.tree.leaves((args, kwargs))
         statics = [leaf for leaf in leaves if not becomes_tensor(leaf) or type(leaf) is Variable]
         constants = (int, float, bool, str, bytes, complex)
@@ -241,9 +237,7 @@ def fit_leaf(name: str, spec: Any, value: Any) -> Any:
 
 
 class InputSignatureError(ValueError, TypeError):
-    """Error for arguments that do not match the signature: by version, TensorFlow raises either
-    class.
-    """
+    """Error for arguments that do not match the signature; TensorFlow raises either base class."""
 
 
 def _has_own_hash(leaf: object) -> bool:

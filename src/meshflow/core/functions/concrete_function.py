@@ -15,11 +15,18 @@ from typing import Any
 import jax
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.functions.call_arguments import Args, Kwargs
 from meshflow.core.functions.kept_executables import KeptProgram, kept_program
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
 from meshflow.core.functions.scope_names import announce
-from meshflow.core.functions.signatures import describe, heading, match, named_specs
+from meshflow.core.functions.signatures import (
+    Args,
+    Kwargs,
+    Signature,
+    describe,
+    heading,
+    match,
+    named_specs,
+)
 from meshflow.core.functions.strays import Strays
 from meshflow.core.functions.streams import Streams, in_files
 from meshflow.core.runtime import transfers
@@ -40,6 +47,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
+
+Lock = contextlib.AbstractContextManager[object]
 
 
 class Settings:
@@ -66,7 +75,7 @@ class Signed:
     """
 
     name: str
-    structured_input_signature: tuple[Args, Kwargs]
+    structured_input_signature: Signature
     _parameters: Sequence[str] = ()
 
     @property
@@ -82,10 +91,11 @@ class Signed:
     @property
     def inputs(self) -> list[Any]:
         """Return the specs of the tensor arguments, then the captures."""
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        return [*specs, *self.captured_inputs]
+        return [*self._specs, *self.captured_inputs]
+
+    @property
+    def _specs(self) -> list[Any]:
+        return [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
 
     @property
     def outputs(self) -> list[TensorSpec]:
@@ -126,14 +136,12 @@ class Signed:
         """Return the computation as a JAX `ClosedJaxpr`."""
         return self._any_traced.closed
 
-    def _tensor_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
-        """Return the values of a call for the specs; the call may have the original form, or tensors
-        only.
-        """
+    def _tensor_arguments(self, args: Args, kwargs: Kwargs) -> list[Any]:
+        """Match the arguments of a call, or only its tensors, to the specs."""
         try:
             return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
         except TypeError:
-            values = nest.flatten(args)
+            values, specs = nest.flatten(args), self._specs
             for spec in specs[len(values) :]:
                 if spec.name in kwargs:
                     values.append(kwargs[spec.name])
@@ -145,9 +153,7 @@ class Signed:
             return values
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
-        """Describe the parameters and results, in several lines; only the first line if not
-        verbose.
-        """
+        """Describe the parameters and results; only in one line if not verbose."""
         signature = self.structured_input_signature
         if not verbose:
             return heading(self.name, signature, self._parameters)
@@ -180,12 +186,11 @@ class ConcreteFunction(Signed):
     """
 
     def __init__(
-        self, traced: Traced, signature: tuple[Args, Kwargs], parameters: Sequence[str] = ()
+        self, traced: Traced, signature: Signature, parameters: Sequence[str] = ()
     ) -> None:
         self.name = traced.name
         self.traced = traced
-        # The index of the last call, among the calls of the `Function`; and the arguments whose
-        # identity is a part of the cache key.
+        # Index of the last call by the `Function`, and the arguments that its key refers to by id.
         self.used = 0
         self.found_by: list[Any] = []
         # Whether the function only calls a program from a file.
@@ -270,8 +275,7 @@ class ConcreteFunction(Signed):
         Args:
           arrays: The arguments, or their shapes and dtypes.
           captured: The arrays of the captures.
-          platforms: JAX's names of the target platforms, such as "tpu"; by default that of the
-            devices.
+          platforms: JAX's names of the target platforms, such as "tpu"; by default the present one.
         """
         self.prepare()
         traced = self._compiled.trace(*self._operands(arrays, captured))
@@ -301,12 +305,9 @@ class ConcreteFunction(Signed):
         Raises:
           TypeError: If the arguments do not match.
         """
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        values = self._tensor_arguments(specs, args, kwargs)
+        values = self._tensor_arguments(args, kwargs)
         tensors = []
-        for spec, value in zip(specs, values, strict=True):
+        for spec, value in zip(self._specs, values, strict=True):
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
             if not spec.is_compatible_with(tensor):
                 raise DtypeMismatchError(
@@ -333,18 +334,14 @@ class ConcreteFunction(Signed):
             self._compile()
 
     def pure_parts(self) -> tuple[Callable[..., Any], PrepackedWeights | None] | None:
-        """Return the jitted program and its prepacked weights; None if the function has side
-        effects.
-        """
+        """Return the jitted program and its prepacked weights, or None if there are side effects."""
         self.prepare()
         has_side_effects = self.traced.writes or self._calls_python or self._streams
         if has_side_effects or any(in_host_memory(c) for c in self.traced.captures):
             return None
         return self._compiled, self._keeper
 
-    def run_arrays(
-        self, arrays: list[Array], lock: contextlib.AbstractContextManager[object] = writing
-    ) -> PyTree:
+    def run_arrays(self, arrays: list[Array], lock: Lock = writing) -> PyTree:
         """Run the function on arrays, without tapes and outside of traces.
 
         Args:
@@ -370,9 +367,7 @@ class ConcreteFunction(Signed):
         return traced.rebuild([Tensor(o) for o in results])
 
     def _keeping(self) -> contextlib.AbstractContextManager[object]:
-        """Cache also short compilations of programs from files, which are the same in every
-        process.
-        """
+        """Cache also short compilations of programs from files, which all processes share."""
         if not self.is_stored or isinstance(self._compiled, KeptProgram):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
@@ -381,7 +376,7 @@ class ConcreteFunction(Signed):
         self,
         arrays: list[Array],
         captured: list[Any],
-        lock: contextlib.AbstractContextManager[object] = writing,
+        lock: Lock = writing,
     ) -> list[Any]:
         """Run the program, write the variables, and return the results."""
         traced = self.traced
@@ -435,7 +430,6 @@ def keep_shared(variables: Iterable[Variable]) -> None:
 
 
 def _reads(jaxpr: Jaxpr, operands: Sequence[int]) -> bool:
-    """Check whether a program reads all of these operands."""
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     return all(id(jaxpr.invars[i]) in read for i in operands)
 

@@ -22,9 +22,7 @@ import numpy as np
 from meshflow.core.autograph import convert
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
-    Args,
     CallArguments,
-    Kwargs,
     RowsGivenError,
     becomes_tensor,
     spec_of,
@@ -35,6 +33,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction, Settings
 from meshflow.core.functions.function_types import Parameters, Polymorphic, Result
 from meshflow.core.functions.retracing import history_of
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
+from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, standing_in
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity import IdentityWeakDict
@@ -110,8 +109,7 @@ class Function:
             return self
         bound = self._bound.get(instance)
         if bound is None:
-            # The instance is held weakly, because a method's compiled form must not keep its object
-            # alive.
+            # The instance is held weakly, because a compiled method must not keep it alive.
             bound = self._bound[instance] = self._bound_to(weakref.ref(instance))
         return bound
 
@@ -147,7 +145,6 @@ class Function:
             return self._call_python(self._python, args, kwargs)
 
     def _owner(self) -> Any:
-        """Return the object that owns the method."""
         instance = self._instance() if self._instance is not None else None
         if instance is None:
             raise ReferenceError(f"{self._name} was called after its object was deleted.")
@@ -196,8 +193,7 @@ class Function:
                 except Exception:
                     if not context.on_host or context.trace is not None:
                         raise
-                    # This part of a pipeline's function runs as plain Python, because its sizes
-                    # depend on values.
+                    # This part of a pipeline's function runs as Python: its sizes depend on values.
                     self._plain_on_host = True
                     return self._call_python(self._python, args, kwargs)
         concrete.used = self._history.calls
@@ -372,9 +368,7 @@ class Function:
         return concrete
 
     def _again(self) -> Callable[[], Function]:
-        """Return a factory of this function that refers neither to this object nor to the owner of the
-        method.
-        """
+        """Return a factory of this function that refers neither to it nor to its owner."""
         if self._instance is None:
             make, arguments = self.__reduce__()
             return functools.partial(make, *arguments)
@@ -424,9 +418,7 @@ class Function:
 
 
 def _method_of(instance: object, name: str) -> Any:
-    """Return a method of an unpickled object that keeps the object alive, because no other reference
-    may exist.
-    """
+    """Return a method of an unpickled object; the method keeps the object alive."""
     function = getattr(type(instance), name, None)
     if isinstance(function, Function):
         return function._bound_to(lambda: instance)
@@ -528,14 +520,13 @@ def function(
     tensor arguments and the values of all others. Later calls run the compiled program. A function
     caches its 512 most recently used traces; an older one is compiled again when it is called. XLA
     compiles all functions, so sizes are static: an `input_signature` with None sizes is accepted,
-    but each size is traced and compiled once. A function with an op whose result size depends on
+    but each size is traced and compiled once. A function with an op with a result size that depends on
     values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by
     op, with a warning, unless `jit_compile` is True.
 
     Args:
       func: The function; None to use `tf.function(...)` as a decorator with arguments.
-      input_signature: A sequence of `TensorSpec`s (or structures of them) that arguments must
-        match.
+      input_signature: A sequence of `TensorSpec`s (or structures of them) for arguments.
       autograph: Whether Python `if`, `while`, `for` on tensors become XLA control flow.
       jit_compile: Whether to raise an error if XLA cannot compile the function.
       reduce_retracing: Whether to disable the warning about frequent retracing.

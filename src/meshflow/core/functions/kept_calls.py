@@ -88,12 +88,7 @@ class KeptCalls:
         self._plain = all(type(c) in (Variable, Tensor) for c in captures)
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the results, or None if the function must be called, for example because tapes
-        record.
-
-        Args:
-          tensors: Arguments of the function.
-        """
+        """Return the results; None if the function must be called, for example for tapes."""
         if not self._plain or not _alone():
             return None
         arrays = [t._value for t in tensors]

@@ -70,24 +70,12 @@ class KeptProgram:
 
 
 def key_of(fingerprint: bytes, device: jax.Device) -> str:
-    """Return the cache key of a program's executable on this machine.
-
-    Args:
-      fingerprint: Identifies the program.
-      device: The device for which it is compiled.
-    """
+    """Return the cache key of a program's executable on this machine, for one device."""
     return hashlib.sha256(_machine(device) + fingerprint).hexdigest()
 
 
 def loaded(key: str, operands: int, results: int, device: jax.Device) -> Callable[..., Any] | None:
-    """Load an executable from the cache; return None if there is none.
-
-    Args:
-      key: Result of `make_key`.
-      operands: Number of arrays that it takes.
-      results: Number of arrays that it returns.
-      device: The device for which it is compiled.
-    """
+    """Load an executable with the given numbers of arrays from the cache; return None if there is none."""
     data = compiled_programs.kept(key)
     if data is not None:
         in_tree = jax.tree.structure(((0,) * operands, {}))
@@ -104,11 +92,6 @@ def loaded(key: str, operands: int, results: int, device: jax.Device) -> Callabl
 def compiled(program: Any, operands: Sequence[Any], key: str) -> tuple[Callable[..., Any], bool]:
     """Compile a program and cache its executable, unless other processes cannot use it.
 
-    Args:
-      program: The program, from `jax.jit`.
-      operands: Its operands.
-      key: Result of `make_key`.
-
     Returns:
       The executable, and whether the cache holds it.
     """
@@ -124,15 +107,7 @@ def compiled(program: Any, operands: Sequence[Any], key: str) -> tuple[Callable[
 
 
 def kept_program(program: Any, closed: ClosedJaxpr, donated: Sequence[int], name: str) -> Any:
-    """Return the program with a cached executable if it only calls a program from a file, else
-    unchanged.
-
-    Args:
-      program: The program, from `jax.jit`.
-      closed: Its jaxpr.
-      donated: Indices of the donated operands.
-      name: Its name in profiles.
-    """
+    """Cache the executable of a program (from `jax.jit`) that only calls a program from a file."""
     fingerprint = None if closed.consts else _described(closed.jaxpr)
     if fingerprint is None:
         return program

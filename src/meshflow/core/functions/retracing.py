@@ -37,11 +37,7 @@ class CallHistory:
         self._warnings = 0
 
     def add_trace(self, name: str) -> None:
-        """Record that the present call was traced; warn if many of the latest calls were.
-
-        Args:
-          name: Name of the function.
-        """
+        """Record that the present call traced; warn if many of the latest calls did."""
         if not self._warns:
             return
         self._traced = [call for call in self._traced if call > self.calls - _CALLS]

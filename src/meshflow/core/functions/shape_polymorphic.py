@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from meshflow.core.functions.call_arguments import (
-    Args,
-    CallArguments,
-    Kwargs,
-    becomes_tensor,
-    fit_leaf,
-    spec_of,
-)
+from meshflow.core.functions.call_arguments import CallArguments, becomes_tensor, fit_leaf, spec_of
 from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
-from meshflow.core.functions.signatures import named_specs
+from meshflow.core.functions.signatures import Args, Kwargs, named_specs
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -70,10 +63,7 @@ class ShapePolymorphicFunction(Signed):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Run the function on tensors that match the specs."""
         template = nest.flatten(self._template)
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        values = iter(self._tensor_arguments(specs, args, kwargs))
+        values = iter(self._tensor_arguments(args, kwargs))
         full = []
         for spec in template:
             is_tensor = isinstance(spec, TypeSpec) or becomes_tensor(spec)

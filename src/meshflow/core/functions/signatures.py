@@ -9,7 +9,9 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.environment.types import PyTree
 
-Signature = tuple[tuple[Any, ...], dict[str, Any]]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Signature = tuple[Args, Kwargs]
 
 
 def named_specs(signature: Signature, names: Sequence[str]) -> Signature:
@@ -39,8 +41,8 @@ def match(
     function: str,
     signature: Signature,
     names: Sequence[str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
 ) -> list[Any]:
     """Return the values for the specs of a signature, from a call in the original function's form.
 
@@ -55,8 +57,7 @@ def match(
       One value for each spec.
 
     Raises:
-      TypeError: If an argument is missing or unknown, or differs from the Python value in the
-        trace.
+      TypeError: If an argument is missing or unknown, or differs from the traced value.
     """
     positional, named = signature
     remaining = dict(kwargs)

@@ -21,11 +21,7 @@ __all__ = ["call_stateless", "traced_by_jax"]
 
 
 def traced_by_jax(values: PyTree) -> bool:
-    """Check whether a structure contains tracers of a JAX transformation such as `jax.grad`.
-
-    Args:
-      values: A nested structure.
-    """
+    """Check whether a structure contains tracers of a JAX transformation such as `jax.grad`."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in nest.flatten(values))
 
 
@@ -52,8 +48,7 @@ def call_stateless(
       The result of the function, and a list of the new values of the variables.
 
     Raises:
-      ValueError: If the numbers of variables and values differ, or if the shape of a value is
-        incompatible.
+      ValueError: If the numbers of variables and values differ, or if a shape is incompatible.
 
     Example:
       >>> import meshflow as tf
@@ -120,9 +115,7 @@ def _tensor(capture: Any, value: Any) -> Tensor:
 def _after(
     traced: Traced, outputs: Sequence[Any], variables: Sequence[Any], values: Sequence[Any]
 ) -> list[Any]:
-    """Return the values of the variables after the call; assign other written variables if
-    possible.
-    """
+    """Return the new values of the variables; assign other written variables if possible."""
     written = {id(v): new for v, new in zip(traced.writes, outputs[traced.count :], strict=True)}
     ids = {id(v) for v in variables}
     for variable in traced.writes:

@@ -1,5 +1,4 @@
-"""Variables without a device that a program over a mesh writes, such as a step counter or a metric's
-total.
+"""Variables without a device, such as step counters, that a program over a mesh writes.
 
 The new values of such variables are on the mesh. JAX would compile the program once for their
 original device, once for the mesh, and once more after some of them are assigned, so they are moved
@@ -30,12 +29,7 @@ class Strays:
         self._places: list[tuple[int, jax.sharding.Sharding]] | None = None
 
     def moved(self, arrays: Sequence[Any], captured: list[Any]) -> list[Any]:
-        """Return the arrays of the captures, moved to the mesh of the other arrays if there is one.
-
-        Args:
-          arrays: The arguments of the program.
-          captured: The arrays of the captures.
-        """
+        """Return the arrays of the captures, moved to the mesh of the other arrays if there is one."""
         if self._places is None:
             self._places = self._found(arrays, captured)
         for i, sharding in self._places:

@@ -1,6 +1,4 @@
-"""Programs that read variables from files at their first use, and write them when their values are
-known.
-"""
+"""Programs that read variables from files at their first use, and write known values early."""
 
 from __future__ import annotations
 
@@ -26,11 +24,7 @@ def in_files(value: object) -> bool:
 
 
 class Streams:
-    """The variables of a traced function that are in files.
-
-    Args:
-      traced: The function.
-    """
+    """The variables of a traced function that are in files."""
 
     def __init__(self, traced: Traced) -> None:
         self._count, self._writes = traced.count, len(traced.writes)
@@ -56,15 +50,11 @@ class Streams:
         return [*outputs[: self._writes], *outputs[end:]]
 
     def assigned(self, index: int) -> bool:
-        """Check whether the new value of a written variable, given by its index, is a program
-        output.
-        """
+        """Check whether the new value of a written variable is an output of the program."""
         return index not in self._written
 
     def program(self, closed: ClosedJaxpr) -> Callable[..., list[Any]]:
-        """Return the function as a program that reads and writes files; tokens are its last inputs and
-        outputs.
-        """
+        """Return a program that reads and writes files, with tokens as last inputs and outputs."""
 
         def run(*arrays: Array) -> list[Any]:
             tokens = dict(zip(map(id, self.stores), arrays[-len(self.stores) :], strict=True))

@@ -114,9 +114,7 @@ def _call_grad(
     return [*flat, *variable_gradients]
 
 
-def _recorded(
-    f: Callable[..., Any], args: Sequence[Any], tensors: list[Tensor], kwargs: dict[str, Any]
-) -> PyTree:
+def _recorded(f: Callable[..., Any], args: PyTree, tensors: list[Tensor], kwargs: Any) -> PyTree:
     result, grad_fn, variables = _run_quietly(f, args, kwargs)
     # The outputs are new tensors, so that the tape can identify them.
     outputs = nest.map_structure(lambda t: Tensor(convert_to_tensor(t)._value), result)
@@ -139,9 +137,7 @@ def _zeros(tensor: Tensor) -> Tensor:
     return Tensor(jax.numpy.zeros(tensor._value.shape, tensor._value.dtype))
 
 
-def _traced(
-    f: Callable[..., Any], args: Sequence[Any], tensors: list[Tensor], kwargs: dict[str, Any]
-) -> PyTree:
+def _traced(f: Callable[..., Any], args: PyTree, tensors: list[Tensor], kwargs: Any) -> PyTree:
     """Run a function as a `jax.custom_vjp` op, inside a traced function that may be differentiated."""
     forward = trace(
         lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs)[0], tuple(tensors)

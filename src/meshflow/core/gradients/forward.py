@@ -154,9 +154,7 @@ class ForwardAccumulator:
 
 
 def _forward_op(node: RecordedOp) -> Op:
-    """Create the op from (operands of a node's op, a tangent or None per requested one) to output
-    tangents.
-    """
+    """Create the op from a node's operands and tangents (or None) to output tangents."""
     op, static, requested = node.op, node.static, node.wanted
 
     def make() -> Op:
@@ -232,9 +230,7 @@ def _by_transpose(equation: JaxprEqn, run: Callable[..., Any]) -> Callable[..., 
 
 
 def _through_backward(node: FunctionNode, tangents: list[Tensor | None]) -> list[Tensor]:
-    """Compute output tangents from the transpose of a gradient function: the gradient of its
-    results.
-    """
+    """Compute output tangents by the transpose of a gradient function, which is its gradient."""
     cotangents = [zeros_like(o) for o in node.outputs]
     with GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(cotangents)

@@ -16,7 +16,7 @@ from meshflow.core.variables.variable import Variable
 class UnconnectedGradients(enum.Enum):
     """Result of `gradient` for a source on which the target does not depend.
 
-    `NONE` stands for None, `ZERO` for zeros of the shape of the source.
+    `NONE` results in None, `ZERO` in zeros of the shape of the source.
 
     Example:
       >>> import meshflow as tf
@@ -42,9 +42,7 @@ def as_target(target: TensorLike | None) -> Tensor:
 
 
 def as_unconnected(value: UnconnectedGradients | str) -> UnconnectedGradients:
-    """Return the member of the enumeration for itself or for its value, or raise TensorFlow's
-    error.
-    """
+    """Convert a member of the enumeration or its value, or raise TensorFlow's error."""
     try:
         return UnconnectedGradients(value)
     except ValueError:
@@ -57,21 +55,19 @@ def starting_gradient(target: TensorLike, seed: TensorLike | None) -> Tensor:
     """Return the initial gradient of a target: ones, or the explicit seed."""
     value = as_target(target)
     if seed is None:
-        return _ones_like(value)
+        return apply(_ones_like, (value,))
     gradient = convert_to_tensor(seed, dtype_hint=value.dtype)
     if gradient._value.shape == value._value.shape:
         return gradient
     return apply(_broadcast_op, (gradient,), tuple(value._value.shape))
 
 
-_ones = Op("ones_like", lambda operands, _: jax.numpy.ones_like(operands[0]), differentiable=False)
+_ones_like = Op(
+    "ones_like", lambda operands, _: jax.numpy.ones_like(operands[0]), differentiable=False
+)
 _broadcast_op = Op(
     "broadcast_to", lambda operands, static: jax.numpy.broadcast_to(operands[0], static)
 )
-
-
-def _ones_like(tensor: Tensor) -> Tensor:
-    return apply(_ones, (tensor,))
 
 
 def zeros_like(source: Tensor | Variable) -> Tensor:

@@ -49,8 +49,7 @@ class Jacobians:
           sources: Tensors or variables, in any nested structure.
           unconnected_gradients: See `gradient`.
           parallel_iterations: Ignored; `jax.vmap` computes all rows together.
-          experimental_use_pfor: Ignored, except that False requires a persistent tape in eager
-            mode.
+          experimental_use_pfor: Ignored, but in eager mode, False requires a persistent tape.
 
         Returns:
           For each source, a tensor of shape `target.shape + source.shape`.
@@ -75,7 +74,7 @@ class Jacobians:
         basis = np.eye(int(np.prod(shape)), dtype=target.dtype.dtype).reshape((-1, *shape))
         rows = self._rows(target, sources, basis, unconnected_gradients)
         return nest.map_structure(
-            lambda row: None if row is None else _reshape(row, (*shape, *row._value.shape[1:])),
+            lambda r: None if r is None else apply(_reshape, (r,), (*shape, *r._value.shape[1:])),
             rows,
         )
 
@@ -97,8 +96,7 @@ class Jacobians:
           experimental_use_pfor: See `jacobian`.
 
         Returns:
-          A tensor of shape [b, *target.shape[1:], *source.shape[1:]]; zeros if `target` does not
-          depend on `source`.
+          A tensor of shape [b, *target.shape[1:], *source.shape[1:]]; zeros if independent.
 
         Raises:
           ValueError: If the batch dimensions differ, or if a tensor has no other dimension.
@@ -123,8 +121,8 @@ class Jacobians:
         )
         as_unconnected(unconnected_gradients)
         rows = self._rows(target, source, basis, UnconnectedGradients.ZERO)
-        transposed = _move_first_to_second(rows)
-        return _reshape(transposed, (batch, *inner, *source.shape[1:]))
+        transposed = apply(_swap_first_axes, (rows,))
+        return apply(_reshape, (transposed,), (batch, *inner, *source.shape[1:]))
 
     def _check_row_by_row(self, method: str, use_pfor: bool) -> None:
         if not use_pfor and not self._persistent and context.trace is None:
@@ -148,13 +146,5 @@ class Jacobians:
         )
 
 
-_reshape_op = Op("reshape", lambda operands, static: jax.numpy.reshape(operands[0], static))
-_move_op = Op("transpose", lambda operands, _: jax.numpy.moveaxis(operands[0], 0, 1))
-
-
-def _reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return apply(_reshape_op, (tensor,), shape)
-
-
-def _move_first_to_second(tensor: Tensor) -> Tensor:
-    return apply(_move_op, (tensor,))
+_reshape = Op("reshape", lambda operands, static: jax.numpy.reshape(operands[0], static))
+_swap_first_axes = Op("transpose", lambda operands, _: jax.numpy.moveaxis(operands[0], 0, 1))

@@ -143,11 +143,10 @@ def _stayed(stored: Sequence[Any], _: Sequence[Any]) -> list[Any]:
 
 
 def recomputed_by(policy: Callable[..., Any] | None, storage: Waiting | None = None) -> _Form:
-    """Create a transform for `wrap_traced` in which a `jax.checkpoint_policies` policy selects the
-    residuals.
+    """Create a transform for `wrap_traced` with a policy for residuals.
 
     Args:
-      policy: The policy; None stores all residuals.
+      policy: A policy of `jax.checkpoint_policies`; None stores all residuals.
       storage: Storage of residuals other than captures; by default the device's memory.
     """
 
@@ -164,8 +163,7 @@ def recomputed_by(policy: Callable[..., Any] | None, storage: Waiting | None = N
 def recomputed(storage: Waiting | None = None) -> _Form:
     """Create a transform for `wrap_traced` that runs a function again for its gradient.
 
-    Args:
-      storage: Storage of the arguments; by default the device's memory.
+    The arguments are stored in `storage`, by default in the device's memory.
     """
 
     def transform(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,8 +217,7 @@ def _the_rest_in_a_branch(run: Callable[..., Any], storage: Waiting | None) -> C
     def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
         leaves, tree = jax.tree.flatten((arguments, captures))
         requested = tuple(is_inexact(leaf) for leaf in leaves)
-        # It is traced once, so that both branches return the same structure: the pullback contains
-        # programs.
+        # It is traced once, so that both branches return the same structure with its programs.
         first = functools.partial(forward_of_wanted, run, requested)
         program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, captures)
         flat, structure = jax.tree.flatten(shapes)

@@ -1,3 +1,1 @@
-"""`next(iterator)` in traced functions: elements are captured before a call, or requested by
-callbacks.
-"""
+"""Iterators in traced functions: captures before a call, and requests of running programs."""

@@ -1,5 +1,4 @@
-"""Callbacks by which a running program requests iterator elements, for loops, branches and loops over
-iterators.
+"""Callbacks by which a running program requests iterator elements, in loops and branches.
 
 JAX orders the callbacks of programs on one device. On several devices, each callback takes a result
 of the previous one as an operand, also if that was in a loop or a branch.
@@ -137,13 +136,7 @@ _next = Op("iterator_next", _call, differentiable=False, constant=False)
 def infeed_element(
     feed: Infeed, element: PyTree, operands: Sequence[Tensor] = ()
 ) -> tuple[PyTree, Tensor]:
-    """Request an element from a feed; return it, and a tensor that exists once it was supplied.
-
-    Args:
-      feed: The feed.
-      element: An example of the element.
-      operands: Operands of the callback.
-    """
+    """Request an element from a feed; return it, and a tensor that exists once it was supplied."""
     arrays, tree = flat(element)
     array_shardings = [getattr(a, "sharding", None) for a in arrays]
     shardings = tuple(
@@ -158,25 +151,15 @@ def infeed_element(
 
 
 def called(source: Elements, example: PyTree, optional: bool = False) -> tuple[PyTree, Tensor]:
-    """Request an element by a callback of the program; return it, and the callback's first result.
+    """Request an element like `example` in the traced function; see `request_from_feed`.
 
-    Args:
-      source: The iterator.
-      example: An example of the element.
-      optional: Whether the end is not an error; the first result is then whether there is an
-        element.
+    If it is optional, the end is not an error, and the second result is whether there is an element.
     """
     return fed(Infeed(source, example, optional), example)
 
 
 def fed(feed: Infeed, example: PyTree, operands: Sequence[Tensor] = ()) -> tuple[PyTree, Tensor]:
-    """Request the next element of a feed in the function that is traced.
-
-    Args:
-      feed: The feed.
-      example: An example of the element.
-      operands: Operands of the callback.
-    """
+    """Request the next element of a feed in the traced function, as `call_feed` does."""
     scope = context.trace
     assert scope is not None
     owner, source = scope, feed.source
@@ -198,8 +181,7 @@ def fed(feed: Infeed, example: PyTree, operands: Sequence[Tensor] = ()) -> tuple
         )
     if all(known_feed is not feed for known_feed, _ in owner.infeeds):
         owner.infeeds.append((feed, source))
-    # Each callback waits for the previous one, so one run of a loop body takes several elements in
-    # order.
+    # Each callback waits for the previous one, so one run of a loop body takes elements in order.
     element, first = infeed_element(feed, example, [*operands, *([] if token is None else [token])])
     scope.last_fed[id(source)] = first
     return element, first
@@ -215,21 +197,16 @@ def _fed_around(scope: Tracing, owner: Tracing, source: Elements | None) -> Tens
 
 
 def stream(source: Elements, example: PyTree, last: PyTree = None) -> Stream:
-    """Return the elements of a staged `for` loop over an iterator: all remaining ones.
+    """Return all remaining elements of an iterator, for a staged `for` loop.
 
-    Args:
-      source: The iterator.
-      example: An example of the elements.
-      last: An example of the last element if its shape differs, or None.
+    `last` is an example of the last element if its shape differs.
     """
     rest = None if last is None else _Streamed(source, last, None)
     return Stream(_Streamed(source, example, last), rest)
 
 
 class _Streamed(Infeed):
-    """Feed of a loop: its next element, unless the loop has ended or the element has the last one's
-    shape.
-    """
+    """Feed of a loop, which ends at the last element if that has another shape."""
 
     def __init__(self, source: Elements, example: PyTree, last: PyTree) -> None:
         super().__init__(source, example, optional=True)

@@ -118,9 +118,7 @@ class Source:
         return None if self._made_in_trace else stream(self, *self._likes())
 
     def _likes(self) -> tuple[PyTree, PyTree]:
-        """Return examples of all elements but the last, and of the last one, or None if it is the
-        same.
-        """
+        """Return an example of the elements, and of the last one if it differs, or None."""
         return self._like(optional=True), None
 
     def _like(self, optional: bool = False) -> PyTree:
@@ -152,8 +150,7 @@ class IteratorCapture:
 
     Attributes:
       source: The iterator.
-      position: Index of the iterator among the arguments of the function, or None if it is not an
-        argument.
+      position: Index of the iterator among the arguments of the function, or None.
       tree: Structure of the element.
       specs: Shape and dtype of each leaf.
       leaves: The leaves as captures.
@@ -170,8 +167,7 @@ class IteratorCapture:
         self._structure: PyTree = None
 
     def fetch(self) -> bool:
-        """Take the element for the next call; return False, and return the element, if its shapes
-        differ.
+        """Take the element for the next call; return False and undo it if its shapes differ.
 
         Raises:
           EndOfElements: If there is no element.

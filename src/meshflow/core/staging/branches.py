@@ -32,8 +32,7 @@ class Merge:
     """Rules to merge the results of branches; subclasses create the errors.
 
     Attributes:
-      keep_static: Whether equal Python values remain Python values; otherwise numbers become
-        tensors.
+      keep_static: Whether equal Python values remain Python values; else numbers are converted.
     """
 
     keep_static = False

@@ -45,24 +45,9 @@ Step = Callable[[Arrays, Arrays], Arrays]
 
 
 def while_loop(
-    test: Test,
-    step: Step,
-    carry: Sequence[jax.Array],
-    consts: Sequence[jax.Array],
-    limit: int | None = None,
+    test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int | None = None
 ) -> Arrays:
-    """Run `carry = step(carry, consts)` while `test(carry, consts)` is true.
-
-    Args:
-      test: Returns a scalar bool.
-      step: Returns the next carry, with the same shapes and dtypes.
-      carry: Arrays that change.
-      consts: Arrays that do not change.
-      limit: Maximum number of iterations, or None.
-
-    Returns:
-      The final carry.
-    """
+    """Run `carry = step(carry, consts)` while `test(carry, consts)`, at most `limit` times."""
 
     def dynamic_loop(carry: Arrays, consts: Arrays) -> Arrays:
         return _run(test, step, carry, consts, limit)[1]
@@ -122,8 +107,8 @@ def _bounded(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int) 
 def repeat(
     count: jax.Array,
     step: Callable[[jax.Array, Arrays, Arrays], Arrays],
-    carry: Sequence[jax.Array],
-    consts: Sequence[jax.Array],
+    carry: Arrays,
+    consts: Arrays,
 ) -> Arrays:
     """Run `carry = step(i, carry, consts)` for `i in range(count)`, with a count known at run time."""
 

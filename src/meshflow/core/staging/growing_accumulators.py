@@ -28,15 +28,13 @@ class ArrayGrew(Exception):
 def with_known_arrays(build: Callable[[], T]) -> T:
     """Build a staged block; retry if the size of an array became known."""
     for _ in range(MAX_ATTEMPTS):
-        try:
+        with contextlib.suppress(ArrayGrew):
             return build()
-        except ArrayGrew:
-            continue
     return build()
 
 
 class _Running(threading.local):
-    """The scans whose bodies are being traced: (index tensor, number of iterations, trace)."""
+    """The scans that are being traced: (index tensor, number of iterations, trace)."""
 
     def __init__(self) -> None:
         self.scans: list[tuple[Any, int, Any]] = []

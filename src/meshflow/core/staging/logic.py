@@ -43,35 +43,29 @@ def scalar_bool(value: TensorLike, use: str = "a condition") -> Tensor:
         )
     if tensor.dtype.name == "bool" and not shape:
         return tensor
-    result: Tensor = apply(_truth, (tensor,))
-    return result
+    return apply(_truth, (tensor,))
 
 
 def both(a: TensorLike, b: TensorLike) -> Tensor:
     """Compute `a and b` for scalar conditions."""
-    result: Tensor = apply(_and, (scalar_bool(a), scalar_bool(b)))
-    return result
+    return apply(_and, (scalar_bool(a), scalar_bool(b)))
 
 
 def either(a: TensorLike, b: TensorLike) -> Tensor:
     """Compute `a or b` for scalar conditions."""
-    result: Tensor = apply(_or, (scalar_bool(a), scalar_bool(b)))
-    return result
+    return apply(_or, (scalar_bool(a), scalar_bool(b)))
 
 
 def negated(a: TensorLike) -> Tensor:
     """Compute `not a` for a scalar condition."""
-    result: Tensor = apply(_not, (scalar_bool(a),))
-    return result
+    return apply(_not, (scalar_bool(a),))
 
 
 def less(a: TensorLike, b: TensorLike) -> Tensor:
     """Compute `a < b` for int32 scalars."""
-    result: Tensor = apply(_less, (convert_to_tensor(a), convert_to_tensor(b)))
-    return result
+    return apply(_less, (convert_to_tensor(a), convert_to_tensor(b)))
 
 
 def next_integer(a: Tensor) -> Tensor:
     """Compute `a + 1`."""
-    result: Tensor = apply(_next, (a,))
-    return result
+    return apply(_next, (a,))

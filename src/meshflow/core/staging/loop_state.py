@@ -1,8 +1,8 @@
 """State of a loop while it is staged: the carried values and the invariants.
 
-The state is a list of nested values. Values whose old content the body needs are *carried*. Values
-that every iteration recomputes (`needed` is False) are results only, so before the loop they may be
-missing or have another structure; if the loop might not run at all, zeros replace them.
+The state is a list of nested values. Values with old content that the body needs are *carried*.
+Values that every iteration recomputes (`needed` is False) are results only, so before the loop they
+may be missing or have another structure; if the loop might not run at all, zeros replace them.
 """
 
 from __future__ import annotations
@@ -152,22 +152,20 @@ class LoopState:
         for i, (old, new) in enumerate(zip(carried.template.leaves, after.leaves, strict=True)):
             if i not in carried.dynamic:
                 if not same_static(old, new):
-                    raise self.invariants.changed(
-                        position, "value", describe_leaf(old), describe_leaf(new)
-                    )
+                    raise self._mismatch(position, "value", old, new)
                 continue
             if not is_tensor_like(new) and not is_number(new) and not hasattr(new, "_as_tensor"):
-                raise self.invariants.changed(
-                    position, "value", describe_leaf(old), describe_leaf(new)
-                )
+                raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(new, old.dtype)
             for aspect in ("dtype", "shape"):
                 if getattr(old, aspect) != getattr(tensor, aspect):
-                    raise self.invariants.changed(
-                        position, aspect, describe_leaf(old), describe_leaf(tensor)
-                    )
+                    raise self._mismatch(position, aspect, old, tensor)
             tensors.append(tensor)
         return tensors
+
+    def _mismatch(self, position: int, aspect: str, before: object, after: object) -> Exception:
+        texts = describe_leaf(before), describe_leaf(after)
+        return self.invariants.changed(position, aspect, *texts)
 
     def starting(self, may_not_run: bool) -> list[Tensor]:
         """List the initial tensors in the order of `collect`, after the body was traced."""
@@ -191,23 +189,17 @@ class LoopState:
         for i, (old, new) in enumerate(zip(before.leaves, result.template.leaves, strict=True)):
             if i not in result.dynamic:
                 if not same_static(old, new):
-                    raise self.invariants.changed(
-                        position, "value", describe_leaf(old), describe_leaf(new)
-                    )
+                    raise self._mismatch(position, "value", old, new)
                 continue
             if old is None or isinstance(old, Undefined):
                 tensors.append(_zeros(new))
                 continue
             if not is_tensor_like(old) and not is_number(old):
-                raise self.invariants.changed(
-                    position, "value", describe_leaf(old), describe_leaf(new)
-                )
+                raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(old, new.dtype)
             for aspect in ("dtype", "shape"):
                 if getattr(tensor, aspect) != getattr(new, aspect):
-                    raise self.invariants.changed(
-                        position, aspect, describe_leaf(tensor), describe_leaf(new)
-                    )
+                    raise self._mismatch(position, aspect, tensor, new)
             tensors.append(tensor)
         return tensors
 

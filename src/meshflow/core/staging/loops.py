@@ -31,8 +31,7 @@ class Elements:
     Attributes:
       count: Number of elements: an int, or an int32 scalar if it is only known at run time.
       get_element: Returns element `i` for an int32 scalar `i`.
-      stacked: The elements as a nested value with one more leading dimension; None to call
-        `get_element`.
+      stacked: The elements as a nested value with a leading dimension; None to call `get_element`.
       get_index: Returns the tensor in an element that counts 0, 1, 2, ...; None if there is none.
       rest: Functions that return further elements, which have other shapes; each takes a result of
         the loop, for which it has to wait.
@@ -47,8 +46,7 @@ class Elements:
 
 @dataclass
 class Stream:
-    """The elements of a `for` loop for each of which the running program checks if there is another
-    one.
+    """The elements of a `for` loop that the running program requests one by one.
 
     Attributes:
       take: Takes a scalar bool, whether another element is requested, and an int32 scalar, the
@@ -200,17 +198,7 @@ def stream_loop(
 ) -> tuple[Values, Tensor]:
     """Run `body` on each element of a stream; request an element only if the loop continues.
 
-    Args:
-      stream: The stream.
-      body: Maps (element, state) to the next state.
-      init: The state before the loop.
-      needed: For each value, whether `body` or `continues` uses its old content.
-      invariants: Creates the errors.
-      continues: Maps the state to a scalar bool, whether another iteration runs; None for always.
-      limit: Maximum number of iterations, or None.
-
-    Returns:
-      The state after the loop, and the number of elements.
+    The arguments are those of `for_loop`. Returns the state, and the number of elements.
     """
 
     def step(values: Values) -> Values:

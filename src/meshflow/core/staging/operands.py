@@ -77,5 +77,4 @@ def run(name: str, call: Callable[..., list[Any]], *operands: list[Tensor]) -> l
     # which would also print and assert at trace time.
     token = Tensor(jnp.zeros((), jnp.int32))
     op = Op(name, lambda operands, _: call(*operands[:-1]), heavy=True, whole=True)
-    result: list[Tensor] = apply(op, (*operands, [token]))
-    return result
+    return apply(op, (*operands, [token]))

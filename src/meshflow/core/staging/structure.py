@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -144,9 +144,3 @@ def to_tensor(leaf: Any, dtype: DType | None = None) -> Tensor:
         except (TypeError, ValueError):
             return convert_to_tensor(leaf)
     return convert_to_tensor(leaf)
-
-
-def map_leaves(function: Callable[[Any], Any], value: PyTree) -> PyTree:
-    """Apply `function` to each leaf of a nested value."""
-    template = Template(value)
-    return template.build([function(leaf) for leaf in template.leaves])

@@ -252,9 +252,7 @@ def check_positions(indices: Tensor | np.ndarray, size: int, dim: int) -> None:
 
 
 def variable_getitem(variable: Variable, key: Any) -> Tensor:
-    """Return `variable[key]`, a tensor with an `assign` method that writes this part of the
-    variable.
-    """
+    """Return `variable[key]`, a tensor with an `assign` method that writes that part."""
     result = getitem(variable._as_tensor(), key)
     if result._value is variable._value:
         result = Tensor(result._value)

@@ -44,8 +44,7 @@ class Awaited:
 class Module(Awaited):
     """Base class of objects that own variables.
 
-    Variables and modules are found among the attributes, also inside lists, tuples and
-    dictionaries.
+    Variables and modules are found in the attributes, also inside lists, tuples and dictionaries.
 
     Args:
       name: Name of the module; by default the class name in snake case.
@@ -108,9 +107,7 @@ class Module(Awaited):
         return tuple(m for m in self._found(Module) if m is not self)
 
     def _found(self, cls: type[T]) -> list[T]:
-        """Find objects of a class among the attributes of this module and its submodules, breadth
-        first.
-        """
+        """Find objects of a class in this module and its submodules, breadth first."""
         results: dict[int, T] = {}
         seen = {id(self)}
         queue: list[Module] = [self]
@@ -134,15 +131,13 @@ class Module(Awaited):
         with_path: bool = False,
         expand_composites: bool = False,
     ) -> Iterator[Any]:
-        """Yield the leaves of the attributes that satisfy a predicate, for subclasses with
-        collections.
+        """Yield the selected leaves of the attributes, for subclasses with collections.
 
         Args:
           recursive: Whether to include submodules.
           predicate: Selects the leaves; by default all.
           attribute_traversal_key: Order of the attributes of an object, a key for `sorted`.
-          with_path: Whether to yield pairs (path, leaf); a path is a tuple of names, keys and
-            indices.
+          with_path: Whether to yield pairs (path, leaf); a path is a tuple of names and keys.
           expand_composites: Ignored.
         """
         is_selected = predicate or (lambda _: True)

@@ -3,12 +3,10 @@
 The numbers are those of TensorFlow: a *key*, a state of a Philox generator (see
 `core/runtime/philox.py`), determines them for any number of devices. A `SeedStream` holds such a
 state in a variable; every use advances it by the number of counters used, so compiled functions
-draw new numbers in every call and a checkpoint of the variable resumes the sequence.
-
-As in TensorFlow, eager calls of one kernel with the same seeds share a stream, while each op of a
-traced function has a separate stream with an initial state from the seeds. The seed of an op
-without an explicit seed is its index in the function, branch or loop; outside of functions it is
-drawn.
+draw new numbers in every call and a checkpoint of the variable resumes the sequence. As in
+TensorFlow, eager calls of one kernel with the same seeds share a stream, while each op of a traced
+function has a separate one. The seed of an op without an explicit seed is its index in the
+function, branch or loop; outside of functions it is drawn.
 """
 
 from __future__ import annotations
@@ -78,8 +76,7 @@ def place_of_words(words: Sequence[int]) -> list[int]:
 # All streams by id, in the order of creation: a program that runs again creates the same ones.
 _streams: weakref.WeakValueDictionary[int, SeedStream] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
-# Restored states of streams that do not exist yet, such as those of functions before they are
-# traced.
+# Restored states of streams that do not exist yet, such as those of untraced functions.
 _waiting: dict[int, list[int]] = {}
 
 
@@ -100,8 +97,7 @@ def call_keys(
 
     Args:
       call_index: Index of the call.
-      unseeded: Returns integers for ops without an own or global seed; if it is None, these draw as
-        in other code.
+      unseeded: Returns integers for ops without an own or global seed; None to draw as usual.
     """
     compute_states = _places_of_calls(unseeded)
     indices = np.array([call_index])
@@ -120,9 +116,7 @@ def call_keys(
 def _places_of_calls(
     unseeded: Callable[[], Sequence[int]] | None,
 ) -> Callable[[int | None, int, np.ndarray], np.ndarray | None]:
-    """Return a function that computes the states of the ops of a function, in order, for several
-    calls.
-    """
+    """Return a function that computes the states of ops, in their order, for several calls."""
     op_seeds, op_indices = itertools.count(), itertools.count(1)
 
     def compute_states(seed: int | None, used: int, call_indices: np.ndarray) -> np.ndarray | None:
@@ -172,8 +166,7 @@ class SeedStream:
       seed: An integer; None derives a seed from the global seed at the first use.
 
     Attributes:
-      initial_state: The state to which it returns when the global seed is set; None for streams that
-        continue.
+      initial_state: The state to which it returns when the global seed is set; None to continue.
       is_public: Whether users have access to its state.
       derive_replica_key: Derives a separate key for each replica of a program; set by strategies.
     """
@@ -190,9 +183,7 @@ class SeedStream:
 
     @property
     def state(self) -> Variable:
-        """Return the variable (int64, shape [3]): the low and high halves of the counter, and the
-        key.
-        """
+        """Return the variable (int64, shape [3]): counter (low, high) and key."""
         if self._state is None:
             with init_scope():
                 value = _waiting.pop(self._number, None)
@@ -221,16 +212,14 @@ class SeedStream:
         counts = Tensor(np.asarray(used) if isinstance(used, int) else jnp.asarray(used))
         key, advanced = apply(_NEXT, (state._as_tensor(), counts))
         if context.trace is None and isinstance(advanced._value, jax.core.Tracer):
-            # A JAX function is being traced, and its tracers must not remain in a variable of the
-            # program.
+            # A JAX function is being traced, and its tracers must not remain in a variable.
             with jax.ensure_compile_time_eval():
                 key, advanced = apply(_NEXT, (state._as_tensor(), counts))
         state._write(advanced)
         return key if self.per_replica is None else self.per_replica(key)
 
     def op_key(self, used: int | jax.Array, kernel: str) -> Tensor:
-        """Return a new key, drawn like Keras' layers do by an op with this seed, if TensorFlow's
-        numbers are known.
+        """Draw a key like a Keras layer with this seed, if TensorFlow's numbers are known.
 
         Args:
           used: Number of counters that belong to the key.
@@ -312,9 +301,7 @@ class _Global:
         return self._streams[kind, op_seed]
 
     def stream_of_op(self, scope: Tracing, op_seed: int | None) -> SeedStream:
-        """Create the stream of the next random op of the function, branch or loop that `scope`
-        traces.
-        """
+        """Create the stream of the next random op of a function, branch or loop."""
         if op_seed is None:
             # As in TensorFlow, functions, loops and branches count their ops separately.
             while not (scope.once or scope.repeats or scope.branch) and scope.parent is not None:
@@ -327,9 +314,7 @@ class _Global:
         return self.op_seeds.next(0, _SEED_LIMIT)
 
     def draw_seed(self) -> list[int]:
-        """Return the words of a new seed; the n-th after the global seed was set is always the
-        same.
-        """
+        """Draw the words of a new seed, which the global seed and earlier draws determine."""
         self._drawn += 1
         return self.seed_at(self._drawn)
 
@@ -345,11 +330,7 @@ class _Global:
 
 
 class SeedDraws:
-    """Seeds drawn in sequence from Python's generator, like in TensorFlow.
-
-    Args:
-      seed: Seed of the generator.
-    """
+    """Seeds drawn in sequence from Python's generator, like in TensorFlow."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -426,8 +407,7 @@ def op_key(seed: Any, used: int | jax.Array, kernel: str) -> Tensor:
     Args:
       seed: Seed of the op or None.
       used: Number of counters that belong to the call.
-      kernel: Name of the kernel that draws: eager calls of one kernel with the same seed share a
-        stream.
+      kernel: Name of the kernel that draws: eager calls with the same seed share a stream.
     """
     op_seed = None if seed is None else int(seed)
     scope = context.trace
@@ -456,18 +436,14 @@ def _is_in_function(scope: Tracing) -> bool:
 
 
 def dataset_seed(seed: int | None) -> list[int]:
-    """Return two words of a seed: the op's and the global one, as in TensorFlow's datasets; new words
-    without both.
-    """
+    """Return two words of a seed, like TensorFlow's datasets; new words if there is no seed."""
     if seed is None and (_global.seed is None or _element.keys is not None):
         return new_seed()
     return _global.place_of_op(_global.next_op_seed() if seed is None else seed)[1:]
 
 
 def place_of_pass() -> list[int]:
-    """Return the state of a function's first random op without a seed; a new state without a global
-    seed.
-    """
+    """Return the state of a function's first unseeded op; a new one without a global seed."""
     return place_of_words(new_seed()) if _global.seed is None else _global.place_of_op(0)
 
 

@@ -28,7 +28,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
-from meshflow.core.variables.variable_rows import parts
+from meshflow.core.variables.variable_rows import RowScatterMethods, parts
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -51,21 +51,14 @@ _local_numbers = Op("shard_rows", _local, constant=False)
 
 
 def local_numbers(indices: Tensor, first: int, count: int) -> Tensor:
-    """Convert row indices of a table to row indices of one shard.
+    """Convert row indices of a table to row indices of the shard with `count` rows from `first` on.
 
-    Args:
-      indices: Row indices, of any shape.
-      first: Index of the first row of the shard.
-      count: Number of rows of the shard.
-
-    Returns:
-      Indices in the shard; `count` for rows of other shards, at which reads and writes have no
-      effect.
+    Rows of other shards get the index `count`, at which reads and writes have no effect.
     """
     return apply(_local_numbers, (indices,), (first, count))
 
 
-class ShardedVariable(_Operators):
+class ShardedVariable(RowScatterMethods, _Operators):
     """Variables that hold consecutive rows of one table.
 
     Strategies with parameter servers create them according to their `variable_partitioner`.
@@ -352,48 +345,6 @@ class ShardedVariable(_Operators):
             if local.size:
                 yield shard, IndexedSlices(parts["gather"](values, local), indices[local] - first)
 
-    def scatter_add(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Add `tf.IndexedSlices` to rows of the table."""
-        return self._scatter("scatter_add", sparse_delta)
-
-    def scatter_sub(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Subtract `tf.IndexedSlices` from rows of the table."""
-        return self._scatter("scatter_sub", sparse_delta)
-
-    def scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Replace rows of the table by `tf.IndexedSlices`."""
-        return self._scatter("scatter_update", sparse_delta)
-
-    def scatter_max(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Compute the maximum of rows and `tf.IndexedSlices`."""
-        return self._scatter("scatter_max", sparse_delta)
-
-    def scatter_min(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Compute the minimum of rows and `tf.IndexedSlices`."""
-        return self._scatter("scatter_min", sparse_delta)
-
-    def scatter_mul(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Multiply rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_mul", sparse_delta)
-
-    def scatter_div(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Divide rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_div", sparse_delta)
-
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
@@ -412,9 +363,7 @@ _whole = _Whole()
 
 @contextmanager
 def kept_whole() -> Iterator[None]:
-    """Create variables without shards: the slots of a shard have its size, and metrics need full
-    states.
-    """
+    """Create variables without shards, for slots of shards and states of metrics."""
     previous, _whole.kept = _whole.kept, True
     try:
         yield

@@ -75,8 +75,7 @@ class Variable(VariableRows, _Operators):
     """A mutable tensor, shared by all objects that refer to it.
 
     Args:
-      initial_value: A tensor, a value that converts to one, or a function without arguments that
-        returns it.
+      initial_value: A tensor, a value that converts to one, or a function that returns it.
       trainable: Whether gradient tapes watch it and optimizers train it; by default True, and False
         if synchronization is `ON_READ`.
       validate_shape: False allows later values of any shape.
@@ -88,8 +87,7 @@ class Variable(VariableRows, _Operators):
       constraint: A function that is applied to the value after each optimizer update.
       synchronization: See `tf.VariableSynchronization`.
       aggregation: See `tf.VariableAggregation`.
-      shape: A shape that is less specific than that of the initial value, for variables that change
-        shape.
+      shape: A shape that is less specific than that of the initial value, for variable shapes.
 
     Raises:
       ValueError: If the initial value is missing or incompatible with the shape, or synchronization
@@ -108,8 +106,7 @@ class Variable(VariableRows, _Operators):
     _is_tensor_like = True
     # Whether a program that writes the variable does not need its old value.
     _write_only = False
-    # Whether other objects usually hold the value, so that programs allocate a new array instead of
-    # donating a copy.
+    # Whether other objects usually hold the value, so programs allocate a new array instead.
     _is_lent = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
@@ -336,9 +333,7 @@ class Variable(VariableRows, _Operators):
         return self._own_layout is not None and self._own_layout.memory == "host"
 
     def _as_tensor(self) -> Tensor:
-        """Return the present value, cast inside of a mixed-precision layer, and record the read on
-        tapes.
-        """
+        """Read the value, cast it in a mixed-precision layer, and record the read on tapes."""
         trace = context.trace
         if trace is None:
             tensor = Tensor(self._on_devices())

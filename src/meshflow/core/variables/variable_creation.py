@@ -86,9 +86,7 @@ def scoped_name(name: str) -> str:
 def create_through(
     constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call the innermost creator; each `next_creator` leads to the next one, finally the
-    constructor.
-    """
+    """Call the innermost creator; `next_creator` leads to the others and the constructor."""
     creators = list(context.variable_creators)
 
     def default(**final: Any) -> object:

@@ -15,7 +15,56 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 
-class VariableRows:
+class RowScatterMethods:
+    """The methods that update rows of a variable or table by `tf.IndexedSlices`."""
+
+    def _scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
+        raise NotImplementedError
+
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Add `tf.IndexedSlices` to rows."""
+        return self._scatter("scatter_add", sparse_delta)
+
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Subtract `tf.IndexedSlices` from rows."""
+        return self._scatter("scatter_sub", sparse_delta)
+
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Replace rows by `tf.IndexedSlices`."""
+        return self._scatter("scatter_update", sparse_delta)
+
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Compute the maximum of rows and `tf.IndexedSlices`."""
+        return self._scatter("scatter_max", sparse_delta)
+
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Compute the minimum of rows and `tf.IndexedSlices`."""
+        return self._scatter("scatter_min", sparse_delta)
+
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Multiply rows by `tf.IndexedSlices`."""
+        return self._scatter("scatter_mul", sparse_delta)
+
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Divide rows by `tf.IndexedSlices`."""
+        return self._scatter("scatter_div", sparse_delta)
+
+
+class VariableRows(RowScatterMethods):
     """The methods of `Variable` that read or write parts of its value."""
 
     def _as_tensor(self) -> Tensor:
@@ -27,58 +76,14 @@ class VariableRows:
     def _set(self, value: Tensor) -> None:
         raise NotImplementedError
 
-    def _scatter(self, op: Op, sparse_delta: IndexedSlices) -> Self:
+    def _scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
         if not hasattr(sparse_delta, "indices"):
             raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
-        return self._scatter_rows(op, sparse_delta.indices, sparse_delta.values)
-
-    def _scatter_rows(self, op: Op, indices: TensorLike, updates: TensorLike) -> Self:
-        values = self._checked(updates, "scatter")
+        indices, values = sparse_delta.indices, self._checked(sparse_delta.values, "scatter")
         with as_stored():
-            self._set(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
+            operands = (self._as_tensor(), convert_to_tensor(indices), values)
+            self._set(apply(_SCATTERS[method], operands))
         return self
-
-    def scatter_add(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Add `tf.IndexedSlices` to rows of the variable."""
-        return self._scatter(_SCATTERS["add"], sparse_delta)
-
-    def scatter_sub(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Subtract `tf.IndexedSlices` from rows of the variable."""
-        return self._scatter(_SCATTERS["sub"], sparse_delta)
-
-    def scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Replace rows of the variable by `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["set"], sparse_delta)
-
-    def scatter_max(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Compute the maximum of rows and `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["max"], sparse_delta)
-
-    def scatter_min(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Compute the minimum of rows and `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["min"], sparse_delta)
-
-    def scatter_mul(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Multiply rows by `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["multiply"], sparse_delta)
-
-    def scatter_div(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Divide rows by `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["divide"], sparse_delta)
 
     def scatter_nd_add(
         self, indices: TensorLike, updates: TensorLike, name: str | None = None
@@ -140,6 +145,8 @@ def _scatter_op(kind: str) -> Op:
     return Op(f"scatter_{kind}", call)
 
 
+_JAX_NAMES = {"update": "set", "mul": "multiply", "div": "divide"}
 _SCATTERS = {
-    kind: _scatter_op(kind) for kind in ("add", "sub", "set", "max", "min", "multiply", "divide")
+    f"scatter_{kind}": _scatter_op(_JAX_NAMES.get(kind, kind))
+    for kind in ("add", "sub", "update", "max", "min", "mul", "div")
 }

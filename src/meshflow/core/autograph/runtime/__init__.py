@@ -1,8 +1,8 @@
 """Runtime library of converted code, which refers to it as `ag__`.
 
 Every function here chooses between plain Python and staging: if the controlling value is a symbolic
-tensor, `core.staging` does the work; in all other cases the function does exactly the same as
-Python.
+tensor, `core.staging` does the work; otherwise the function behaves like Python. In statements,
+`get` reads the state of the block, `set_` replaces it, and `template` describes its parts.
 """
 
 from meshflow.core.autograph.runtime.branches import if_exp, if_stmt

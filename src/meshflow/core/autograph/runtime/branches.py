@@ -21,16 +21,7 @@ def if_stmt(
     set_: Callable[..., None],
     template: StructureTemplate,
 ) -> None:
-    """Run an `if` statement.
-
-    Args:
-      test: The value of the condition.
-      body: The main branch.
-      orelse: The else branch, or None.
-      get: Reads the state.
-      set_: Replaces the state.
-      template: Describes the parts of the state.
-    """
+    """Run an `if` statement; `orelse` is None if there is no else branch."""
     if not is_symbolic(test):
         if test:
             body()

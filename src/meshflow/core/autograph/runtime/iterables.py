@@ -183,8 +183,7 @@ def staged_elements(value: Any) -> Elements | Stream | None:
     return Elements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
 
 
-# Results of `tf.range(n)`, by `id`. Their values may be symbolic, but they are known to be 0, 1, 2,
-# ...
+# Results of `tf.range(n)`, by `id`. Their values may be symbolic, but are 0, 1, 2, ...
 _ranges: dict[int, weakref.ref[Tensor]] = {}
 
 

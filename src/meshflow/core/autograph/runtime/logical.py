@@ -42,9 +42,7 @@ def not_(value: object) -> Tensor | bool:
 
 
 def chain(left: Any, *steps: Callable[..., Any]) -> Any:
-    """Compute `a < b < c`; `steps` alternate between a comparison and the computation of its right
-    side.
-    """
+    """Compute `a < b < c`; `steps` alternate between a comparison and its right side."""
     result: Any = True
     for compare, right_side in zip(steps[::2], steps[1::2], strict=True):
         right = right_side()

@@ -25,8 +25,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 
-# A `while` on a tensor whose value is known during tracing runs in Python, so that it may change
-# shapes. Its length is limited, because a counter made by `tf.constant(0)` must not unroll
+# A `while` on a tensor with a value that is known during tracing runs in Python, so that it may
+# change shapes. Its length is limited, because a counter made by `tf.constant(0)` must not unroll
 # thousands of iterations into the program.
 UNROLLED = 16
 
@@ -42,16 +42,7 @@ def while_stmt(
     template: StructureTemplate,
     maximum_iterations: int | Tensor | None = None,
 ) -> None:
-    """Run a `while` statement.
-
-    Args:
-      test: Computes the condition.
-      body: Runs one iteration.
-      get: Reads the state.
-      set_: Replaces the state.
-      template: Describes the parts of the state.
-      maximum_iterations: Limit from `set_loop_options`, which staged loops use.
-    """
+    """Run a `while` statement, if staged at most `maximum_iterations` times (`set_loop_options`)."""
     iterations = 0
     while True:
         condition = test()
@@ -109,17 +100,7 @@ def for_stmt(
     template: StructureTemplate,
     maximum_iterations: int | Tensor | None = None,
 ) -> None:
-    """Run a `for` statement.
-
-    Args:
-      iterated: The iterable.
-      extra_test: Computes whether another iteration runs, if the body may break or return; or None.
-      body: Runs one iteration on an element.
-      get: Reads the state.
-      set_: Replaces the state.
-      template: Describes the parts of the state.
-      maximum_iterations: Limit from `set_loop_options`, which staged loops use.
-    """
+    """Run a `for` statement; `extra_test` computes whether to continue if the body may break or return."""
     elements = staged_elements(iterated)
     if isinstance(elements, loops.Stream):
         count = _staged_for(elements, extra_test, body, get, set_, template, maximum_iterations)
@@ -248,9 +229,7 @@ def _with_values_of_variables(
     template: StructureTemplate,
     location: str,
 ) -> list[Any]:
-    """Return the result of a loop; a variable that an iteration replaces by a tensor starts as its
-    value.
-    """
+    """Run a loop; a variable that an iteration replaces by a tensor starts as its value."""
     start = list(init)
     while True:
         try:
@@ -261,9 +240,7 @@ def _with_values_of_variables(
 
 
 def _needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
-    """List for each part whether it is carried; an attribute that does not exist yet is only a
-    result.
-    """
+    """List the carried parts; an attribute that does not exist yet is only a result."""
     return [
         needed and not (position >= template.variables and init[position] is undefined)
         for position, needed in enumerate(template.needed)

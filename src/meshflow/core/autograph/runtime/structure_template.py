@@ -1,6 +1,4 @@
-"""State of a staged block at run time: a description of its parts, and functions to read and restore
-them.
-"""
+"""State of a staged block at run time, and functions to read and restore its parts."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ _ABSENT = (NameError, AttributeError, LookupError, TypeError)
 
 @dataclass(frozen=True)
 class StructureTemplate:
-    """Description of the parts of a block's state: variables, then attributes and items, then
-    containers.
+    """Parts of a block's state: variables, then attributes and items, then containers.
 
     Attributes:
       labels: Names of the parts.
@@ -64,9 +61,7 @@ def read_part(read: Callable[[], Any]) -> Any:
 
 
 class _Plain:
-    """Placeholder of a container without tensors; changing it is a side effect of tracing, as in
-    Python.
-    """
+    """Placeholder of a container without tensors; its changes are side effects of tracing."""
 
     def __repr__(self) -> str:
         return "a container without tensors"
