@@ -6,14 +6,12 @@ import ast
 import functools
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from meshflow.core.autograph import compiler, policy, status, tracebacks
 
 # The module that converted code refers to as `ag__`.
 _runtime: list[ModuleType] = []
-
-T = TypeVar("T")
 
 
 def use_runtime(module: ModuleType) -> None:
@@ -57,7 +55,7 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def resolve(fn: T) -> T | Callable[..., Any]:
+def resolve(fn: Any) -> Any:
     """Return the converted form of a callable, or the callable itself if it is not converted."""
     fn_type = type(fn)
     if fn_type is FunctionType:

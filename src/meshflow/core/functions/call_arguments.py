@@ -87,7 +87,7 @@ class CallArguments:
     def key(self, args: Args, kwargs: Kwargs) -> tuple[list[Array], Hashable]:
         """Return the arrays among the arguments, and the cache key."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        arrays: list[Array] = []
+        arrays: list[Any] = []
         key: list[Hashable] = []
         for leaf in leaves:
             shape = getattr(leaf, "shape", None)

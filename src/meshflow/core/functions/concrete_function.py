@@ -136,12 +136,12 @@ class Signed:
         """Return the computation as a JAX `ClosedJaxpr`."""
         return self._any_traced.closed
 
-    def _tensor_arguments(self, args: Args, kwargs: Kwargs) -> list[Any]:
+    def _tensor_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
         """Match the arguments of a call, or only its tensors, to the specs."""
         try:
             return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
         except TypeError:
-            values, specs = nest.flatten(args), self._specs
+            values = nest.flatten(args)
             for spec in specs[len(values) :]:
                 if spec.name in kwargs:
                     values.append(kwargs[spec.name])
@@ -305,7 +305,7 @@ class ConcreteFunction(Signed):
         Raises:
           TypeError: If the arguments do not match.
         """
-        values = self._tensor_arguments(args, kwargs)
+        values = self._tensor_arguments(self._specs, args, kwargs)
         tensors = []
         for spec, value in zip(self._specs, values, strict=True):
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)

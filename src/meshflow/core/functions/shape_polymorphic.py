@@ -63,7 +63,7 @@ class ShapePolymorphicFunction(Signed):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Run the function on tensors that match the specs."""
         template = nest.flatten(self._template)
-        values = iter(self._tensor_arguments(args, kwargs))
+        values = iter(self._tensor_arguments(self._specs, args, kwargs))
         full = []
         for spec in template:
             is_tensor = isinstance(spec, TypeSpec) or becomes_tensor(spec)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 __all__ = ["Strays"]
 
@@ -51,7 +51,7 @@ class Strays:
         ]
 
 
-def _mesh_of(arrays: Iterable[Any]) -> Mesh | None:
+def _mesh_of(arrays: Iterable[Any]) -> Mesh | AbstractMesh | None:
     """Return the mesh of arrays on several devices of this process, or None."""
     for array in arrays:
         sharding = getattr(array, "sharding", None)

@@ -186,7 +186,7 @@ def _followed(_: object, equations: list[JaxprEqn]) -> list[JaxprEqn]:
     return [_replaced(eqn) if eqn.primitive.name == "custom_vjp_call" else eqn for eqn in equations]
 
 
-def _replaced(equation: JaxprEqn) -> JaxprEqn:
+def _replaced(equation: Any) -> JaxprEqn:
     program = equation.params["call_jaxpr"]
     run = jex_core.jaxpr_as_fun(program)
     is_loop = program.jaxpr.debug_info.func_name == dynamic_loop.NAME

@@ -30,7 +30,7 @@ def backward(
     node: RecordedOp | FunctionNode | ReadNode, output_gradients: list[Gradient | None]
 ) -> Sequence[Any]:
     """Return the gradients of a node's inputs, from one gradient or None for each of its outputs."""
-    if type(node) is not RecordedOp:
+    if not isinstance(node, RecordedOp):
         return node.backward(output_gradients)
     if node.op.by_rows is not None:
         rows = node.op.by_rows(node.operands, node.static, output_gradients[0])

@@ -170,7 +170,7 @@ class Module(Awaited):
         return wrapper
 
 
-def _leaves(value: object, enclosing: set[int]) -> Iterator[Any]:
+def _leaves(value: Any, enclosing: set[int]) -> Iterator[Any]:
     if isinstance(value, (list, tuple, deque, Mapping)):
         if id(value) in enclosing:
             return

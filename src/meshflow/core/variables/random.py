@@ -401,7 +401,7 @@ def global_seed() -> int | None:
     return _global.seed
 
 
-def op_key(seed: Any, used: int | jax.Array, kernel: str) -> Tensor:
+def op_key(seed: Any, used: Any, kernel: str) -> Tensor:
     """Return a key for one call of a random op.
 
     Args:

@@ -202,7 +202,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
         """
         return np.concatenate([np.asarray(v.numpy()) for v in self._shards])
 
-    def __array__(self, dtype: np.typing.DTypeLike = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = np.asarray(self.numpy())
         return array if dtype is None else array.astype(dtype, copy=False)
 
@@ -311,7 +311,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
             shard.assign_sub(part)
         return self
 
-    def _scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
+    def _apply_scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
         if not hasattr(sparse_delta, "indices"):
             raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
         for shard, rows in self._divided_rows(sparse_delta):
@@ -349,7 +349,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Replace rows of the table by `tf.IndexedSlices`; the indices are a vector."""
-        return self._scatter("scatter_update", sparse_delta)
+        return self._apply_scatter("scatter_update", sparse_delta)
 
 
 class _Whole(threading.local):

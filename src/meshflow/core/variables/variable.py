@@ -510,7 +510,7 @@ class Variable(VariableRows, _Operators):
 
     # ---- Python protocols ------------------------------------------------------------------
 
-    def __array__(self, dtype: np.typing.DTypeLike = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = np.asarray(self.numpy())
         return array if dtype is None else array.astype(dtype, copy=False)
 

@@ -18,50 +18,50 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 class RowScatterMethods:
     """The methods that update rows of a variable or table by `tf.IndexedSlices`."""
 
-    def _scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
+    def _apply_scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
         raise NotImplementedError
 
     def scatter_add(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Add `tf.IndexedSlices` to rows."""
-        return self._scatter("scatter_add", sparse_delta)
+        return self._apply_scatter("scatter_add", sparse_delta)
 
     def scatter_sub(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Subtract `tf.IndexedSlices` from rows."""
-        return self._scatter("scatter_sub", sparse_delta)
+        return self._apply_scatter("scatter_sub", sparse_delta)
 
     def scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Replace rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_update", sparse_delta)
+        return self._apply_scatter("scatter_update", sparse_delta)
 
     def scatter_max(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Compute the maximum of rows and `tf.IndexedSlices`."""
-        return self._scatter("scatter_max", sparse_delta)
+        return self._apply_scatter("scatter_max", sparse_delta)
 
     def scatter_min(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Compute the minimum of rows and `tf.IndexedSlices`."""
-        return self._scatter("scatter_min", sparse_delta)
+        return self._apply_scatter("scatter_min", sparse_delta)
 
     def scatter_mul(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Multiply rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_mul", sparse_delta)
+        return self._apply_scatter("scatter_mul", sparse_delta)
 
     def scatter_div(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
         """Divide rows by `tf.IndexedSlices`."""
-        return self._scatter("scatter_div", sparse_delta)
+        return self._apply_scatter("scatter_div", sparse_delta)
 
 
 class VariableRows(RowScatterMethods):
@@ -76,13 +76,18 @@ class VariableRows(RowScatterMethods):
     def _set(self, value: Tensor) -> None:
         raise NotImplementedError
 
-    def _scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
+    def _apply_scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
+        return self._scatter(_SCATTERS[method], sparse_delta)
+
+    def _scatter(self, op: Op, sparse_delta: IndexedSlices) -> Self:
         if not hasattr(sparse_delta, "indices"):
             raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
-        indices, values = sparse_delta.indices, self._checked(sparse_delta.values, "scatter")
+        return self._scatter_rows(op, sparse_delta.indices, sparse_delta.values)
+
+    def _scatter_rows(self, op: Op, indices: TensorLike, updates: TensorLike) -> Self:
+        values = self._checked(updates, "scatter")
         with as_stored():
-            operands = (self._as_tensor(), convert_to_tensor(indices), values)
-            self._set(apply(_SCATTERS[method], operands))
+            self._set(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
 
     def scatter_nd_add(

@@ -88,7 +88,7 @@ for _name in ("neg", "lt", "le", "gt", "ge", "getitem"):
 class Enumerated(Staged):
     """`enumerate` of a staged iterable."""
 
-    def __init__(self, inner: Any, start: int | Tensor) -> None:
+    def __init__(self, inner: Any, start: Any) -> None:
         self.inner = inner
         self.start = start
 

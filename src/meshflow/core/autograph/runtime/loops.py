@@ -77,13 +77,14 @@ def _staged_while(
         return list(get())
 
     final = list(init)
+    max_count = None
     if limit is not None:
-        limit = max(static_value(limit, "maximum_iterations") - iterations, 0)
+        max_count = max(static_value(limit, "maximum_iterations") - iterations, 0)
     location = place_of(body)  # type: ignore[arg-type]
 
     def run(start: list[Any], invariants: _LoopInvariants) -> list[Any]:
         needed = _needed(template, init)
-        return loops.while_loop(run_test, run_body, start, needed, invariants, limit)
+        return loops.while_loop(run_test, run_body, start, needed, invariants, max_count)
 
     try:
         final = _with_values_of_variables(run, init, template, location)
@@ -185,7 +186,7 @@ def _staged_for(
     set_: Set,
     template: StructureTemplate,
     limit: int | Tensor | None,
-) -> Tensor | None:
+) -> Any:
     init = get()
 
     def step(element: Any, values: list[Any]) -> list[Any]:
@@ -201,7 +202,7 @@ def _staged_for(
     limit = None if limit is None else static_value(limit, "maximum_iterations")
     location, needed = place_of(body), _needed(template, init)  # type: ignore[arg-type]
     test = continues if extra_test is not None else None
-    count: Tensor | None = None
+    count: Any = None
 
     def run(start: list[Any], invariants: _LoopInvariants) -> list[Any]:
         nonlocal count

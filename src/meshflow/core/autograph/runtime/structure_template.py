@@ -87,13 +87,13 @@ def copy_items(read: Callable[[], Any]) -> Any:
     return list(container) if isinstance(container, list) else dict(container)
 
 
-def restore_items(read: Callable[[], Any], items: list[Any] | dict[Any, Any] | object) -> None:
+def restore_items(read: Callable[[], Any], items: Any) -> None:
     """Replace the items of a list or dictionary by those of an earlier `copy_items`, in place."""
     if items is undefined or items is plain:
         return
     container = read_part(read)
     if isinstance(container, list):
-        container[:] = items  # type: ignore[call-overload]
+        container[:] = items
     elif isinstance(container, dict):
         container.clear()
-        container.update(items)  # type: ignore[call-overload]
+        container.update(items)
