@@ -29,8 +29,7 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
       fn: A function, method, lambda, `functools.partial` or callable object.
 
     Returns:
-      A callable with the same arguments. If `fn` cannot be converted (no source, a generator), it
-      runs `fn` unchanged.
+      A callable with the same arguments, which runs `fn` unchanged if that cannot be converted.
 
     Example:
       >>> from meshflow.core.autograph import convert

@@ -8,8 +8,7 @@ only nested blocks. A variable that an inner function uses is always live.
 The results are attributes of the statements:
 
 * `ag_after`: variables that are live after an `if`, `for` or `while`;
-* `ag_before`: variables that are live at its start (for a loop: at the start of the body or test of
-  any iteration).
+* `ag_before`: variables that are live at its start (for a loop: at the start of any iteration).
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class _Liveness:
         for handler in node.handlers:
             caught = self.block(handler.body, final) - {handler.name or ""}
             handlers |= caught | Names(handler.type).reads
-        # An exception may leave the body at any statement, so variables that handlers read are live
-        # in the entire body.
+        # An exception may leave the body anywhere, so variables that handlers read are live in it.
         always, self.always = self.always, self.always | handlers
         live = self.block(node.body, self.block(node.orelse, final))
         self.always = always

@@ -1,8 +1,7 @@
 """Selection of the functions that AutoGraph converts: the user's own, and none of libraries.
 
 Python's standard library, installed packages and Meshflow itself run unchanged. A package that
-applies `tf.function` to its functions opts in: its other functions are converted, too, when such a
-function calls them.
+applies `tf.function` to its functions opts in: its other functions are converted, too, when called.
 """
 
 from __future__ import annotations

@@ -175,8 +175,7 @@ class ConcreteFunction(Signed):
       name: Name of the function.
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
       structured_outputs: The result structure with `TensorSpec`s for tensors.
-      retrace: Returns a function that is traced again for each call, for callers that cannot use
-        this trace; or None.
+      retrace: Returns a function that is traced again for each call, instead of this one; or None.
 
     Example:
       >>> import meshflow as tf
@@ -415,7 +414,7 @@ class ConcreteFunction(Signed):
         try:
             return host_callbacks.finish(self._compiled, *arrays)
         except ValueError as error:
-            # Nothing ran: the devices of the arguments are only known now.
+            # The program did not run: only now the devices of the arguments are known.
             if not host_callbacks.needs_no_order(error):
                 raise
         self._compile(ordered=False)

@@ -108,7 +108,7 @@ class KeptCalls:
         try:
             return call(arrays)
         except (TypeError, ValueError, RuntimeError, MemoryError):
-            # Nothing was written. The function raises the error, or accepts arrays on other devices.
+            # The call has no effects. The function raises the error, or accepts other devices.
             return None
 
     def _call(self, tensors: Sequence[Tensor], arrays: Sequence[Array]) -> _Call | None:

@@ -2,8 +2,7 @@
 
 XLA stores the names of scopes in a program, for profiles, but JAX's compilation cache ignores them.
 A program that differs only in names would then get the names of another one, so the names are added
-to its key. Numbers at the end of names are removed: 'dense_1' and 'dense_7' are automatic names of
-the same program.
+to its key. Numbers at the end of names are removed: 'dense_1' and 'dense_7' name the same program.
 """
 
 from __future__ import annotations

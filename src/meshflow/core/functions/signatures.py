@@ -121,17 +121,13 @@ def heading(function: str, signature: Signature, names: Sequence[str]) -> str:
 
 
 def describe(function: str, signature: Signature, names: Sequence[str], outputs: PyTree) -> str:
-    """Describe the parameters and results of a traced function, in several lines.
+    r"""Describe the parameters and results of a traced function, in several lines.
 
     Example:
       >>> import meshflow as tf
       >>> double = tf.function(lambda a: a + a)
-      >>> print(double.get_concrete_function(tf.constant(1)).pretty_printed_signature())
-      <lambda>(a)
-        Args:
-          a: int32 Tensor, shape=()
-        Returns:
-          int32 Tensor, shape=()
+      >>> double.get_concrete_function(tf.constant(1)).pretty_printed_signature().split("\n")
+      ['<lambda>(a)', '  Args:', '    a: int32 Tensor, shape=()', '  Returns:', '    int32 Tensor, shape=()']
     """
     lines = [heading(function, signature, names)]
     tensors = [

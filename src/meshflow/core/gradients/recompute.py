@@ -59,9 +59,7 @@ _Form = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def recomputing(
-    f: Callable[..., Any],
-    transform: _Form,
-    has_extra_results: bool = False,
+    f: Callable[..., Any], transform: _Form, has_extra_results: bool = False
 ) -> Callable[..., Any]:
     """Wrap a function of tensors so that its traced program is transformed.
 
@@ -114,8 +112,7 @@ class Waiting(Protocol):
 
         Returns:
           References to the stored values; a function that restores the values from the references
-          and from arrays that must be computed before; and the zero, computed after the values were
-          stored.
+          and from arrays that must be computed before; and the zero, computed after that.
         """
 
 

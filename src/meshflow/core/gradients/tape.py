@@ -3,8 +3,7 @@
 A tape holds *nodes*, one for each op with a watched operand. A tensor is watched after `watch`,
 after it was read from a trainable variable, or if a recorded op returned it. `gradient` visits the
 nodes from last to first and adds up the gradients of each tensor. Every step of this
-backpropagation is also an op, so an active outer tape records it; higher-order gradients need no
-other support.
+backpropagation is also an op, which an active outer tape records for higher orders.
 """
 
 from __future__ import annotations

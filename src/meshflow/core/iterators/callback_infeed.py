@@ -38,6 +38,7 @@ class EndOfElements(OutOfRangeError, StopIteration):
 
 
 def flat(element: PyTree) -> tuple[list[Any], PyTreeDef]:
+    """Return the leaves and the structure of an element."""
     arrays, tree = jax.tree.flatten(element)
     if any(np.dtype(a.dtype) == object for a in arrays):
         raise InvalidArgumentError(
@@ -48,6 +49,7 @@ def flat(element: PyTree) -> tuple[list[Any], PyTreeDef]:
 
 
 def specs_of(arrays: list[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
+    """Return the shapes and dtypes of arrays."""
     return [(tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays]
 
 
@@ -57,8 +59,7 @@ class Infeed:
     Args:
       source: The iterator.
       element: An example of the elements.
-      optional: Whether the end is not an error: the first result is then a bool, and the others are
-        zeros after the end.
+      optional: Whether the first result is a bool, which is False at the end instead of an error.
 
     Attributes:
       source: The iterator.

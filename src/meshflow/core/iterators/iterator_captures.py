@@ -2,11 +2,9 @@
 
 `next(iterator)` in a traced function takes one element in each call. Outside of loops, the element
 is fetched before the program runs and is an input (a *capture*). In a loop or a branch, the program
-requests it by a callback (a *feed*), because only the running program knows how many elements it
-needs.
+requests it by a callback (a *feed*), because their number is only known at run time.
 
-The shapes are those of the next element while the function is traced; that element is returned to
-the iterator afterwards.
+The shapes are those of the next element while the function is traced; it is returned afterwards.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ class Source:
 
     def __init__(self) -> None:
         self._given_back: list[Any] = []
-        # An iterator that is created while a function is traced belongs to that trace: its elements
-        # are constants.
+        # An iterator that is created in a trace belongs to it: its elements are constants.
         self._made_in_trace = context.trace is not None
 
     def _produce(self) -> PyTree:

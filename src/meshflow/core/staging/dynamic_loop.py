@@ -1,8 +1,7 @@
 """`while_loop` on arrays, with gradients of every order.
 
 JAX cannot differentiate `lax.while_loop` in reverse mode: the number of iterations, and therefore
-the memory for intermediate states, is unknown when the program is compiled. There are two
-solutions:
+the memory for intermediate states, is unknown at compile time. There are two solutions:
 
 * With a static `limit` on the iterations, the gradient is that of a `lax.scan` of this length, in
   which surplus iterations do nothing. It stores `limit` states.

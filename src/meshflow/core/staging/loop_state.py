@@ -64,6 +64,7 @@ class Carried:
 
     @classmethod
     def before(cls, value: Any, needed: bool) -> Carried:
+        """Split a value; its numbers become tensors if the body needs them."""
         template = Template(value)
         dynamic = []
         for i, leaf in enumerate(template.leaves):
@@ -76,6 +77,7 @@ class Carried:
         return [self.template.leaves[i] for i in self.dynamic]
 
     def with_tensors(self, tensors: list[Any]) -> Any:
+        """Return the value with other tensors."""
         leaves = list(self.template.leaves)
         for i, tensor in zip(self.dynamic, tensors, strict=True):
             leaves[i] = tensor

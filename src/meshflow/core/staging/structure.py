@@ -38,8 +38,7 @@ class _CompositeSlot:
 class Template:
     """A nested value, split into a structure and leaves.
 
-    Objects with the methods `_state_parts() -> list` and `_with_state_parts(list)` are containers
-    of their parts.
+    Objects with the methods `_state_parts() -> list` and `_with_state_parts(list)` are containers.
 
     Attributes:
       leaves: The leaves in order: tensors and Python values.
