@@ -1,4 +1,4 @@
-"""`tf.experimental.dtensor`: tensors that lie on a mesh of devices by a layout."""
+"""`tf.experimental.dtensor`: tensors on a mesh of devices, sharded by a layout."""
 
 from meshflow.dtensor import drawing, explaining, input, meshes, saving, values
 from meshflow.dtensor.drawing import *
