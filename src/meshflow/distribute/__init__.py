@@ -1,4 +1,4 @@
-"""`tf.distribute`: strategies that train on several devices."""
+"""`tf.distribute`: strategies that train models on several devices."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ __all__ = [
     "shapes_only",
 ]
 
-# Loaded when first used: Keras stands on this package, and most programs train on one machine.
+# These modules are imported on first use: Keras imports this package, and most programs use one
+# machine.
 _LATER = {
     **{n: f"meshflow.distribute.{n}" for n in ("cluster_resolver", "coordinator", "experimental")},
     "partitioners": "meshflow.distribute.parameter_server.partitioners",
