@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from meshflow.data import Dataset, static_shapes, traced_loop
 from meshflow.data.epoch import OwnedIterator
 from meshflow.distribute.replicas.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 from meshflow.environment.types import Array, PyTree
-
-if TYPE_CHECKING:
-    from meshflow.distribute.strategy import Strategy
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
 
@@ -66,6 +63,17 @@ class InputContext(NamedTuple):
         )
 
 
+class InputStrategy(Protocol):
+    """Interface of a strategy that the datasets use."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Return the number of replicas."""
+
+    def place_batch(self, batch: PyTree) -> PyTree:
+        """Place a batch of arrays on all devices; see `Strategy.place_batch`."""
+
+
 class ValueContext(NamedTuple):
     """Argument of a value function.
 
@@ -92,7 +100,7 @@ class ValueContext(NamedTuple):
         )
 
 
-def split_batch(strategy: Strategy, batch: PyTree) -> PyTree:
+def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
     """Split a batch over the replicas; the first replicas receive the larger parts, as in
     TensorFlow.
     """
@@ -124,7 +132,7 @@ def split_batch(strategy: Strategy, batch: PyTree) -> PyTree:
     return nest.map_structure(split_leaf, batch)
 
 
-def _placed(strategy: Strategy, value: Array) -> Tensor:
+def _placed(strategy: InputStrategy, value: Array) -> Tensor:
     return Tensor(strategy.place_batch(value))
 
 
@@ -151,7 +159,7 @@ class DistributedDataset:
       [[0, 1], [2, 3]]
     """
 
-    def __init__(self, strategy: Any, source: Any, split: bool) -> None:
+    def __init__(self, strategy: InputStrategy, source: Any, split: bool) -> None:
         self._strategy, self._source, self._split = strategy, source, split
 
     def __iter__(self) -> DistributedIterator:

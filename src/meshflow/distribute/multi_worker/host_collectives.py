@@ -5,6 +5,7 @@ order.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -155,7 +156,7 @@ class _Reader:
     def __init__(self, data: bytes, start: int) -> None:
         self._data, self._start = data, start
 
-    def value(self, described: Json) -> Any:
+    def value(self, description: Json) -> Any:
         if not isinstance(description, list):
             return description
         kind, *rest = description

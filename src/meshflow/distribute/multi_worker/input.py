@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -15,14 +15,11 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.sharding import by_policy
-from meshflow.distribute.input import DistributedDataset
+from meshflow.distribute.input import DistributedDataset, InputStrategy
 from meshflow.distribute.multi_worker.host_collectives import all_gathered, broadcast_from_first
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas
-from meshflow.environment.types import PyTree
-from meshflow.placement.layout import put
-
-if TYPE_CHECKING:
-    from meshflow.distribute.multi_worker.strategy import MultiWorkerMirroredStrategy
+from meshflow.environment.types import Array, PyTree
+from meshflow.placement.layout import Layout, put
 
 __all__ = ["WorkerDataset"]
 
@@ -45,6 +42,25 @@ def _leaf(value: TensorLike) -> np.ndarray:
     return np.asarray(value if isinstance(value, np.ndarray) else convert_to_tensor(value))
 
 
+class WorkerStrategy(InputStrategy, Protocol):
+    """Interface of the strategy of a `WorkerDataset`."""
+
+    workers: int
+    local_replicas: list[int]
+
+    def batched(self, rank: int) -> Layout:
+        """Return the layout of stacked per-replica values."""
+
+    def same_everywhere(self, array: np.ndarray) -> np.ndarray:
+        """Return worker 0's value of an array."""
+
+    def stacked_from_local(self, parts: Sequence[np.ndarray]) -> Stacked:
+        """Create a value of all replicas from the arrays of this worker's replicas."""
+
+    def as_one_batch(self, value: PerReplica | TensorLike) -> Array | TensorLike:
+        """Join the batches of the replicas to one global batch on the devices."""
+
+
 class WorkerDataset(DistributedDataset):
     """Dataset of batches for all replicas of all workers.
 
@@ -54,11 +70,9 @@ class WorkerDataset(DistributedDataset):
       split: True if each batch is for all replicas, False if each is for one replica.
     """
 
-    _strategy: MultiWorkerMirroredStrategy
+    _strategy: WorkerStrategy
 
-    def __init__(
-        self, strategy: MultiWorkerMirroredStrategy, source: Iterable[PyTree], split: bool
-    ) -> None:
+    def __init__(self, strategy: WorkerStrategy, source: Iterable[PyTree], split: bool) -> None:
         super().__init__(strategy, source, split)
         policy = policy_of(source) if split else AutoShardPolicy.OFF
         self._whole = False
@@ -122,7 +136,7 @@ class WorkerDataset(DistributedDataset):
             arrays = nest.map_structure(_leaf, batch)
             yield from (p for p in _rows(arrays, workers) if len(nest.flatten(p)[0]))
 
-    def _agreed(self, own: Iterator[list[PyTree]]) -> Iterator[list[PyTree]]:
+    def _agreed(self, batches: Iterator[list[PyTree]]) -> Iterator[list[PyTree]]:
         """Yield batches until no worker has data; a worker without further data yields empty
         batches.
         """
@@ -191,7 +205,7 @@ def _rows(batch: PyTree, parts: int) -> list[PyTree]:
 
 
 def _sharded(
-    source: Iterable[PyTree], policy: AutoShardPolicy, strategy: MultiWorkerMirroredStrategy
+    source: Iterable[PyTree], policy: AutoShardPolicy, strategy: WorkerStrategy
 ) -> tuple[Iterable[PyTree], AutoShardPolicy]:
     """Return the data of this worker and the policy; with `DATA` it reads all data and takes its rows
     of each batch.

@@ -317,7 +317,7 @@ class MultiWorkerMirroredStrategy(Strategy):
           value: Result of `run`.
         """
         if isinstance(value, SyncOnReadVariable) and self.workers > 1:
-            value = Stacked((value._stacked.value(),))
+            value = Stacked((value.stacked_variable.value(),))
         if self.workers == 1 or not isinstance(value, PerReplica):
             return super().experimental_local_results(value)
         if isinstance(value, Stacked):

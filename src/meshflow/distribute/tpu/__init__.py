@@ -1,1 +1,3 @@
-"""TPUs: the `system` of cores, the `resolver` that finds it, the `strategy` whose replicas take them."""
+"""TPUs: the `system` of cores, the `resolver` that finds it, and the `strategy` with replicas on the
+cores.
+"""
