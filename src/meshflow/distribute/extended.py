@@ -23,7 +23,8 @@ __all__ = ["StrategyExtended"]
 class Extended(Protocol):
     """Interface of a strategy that `StrategyExtended` uses."""
 
-    _devices: Sequence[jax.Device]
+    @property
+    def _devices(self) -> Sequence[jax.Device]: ...
 
     @property
     def _is_default(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Input of strategies: datasets whose batches are split over the replicas."""
+"""Input of strategies: datasets with batches that are split over the replicas."""
 
 from __future__ import annotations
 

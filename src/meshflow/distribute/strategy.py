@@ -424,8 +424,10 @@ def get_strategy() -> Strategy:
       >>> tf.distribute.get_strategy().num_replicas_in_sync
       1
     """
-    for entry in reversed(stacks.entries):
-        return entry.strategy if isinstance(entry, ReplicaContext) else entry
+    if stacks.entries:
+        entry = stacks.entries[-1]
+        strategy: Any = entry.strategy if isinstance(entry, ReplicaContext) else entry
+        return strategy
     if not _default:
         _default.append(Strategy())
     return _default[0]

@@ -7,7 +7,7 @@ import itertools
 import sys
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -195,7 +195,7 @@ def _of_array(array: jax.Array, name: str) -> tuple[Grid, ...]:
         for row in axis_spans[down] if down is not None else [None]:
             cells = []
             for column in axis_spans[across] if across is not None else [None]:
-                selected = {**location, **({down: row} if down is not None else {})}
+                selected: dict[int, Any] = {**location, **({down: row} if down is not None else {})}
                 selected |= {across: column} if across is not None else {}
                 spans = tuple(selected.get(axis, axis_spans[axis][0]) for axis in range(len(shape)))
                 cells.append(_names(holders[spans]))

@@ -181,7 +181,7 @@ def _training_step(model: Any, batch: PyTree) -> tuple[ConcreteFunction, list[Ar
     return step._trace(placed), jax.tree.leaves(placed)
 
 
-def _mesh_of(values: list[Array]) -> jax.sharding.Mesh | None:
+def _mesh_of(values: list[Array]) -> jax.sharding.Mesh | jax.sharding.AbstractMesh | None:
     """Find the largest mesh that values are on."""
     shardings = (getattr(v, "sharding", None) for v in values)
     meshes = [s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
+from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.placement.scratch import put_in_files
 
 __all__ = ["held_by_host", "moved_to_files", "moved_to_host"]
@@ -68,7 +69,7 @@ def _to_host(equation: JaxprEqn) -> int:
     return sum(_bytes(v) for v, target in pairs if _is_host(target))
 
 
-def _bytes(variable: Atom) -> int:
+def _bytes(variable: Any) -> int:
     return int(variable.aval.size) * int(variable.aval.dtype.itemsize)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from meshflow.checkpoint.assigning import parts_of
 from meshflow.checkpoint.checkpoint import Checkpoint
@@ -49,7 +49,7 @@ class DTensorCheckpoint(Checkpoint):
 
     Args:
       mesh: Mesh of the variables.
-      root: Object whose children are saved as children of this object.
+      root: Object with children that are saved as children of this object.
       **kwargs: Objects to save.
 
     Raises:
@@ -184,7 +184,7 @@ def name_based_restore(
     return restored
 
 
-def _texts(value: _Names) -> list[str]:
+def _texts(value: Any) -> list[str]:
     if isinstance(value, (str, bytes, os.PathLike)):
         return [os.fsdecode(value)]
     if isinstance(value, (Tensor, Variable)):

@@ -341,7 +341,7 @@ def call_with_layout(
     return nest.map_structure(lambda t: relayout(t, layout), result)
 
 
-def _text(array: jax.Array) -> str | None:
+def _text(array: Any) -> str | None:
     """Format an array and its layout as TensorFlow does: one value per device, unless the array is
     replicated.
     """

@@ -23,8 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.device_to_host import read, to_host
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import DTypeLike
-from meshflow.environment.types import ArrayLike, StrPath
+from meshflow.environment.types import Array, ArrayLike, StrPath
 from meshflow.files.paths import named_errors
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -138,10 +137,10 @@ class OpenFile:
 
 
 class FileArray:
-    """Array whose shards are in a file, one for each device of this process.
+    """Array with its shards in a file, one for each device of this process.
 
     Args:
-      store: Store whose folder holds the file.
+      store: Store with the folder of the file.
       shape: Global shape.
       dtype: NumPy dtype.
       layout: Layout of the array when it is read into the memory of the devices.
@@ -201,11 +200,13 @@ class FileArray:
     def fill(self, value: ArrayLike) -> None:
         """Replace the value."""
         self.store.wait()
-        if not isinstance(value, jax.Array) or not value.sharding.is_equivalent_to(
+        if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(
             self.sharding, self.ndim
         ):
-            value = jax.device_put(value, self.sharding)
-        parts = {shard.device: shard.data for shard in value.addressable_shards}
+            array = value
+        else:
+            array = jax.device_put(value, self.sharding)
+        parts = {shard.device: shard.data for shard in array.addressable_shards}
         devices = self.store.mesh.devices.flat
         for index, offset in self._places.items():
             self._file.write(read(parts[devices[index]]), offset)
@@ -234,7 +235,9 @@ class FileArray:
         self._file.read(shard, offset)
         return shard
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(
+        self, dtype: np.typing.DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     # ---- access from programs ---------------------------------------------------------------
@@ -274,11 +277,11 @@ class FileArray:
             check_vma=False,
         )(value, token)
 
-    def _read(self, device_index: ArrayLike, token: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, device_index: Array, token: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         self.store.count(read=self._part_bytes)
         return self._read_part(self._places[int(device_index)]), np.asarray(token)
 
-    def _write(self, device_index: ArrayLike, value: ArrayLike, token: ArrayLike) -> np.ndarray:
+    def _write(self, device_index: Array, value: ArrayLike, token: ArrayLike) -> np.ndarray:
         self._file.write(np.asarray(value), self._places[int(device_index)])
         self.store.count(written=self._part_bytes)
         return np.asarray(token)

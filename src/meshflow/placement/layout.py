@@ -381,7 +381,7 @@ class Layout:
     def __repr__(self) -> str:
         return f"Layout.from_string({self.to_string()})"
 
-    def __reduce__(self) -> tuple[type[Layout], tuple[list[str], Mesh, str]]:
+    def __reduce__(self) -> tuple[object, tuple[list[str], Mesh, str]]:
         return Layout, (self.sharding_specs, self.mesh, self.memory)
 
 
@@ -538,5 +538,6 @@ def layout_of_array(array: object) -> Layout | None:
     for _, entry in zip(range(array.ndim), entries, strict=False):
         names = (entry,) if isinstance(entry, str) else tuple(entry or ())
         specs.append(_spec(names))
-    mesh = mesh_of(sharding.mesh)
+    jax_mesh: Any = sharding.mesh
+    mesh = mesh_of(jax_mesh)
     return Layout([] if mesh.is_single_device() else specs, mesh)

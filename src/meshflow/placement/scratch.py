@@ -8,6 +8,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from meshflow.environment.types import ArrayLike, JaxprEqn, PyTree
+from meshflow.environment.types import Array, ArrayLike, JaxprEqn, PyTree
 from meshflow.placement.file_store import FileStore, OpenFile
 
 __all__ = ["Scratch", "put_in_files"]
@@ -32,7 +33,7 @@ class Scratch:
     Blocks are in use until the program calls `free_all`.
 
     Args:
-      store: Store whose folder contains the files, and which counts the bytes.
+      store: Store with the folder of the files; it counts the bytes.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -118,19 +119,19 @@ class Scratch:
 
     # ---- host callbacks --------------------------------------------------------------------
 
-    def _places(self, device_index: ArrayLike) -> _Places:
+    def _places(self, device_index: Array) -> _Places:
         index = int(device_index)
         with self._finding:
             if index not in self._of_device:
                 self._of_device[index] = self._files[len(self._of_device)]
             return self._of_device[index]
 
-    def _fresh(self, device_index: ArrayLike, zero: ArrayLike, after: ArrayLike) -> np.ndarray:
+    def _fresh(self, device_index: Array, zero: ArrayLike, after: ArrayLike) -> np.ndarray:
         self._places(device_index).top = 0
         return np.asarray(zero)
 
     def _put(
-        self, device_index: ArrayLike, zero: ArrayLike, *values: ArrayLike
+        self, device_index: Array, zero: ArrayLike, *values: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray]:
         arrays = [np.ascontiguousarray(v) for v in values]
         blocks = self._places(device_index)
@@ -143,8 +144,8 @@ class Scratch:
     def _take(
         self,
         shapes: tuple[jax.ShapeDtypeStruct, ...],
-        device_index: ArrayLike,
-        block: ArrayLike,
+        device_index: Array,
+        block: Array,
         *after: ArrayLike,
     ) -> tuple[np.ndarray, ...]:
         arrays = [np.empty(s.shape, s.dtype) for s in shapes]
@@ -189,7 +190,7 @@ def _like(value: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
-def _bytes(shape: jax.ShapeDtypeStruct) -> int:
+def _bytes(shape: Any) -> int:
     return math.prod(shape.shape) * shape.dtype.itemsize
 
 

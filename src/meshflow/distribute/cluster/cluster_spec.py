@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from meshflow.distribute.cluster import protos
 
-__all__ = ["ClusterLike", "ClusterSpec"]
-
-
-class ClusterDefMessage(Protocol):
-    """Message with the fields of a `tf.train.ClusterDef`."""
-
-    @property
-    def job(self) -> Iterable[Any]:
-        """Return messages with the fields `name` and `tasks`."""
+__all__ = ["ClusterSpec"]
 
 
 class ClusterSpec:
@@ -36,7 +28,7 @@ class ClusterSpec:
       (2, 'b:1')
     """
 
-    def __init__(self, cluster: ClusterLike) -> None:
+    def __init__(self, cluster: object) -> None:
         if isinstance(cluster, ClusterSpec):
             cluster = cluster._tasks
         elif protos.is_message(cluster, "ClusterDef"):
@@ -158,9 +150,3 @@ def _text(value: object, label: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{label} {value!r} must be bytes or unicode.")
     return value
-
-
-# A cluster: addresses by job, or an object that contains them.
-ClusterLike: TypeAlias = (
-    ClusterSpec | ClusterDefMessage | Mapping[str, Sequence[str] | Mapping[int, str]]
-)

@@ -181,7 +181,7 @@ def _report(channel: Channel) -> None:
             try:
                 channel.send({"steps": steps})
             except OSError:
-                # Nothing would restart a worker without its launcher.
+                # A worker without its launcher would not be restarted.
                 os._exit(1)
             time.sleep(_BEAT)
 

@@ -459,7 +459,7 @@ class UnionResolver(ClusterResolver):
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
-def _as_dict(spec: ClusterSpec | Mapping[str, _Tasks]) -> dict[str, _Tasks]:
+def _as_dict(spec: Any) -> dict[str, _Tasks]:
     as_dict: Callable[[], dict[str, _Tasks]] | None = getattr(spec, "as_dict", None)
     return dict(spec) if as_dict is None else as_dict()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 
 def __getattr__(name: str) -> Any:
@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
     return message_class
 
 
-def is_message(value: object, name: str) -> bool:
+def is_message(value: object, name: str) -> TypeGuard[Any]:
     """Check whether a value is a message of Meshflow or TensorFlow with a name.
 
     Args:

@@ -7,7 +7,7 @@ import os
 
 from meshflow.core.config.config import list_logical_devices
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.cluster.cluster_spec import ClusterLike, ClusterSpec
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 
 __all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
 
@@ -94,7 +94,7 @@ class SimpleClusterResolver(ClusterResolver):
 
     def __init__(
         self,
-        cluster_spec: ClusterLike,
+        cluster_spec: object,
         master: str = "",
         task_type: str | None = None,
         task_id: int | None = None,

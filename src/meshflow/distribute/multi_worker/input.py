@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -205,7 +205,7 @@ def _rows(batch: PyTree, parts: int) -> list[PyTree]:
 
 
 def _sharded(
-    source: Iterable[PyTree], policy: AutoShardPolicy, strategy: WorkerStrategy
+    source: Any, policy: AutoShardPolicy, strategy: WorkerStrategy
 ) -> tuple[Iterable[PyTree], AutoShardPolicy]:
     """Return the data of this worker and the policy; with `DATA` it reads all data and takes its rows
     of each batch.

@@ -263,9 +263,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     # ---- reductions and gathers ------------------------------------------------------------
 
-    def reduce(
-        self, reduce_op: ReduceOp | str, value: PyTree, axis: int | Sequence[int] | None = None
-    ) -> PyTree:
+    def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: Any = None) -> PyTree:
         """Reduce the values of all workers' replicas; see `Strategy.reduce`.
 
         Args:
@@ -376,7 +374,7 @@ def _workers(resolver: ClusterResolver) -> tuple[list[str], list[str], int]:
     """Return the names and addresses of the workers, and the index of this one; empty lists for a
     single process.
     """
-    cluster = resolver.cluster_spec()
+    cluster: Any = resolver.cluster_spec()
     spec = cluster.as_dict() if hasattr(cluster, "as_dict") else dict(cluster or {})
     if resolver.task_type in ("evaluator", "ps"):
         return [], [], 0

@@ -77,7 +77,7 @@ class ReplicaStrategy(Protocol):
 class _Stacks(threading.local):
     def __init__(self) -> None:
         # A `ReplicaContext`, or a strategy for its cross-replica context; the innermost entry is last.
-        self.entries: list[ReplicaContext | ReplicaStrategy] = []
+        self.entries: list[Any] = []
         # Whether replicas read the merged value of variables that are synchronized on read.
         self.reads_merged = False
 

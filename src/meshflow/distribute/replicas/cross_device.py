@@ -201,8 +201,9 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 def _is_pair(value: object) -> bool:
-    is_sequence = isinstance(value, (tuple, list)) and not isinstance(value, PerReplica)
-    return is_sequence and len(value) == 2
+    if not isinstance(value, (tuple, list)) or isinstance(value, PerReplica):
+        return False
+    return len(value) == 2
 
 
 def _sum(values: Sequence[_Total]) -> _Total:

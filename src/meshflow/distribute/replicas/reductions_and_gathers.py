@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,7 @@ class ReductionsAndGathers:
         """Return the number of replicas that compute a step together."""
         raise NotImplementedError
 
-    def reduce(
-        self, reduce_op: ReduceOp | str, value: PyTree, axis: int | Sequence[int] | None = None
-    ) -> PyTree:
+    def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: Any = None) -> PyTree:
         """Return the sum or mean of the replicas' values.
 
         Args:

@@ -76,14 +76,14 @@ def run_replicas(
 
     if any(isinstance(v, PerReplica) and not isinstance(v, Stacked) for v in leaves):
         templates = [make_template(i) for i in range(count)]
-        parts = [
+        parts: list[list[Any]] = [
             [v.values[i] if isinstance(v, PerReplica) else v for v in leaves if _is_tensor(v)]
             for i in range(count)
         ]
-        program = strategy.get_program(
+        lockstep_program = strategy.get_program(
             fn, templates, lambda: LockstepProgram(strategy, fn, templates)
         )
-        return program(parts)
+        return lockstep_program(parts)
     tensors = [v for v in leaves if _is_tensor(v)]
     mapped = [isinstance(v, Stacked) for v in tensors]
     template = make_template(0)
@@ -302,7 +302,7 @@ class LockstepProgram:
             programs.append(_steps(traced.closed.jaxpr, traced.closed.consts, inputs, replica))
         outputs = _meet(programs)
         count = self._traced[0].count
-        results = [value for replica in outputs for value in replica[:count]]
+        results: list[Any] = [value for replica in outputs for value in replica[:count]]
         for index, mapped in enumerate(self._shared[0].writes_own, count):
             values = [replica[index] for replica in outputs]
             results.append(jnp.stack(values) if mapped else values[0])
@@ -369,6 +369,7 @@ def _steps(
     def get_value(atom: Atom) -> ArrayLike:
         return atom.val if isinstance(atom, jex_core.Literal) else values[atom]
 
+    results: list[ArrayLike]
     for equation in jaxpr.eqns:
         operands = [get_value(v) for v in equation.invars]
         name = equation.primitive.name

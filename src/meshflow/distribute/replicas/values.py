@@ -132,7 +132,7 @@ def map_replicas(function: Callable[[Any], object], structure: PyTree) -> PyTree
 
 def stack(values: Iterable[object]) -> PerReplica:
     """Create a `Stacked` if all values are tensors of one shape and dtype, else a `PerReplica`."""
-    tensors = list(values)
+    tensors: list[Any] = list(values)
     are_tensors = all(isinstance(t, Tensor) for t in tensors)
     if are_tensors and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
         return Stacked((join(tensors),))
