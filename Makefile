@@ -14,7 +14,7 @@ endif
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
-CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts
+CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts scripts
 
 AREA ?=
 FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))
@@ -58,6 +58,7 @@ check: $(STAMP)
 	@$(VENV)/bin/ruff format --check --quiet $(CODE)
 	@$(VENV)/bin/ruff check --quiet $(CODE)
 	@$(VENV)/bin/mypy
+	@$(PYTHON) scripts/prose.py
 
 format: $(STAMP)
 	@$(VENV)/bin/ruff format --quiet $(CODE)
@@ -69,7 +70,8 @@ docs: $(STAMP)
 
 hooks:
 	@printf '#!/bin/sh\nexec make check\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit
-	@echo "make check now runs before every commit"
+	@printf '#!/bin/sh\nexec $(PYTHON) scripts/prose.py --subject "$$(head -n 1 "$$1")"\n' > .git/hooks/commit-msg && chmod +x .git/hooks/commit-msg
+	@echo "make check now runs before every commit, and each subject is checked"
 
 lock:
 	@bash scripts/lock.sh

@@ -3,6 +3,7 @@
     python scripts/prose.py                        # check everything; exit with 1 if a limit is exceeded
     python scripts/prose.py --list odd_words       # print each finding of one measure
     python scripts/prose.py --update               # lower the limits to the measured values
+    python scripts/prose.py --subject "Add a test" # check the subject of a commit
 
 The limits are stored in `scripts/prose_limits.json`. They can only decrease: the check also fails if a limit is higher
 than in the last commit. `docs/recipes/naming.md` explains the rules in prose.
@@ -32,53 +33,42 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from proselint.checks import __register__
+from proselint.registry import CheckRegistry
+from proselint.tools import LintFile
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "meshflow"
 LIMITS = ROOT / "scripts" / "prose_limits.json"
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs", "benchmarks/README.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs",
+    "benchmarks/README.md",
+)
 MAX_ODD_WORDS_PER_PAGE = 5.0
 # Commits before this date have other subjects, and history is not rewritten.
 COMMITS_SINCE = "2026-11-28T00:00:00Z"
 MAX_SUBJECT_LENGTH = 72
 
-IRREGULAR_PARTICIPLES = frozenset(
-    "kept made found taken known given held laid left built sent drawn written shown told chosen begun done gone grown seen "
-    "bound fed hung worn meant lent said spoken thrown brought bought caught dealt dug felt fought hidden led lost met paid "
-    "sold slept spent stood struck swept taught torn understood won wound alike whole behind beside plain alone apart inside "
-    "beyond elsewhere due bare single several both".split()
-)
-NOUNS_IN_ED = frozenset("seed feed embed need speed shed breed exceed proceed succeed".split())
+# Word lists. `odd_words` are at least ten times as frequent in a literal translation as in equinox, optax, grain, flax
+# and keras. `subject_verbs` are the first words of commit subjects; add a verb when a commit needs it.
+WORDS = {
+    k: frozenset(v.split())
+    for k, v in json.loads((ROOT / "scripts" / "prose_words.json").read_text()).items()
+}
+IRREGULAR_PARTICIPLES = WORDS["irregular_participles"]
+NOUNS_IN_ED = WORDS["nouns_in_ed"]
+ODD_WORDS = WORDS["odd_words"]
+SUBJECT_VERBS = WORDS["subject_verbs"]
 RELATIVE = r"(?:What|Which|How|Where|Who|Whose|Whom|That|Those|Whatever|Whoever)\b"
 RELATIVE_START = re.compile(RELATIVE)
 FRAGMENT_START = re.compile(rf"{RELATIVE}|(?:Of|From|Nothing|Nobody)\b")
-# Words that are at least ten times as frequent in a literal translation as in equinox, optax, grain, flax and keras.
-ODD_WORDS = frozenset(
-    "what who whose whom nobody somebody anybody whoever whatever says say said asked asks ask told tells tell gave gives "
-    "stands stand lies lie lay beside besides begins begin began came come comes goes alone apart stay stays likewise kinds "
-    "kin twin twins whole elsewhere anew mend mends mended puts lets behind meet meets".split()
-)
 WORD = re.compile(r"[a-z]+(?:'s)?")
 NOT_PROSE = re.compile(r">>>.*|\.\.\. .*|```.*?```|`[^`]*`", re.DOTALL)
 DIRECTIVE = re.compile(r"#+\s*(?:type:|noqa|pylint|pragma|fmt:|mypy:|pyright:|!|-)")
-# The first word of a subject. A new verb is added here when a commit needs it.
-SUBJECT_VERBS = frozenset(
-    "abort accept add adjust adopt align allow annotate answer apply assert assign attach avoid batch benchmark bind bound bump "
-    "cache call cap carry catch change check choose clarify clean clear close collect combine compare compile complete compute "
-    "configure convert copy correct count cover create cut decide declare decode defer define delegate delete deprecate derive "
-    "describe detect disable display document donate download drop dump embed emit enable encode end enforce ensure evaluate "
-    "exclude expand explain export expose extend extract fail fall fetch fill filter find finish fix flatten fold follow forbid "
-    "format forward free fuse gather generate give group guard handle harden hide honor honour ignore implement import improve "
-    "include increase index infer initialize inline insert install interpret introduce isolate join keep label launch let limit "
-    "link list load lock log lower make map mark mask match measure memoize merge migrate mirror model move name normalize note "
-    "omit open optimize order organize overlap pack pad parse partition pass pin place plan plot port prefer prefetch prepare "
-    "preserve prevent print profile promote protect prove provide publish put quantize quote raise reach read rearrange rebuild "
-    "record recover redact reduce refactor refresh refuse regenerate register reject release remove rename reorder reorganize "
-    "repair repeat replace replay report reproduce require reset resize resolve respect restore restrict retry return reuse "
-    "revert review revise rewrite rotate round route run save say scale schedule select send separate serialize serve set shard "
-    "share shorten show shuffle shut silence simplify simulate skip sort specialize specify speed split stabilize start state "
-    "stop store stream strip supply support suppress swap switch synchronize teach test tighten time trace track train transpose "
-    "translate treat trim try tune turn type unify unpack update upgrade use validate verify warn widen wrap write".split()
-)
 
 
 class Measurement:
@@ -140,9 +130,8 @@ class Measurement:
                 classes[package, node.name.lstrip("_")].append(location)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._measure_function(path, node)
-            elif isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
-                if not is_own_object(node.value):
-                    self._add("private_reads", path, node.lineno, ast.unparse(node)[:80])
+            elif isinstance(node, ast.Attribute) and is_private_read(node):
+                self._add("private_reads", path, node.lineno, ast.unparse(node)[:80])
 
     def _measure_docstring(
         self, path: Path, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -183,11 +172,14 @@ def is_bare_participle(name: str) -> bool:
     return name in IRREGULAR_PARTICIPLES or (name.endswith("ed") and name not in NOUNS_IN_ED)
 
 
-def is_own_object(base: ast.expr) -> bool:
-    """Check whether an expression is `self`, `cls` or `super()`, whose private attributes are the class's own."""
+def is_private_read(node: ast.Attribute) -> bool:
+    """Check whether an attribute is private and its object is not `self`, `cls` or `super()`."""
+    base = node.value
     if isinstance(base, ast.Name):
-        return base.id in ("self", "cls")
-    return isinstance(base, ast.Call) and ast.unparse(base.func) == "super"
+        is_own = base.id in ("self", "cls")
+    else:
+        is_own = isinstance(base, ast.Call) and ast.unparse(base.func) == "super"
+    return not is_own and re.match(r"_[a-z]", node.attr) is not None
 
 
 def find_comments(source: str) -> Iterator[tuple[int, str]]:
@@ -229,7 +221,12 @@ def strip_code(text: str) -> str:
     def blank(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match[0])
 
-    return re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)|^\|[-| :]+\|$", blank, text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(
+        r"^```.*?^```|`[^`]*`|\]\([^)]*\)|^\|[-| :]+\|$",
+        blank,
+        text,
+        flags=re.DOTALL | re.MULTILINE,
+    )
 
 
 def check_pages() -> list[str]:
@@ -250,12 +247,6 @@ def check_pages() -> list[str]:
 
 def check_with_proselint() -> list[str]:
     """Return proselint's findings in the pages, as `path:line:column: message`."""
-    try:
-        from proselint.checks import __register__
-        from proselint.registry import CheckRegistry
-        from proselint.tools import LintFile
-    except ImportError:
-        return []
     config = json.loads((ROOT / "scripts" / "proselint.json").read_text())
     registry = CheckRegistry()
     registry.register_many(__register__)
@@ -265,7 +256,9 @@ def check_with_proselint() -> list[str]:
         for result in LintFile(path, content=text).lint(config):
             line, column = result.pos
             found = result.check_result
-            problems.append(f"{path.relative_to(ROOT)}:{line}:{column}: {found.check_path}: {found.message}")
+            problems.append(
+                f"{path.relative_to(ROOT)}:{line}:{column}: {found.check_path}: {found.message}"
+            )
     return problems
 
 
@@ -282,7 +275,9 @@ def check_subjects(subjects: Iterable[str]) -> list[str]:
         first = re.match(r"[A-Za-z-]*", subject)
         verb = first[0].split("-")[-1].lower() if first else ""
         if len(subject) > MAX_SUBJECT_LENGTH:
-            problems.append(f"commit subject of {len(subject)} characters, at most {MAX_SUBJECT_LENGTH}: {subject}")
+            problems.append(
+                f"commit subject of {len(subject)} characters, at most {MAX_SUBJECT_LENGTH}: {subject}"
+            )
         if verb not in SUBJECT_VERBS:
             problems.append(
                 f"commit subject does not start with a known verb in the imperative (SUBJECT_VERBS in scripts/prose.py): {subject}"
@@ -313,9 +308,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the checks and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--list", metavar="MEASURE", help="print all findings of one measure")
-    parser.add_argument("--update", action="store_true", help="lower the limits to the measured values")
+    parser.add_argument(
+        "--update", action="store_true", help="lower the limits to the measured values"
+    )
     parser.add_argument("--source", type=Path, default=SOURCE, help="the package to measure")
+    parser.add_argument("--subject", help="check the subject of a commit and nothing else")
     options = parser.parse_args(arguments)
+    if options.subject is not None:
+        return print_problems(check_subjects([options.subject]))
     measurement = Measurement(options.source)
     if options.list:
         print("\n".join(measurement.findings[options.list]))
@@ -327,7 +327,17 @@ def main(arguments: list[str] | None = None) -> int:
         LIMITS.write_text(json.dumps(limits, indent=2) + "\n")
     problems = check_source(limits, measurement)
     if options.source == SOURCE:
-        problems += check_limits(limits) + check_pages() + check_with_proselint() + check_subjects(read_subjects())
+        problems += (
+            check_limits(limits)
+            + check_pages()
+            + check_with_proselint()
+            + check_subjects(read_subjects())
+        )
+    return print_problems(problems)
+
+
+def print_problems(problems: list[str]) -> int:
+    """Print messages to the standard error, and return the exit status."""
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -145,7 +145,7 @@ def test_missing_values():
 def test_bad_input(tmp_path):
     import datetime
 
-    with pytest.raises(ValueError, match="'when' is of type timestamp"):
+    with pytest.raises(ValueError, match="'when' has the type timestamp"):
         E.from_arrow(pa.table({"when": [datetime.datetime(2020, 1, 1)]}))
     with pytest.raises(ValueError, match="no column 'b'"):
         E.from_arrow(pa.table({"a": [1]}), columns=["b"])

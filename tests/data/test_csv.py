@@ -87,6 +87,6 @@ def test_bytes_that_are_no_text_are_found(tmp_path):
     path = str(tmp_path / "bad.csv")
     tf.io.write_file(path, b"x,name\n1,one\n2,tw\xff\n" + b"3,three\n" * 2000)
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"bad.csv, line 3: byte 0xff is no text"
+        tf.errors.InvalidArgumentError, match=r"bad.csv, line 3: byte 0xff is not valid"
     ):
         tf.data.experimental.make_csv_dataset(path, 2, num_epochs=1)

@@ -44,7 +44,7 @@ def test_bad_queries(database):
         E.SqlDataset("sqlite", database, "SELECT x FROM t", (tf.float32,))
     with pytest.raises(tf.errors.UnknownError, match="no such table"):
         list(E.SqlDataset("sqlite", database, "SELECT * FROM u", (tf.int32,)))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="gives 2 columns"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="returns 2 columns"):
         list(E.SqlDataset("sqlite", database, "SELECT i, x FROM t", (tf.int32,)))
 
 
@@ -101,7 +101,7 @@ def test_padding_to_a_number_of_elements():
         D.range(3).apply(E.pad_to_cardinality(4))
     with pytest.raises(ValueError, match="more than 1"):
         D.from_tensor_slices({"x": [1, 2]}).apply(E.pad_to_cardinality(1))
-    with pytest.raises(ValueError, match="'x' already"):
+    with pytest.raises(ValueError, match="already contain the key 'x'"):
         D.from_tensor_slices({"x": [1, 2]}).apply(E.pad_to_cardinality(2, "x"))
 
 

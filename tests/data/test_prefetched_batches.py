@@ -109,7 +109,7 @@ def test_zipped_arrays_are_gathered_as_one_source():
     images, labels = D.from_tensor_slices({"a": IMAGES, "b": -LABELS}), D.from_tensor_slices(LABELS)
     both = D.zip((labels, images))
     mapped = both.map(lambda y, e: (scaled(e["a"]), e["b"], y, scaled(e["a"]) - 1))
-    assert mapped._parents[0]._vector(Epoch(both)).mapped is not None
+    assert mapped._parents[0]._vector(Epoch(both)).gather_affine is not None
     count = 0
     for image, negative, label, shifted in mapped.shuffle(500).batch(70):
         wanted = IMAGES[label.numpy()].astype(np.float32) / np.float32(255)

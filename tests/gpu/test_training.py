@@ -266,9 +266,9 @@ def test_a_pipeline_feeds_the_device():
 
 
 def test_maps_run_on_the_cpu():
-    from meshflow.data.execution.on_cpu import compiled_for_cpu
+    from meshflow.data.execution.cpu_programs import compile_for_cpu
 
-    found = compiled_for_cpu(lambda x: x + 1)(np.ones(100_000, np.float32))
+    found = compile_for_cpu(lambda x: x + 1)(np.ones(100_000, np.float32))
     assert {device.platform for device in found.devices()} == {"cpu"}
 
 

@@ -183,8 +183,8 @@ def test_programs_that_cannot_be_read_are_named(graph):
         ("rocm", other_platform, errors.UnimplementedError, r"for \['ROCM'\]"),
         ("back", calls_back, errors.UnimplementedError, "calls back into TensorFlow"),
         ("damaged", damaged, errors.DataLossError, "module is damaged"),
-        ("noise", noise, errors.DataLossError, "is no StableHLO"),
-        ("foreign", foreign, errors.OpError, "no StableHLO|native code"),
+        ("noise", noise, errors.DataLossError, "is not StableHLO"),
+        ("foreign", foreign, errors.OpError, "not StableHLO|native code"),
     ):
         loaded = tf.saved_model.load(changed(graph, place, change))
         with pytest.raises(kind, match=message) as told:

@@ -1,9 +1,10 @@
 """`tf.data`: input pipelines.
 
-A pipeline is a graph of datasets (`dataset`, `sources`, `transformations`). Every one can be
-iterated element by element; where elements can be reached by number, a pipeline is a stream of
-indices and a function that gathers many elements at once, so that a batch costs one gather and one
-call of a vectorized function. Both ways give the same elements in the same order.
+A pipeline is a graph of datasets: sources (`sources`, `readers`) and transformations
+(`transformations`), all nodes (`node`) that produce elements in the same order in up to three
+forms. If elements can be accessed by index, a pipeline is a stream of indices and a function that
+gathers many elements at once, so that a batch costs one gather and one call of a vectorized
+function. Otherwise elements are produced in chunks, or one at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from meshflow.data import experimental, resampling, saving, snapshots, sources, 
 from meshflow.data.arguments import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import OwnedIterator as Iterator
-from meshflow.data.methods.constructors import make
+from meshflow.data.methods import constructors
 from meshflow.data.options import Options, ThreadingOptions
 from meshflow.data.readers.records import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from meshflow.data.specs import DatasetSpec, IteratorSpec
@@ -35,5 +36,5 @@ __all__ = [
     "experimental",
 ]
 
-# What the methods of datasets make.
-make.register(transformations, sources, resampling, saving, snapshots)
+# The methods of datasets construct the classes of these modules, which import `Dataset`.
+constructors.register(transformations, sources, resampling, saving, snapshots)

@@ -1,11 +1,9 @@
-"""Arguments of datasets' methods: their constants, and checks of what is given."""
+"""Constants of the `tf.data` API, and checks of the arguments of its methods."""
 
 from __future__ import annotations
 
-import inspect
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import SupportsIndex, TypeAlias
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor
@@ -13,26 +11,22 @@ from meshflow.core.values.tensor import Tensor
 AUTOTUNE = -1
 INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
-# Stands for the number of workers, and for a worker's own, in `shard`.
+# In `shard`, this value is replaced by the number of workers (`num_shards`) or a worker's index (`index`).
 SHARD_HINT = -1
 
-
-def takes(fn: Callable[..., Any]) -> int:
-    """How many positional arguments a function takes; a large number for any number."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return 1
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return 1 << 30
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+# An integer argument: a Python or NumPy integer, or a scalar tensor with a known value.
+IntLike: TypeAlias = SupportsIndex | Tensor
 
 
-def integer(value: Any, name: str) -> int:
-    """An argument as an integer.
+def integer(value: IntLike, name: str) -> int:
+    """Convert an argument to a Python integer.
+
+    Args:
+      value: Integer or scalar integer tensor.
+      name: Name of the argument, for errors.
 
     Raises:
-      TypeError: when it is none.
+      TypeError: If the value is not an integer.
     """
     if isinstance(value, Tensor):
         value = value._concrete(f"`{name}` of a dataset")[()]
@@ -42,18 +36,13 @@ def integer(value: Any, name: str) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}.") from None
 
 
-def as_sequence(value: Any) -> Sequence[Any]:
-    """A value as a list of one, a list or tuple as it is."""
-    return value if isinstance(value, (list, tuple)) else [value]
-
-
-def threads_of(calls: Any) -> int:
-    """How many calls may run at a time; -1 where that is left open.
+def threads_of(num_parallel_calls: IntLike) -> int:
+    """Return the number of calls that may run in parallel, AUTOTUNE (-1) if the library chooses it.
 
     Raises:
-      InvalidArgumentError: when it is not greater than zero.
+      InvalidArgumentError: If the value is neither AUTOTUNE nor greater than zero.
     """
-    number = integer(calls, "num_parallel_calls")
-    if number < 1 and number != AUTOTUNE:
-        raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {number}.")
-    return number
+    count = integer(num_parallel_calls, "num_parallel_calls")
+    if count < 1 and count != AUTOTUNE:
+        raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {count}.")
+    return count

@@ -1,72 +1,40 @@
-"""`tf.data.Dataset`: a graph of transformations, and the methods that build it."""
+"""`tf.data.Dataset`: the public class of datasets."""
 
 from __future__ import annotations
 
-import contextvars
-import copy
-import functools
 import itertools
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
 from meshflow.core.autograph.conversion import resolve
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.staging.loops import Elements
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure, traced_loop
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.epoch import Epoch, OwnedIterator
-from meshflow.data.execution import chunks
-from meshflow.data.execution.affine import AffineMap
-from meshflow.data.execution.batched_gather import Gather
-from meshflow.data.execution.resumable import Raising
-from meshflow.data.execution.stopwatch import Stopwatch
-from meshflow.data.execution.timing import timed
-from meshflow.data.methods import Transformations
+from meshflow.data.methods.elementwise import ElementwiseMethods
+from meshflow.data.methods.groups import GroupingMethods
+from meshflow.data.methods.order import OrderMethods
+from meshflow.data.methods.sources import SourceMethods
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec, described_by
 from meshflow.data.states import function_of_state
-from meshflow.data.static_shapes import StaticShapes
-
-# Whether an element may be made to see what elements are like.
-_probing: contextvars.ContextVar[bool] = contextvars.ContextVar("probing", default=True)
-
-
-class _Unknown(Exception):
-    """Only an element would tell what elements are like."""
-
-
-class Vector(NamedTuple):
-    """A dataset as a stream of indices and a way to gather their elements at once.
-
-    Attributes:
-      gather: from an array of indices to the stacked leaves of their elements.
-      blocks: arrays of indices, in order.
-      reach: how far indices that are gathered together may lie apart; None for any distance.
-      mapped: from a list of affine maps to a function like `gather`, for their results; None where
-        none are computed while elements are gathered.
-      in_order: whether the indices are 0 to the number of elements - 1.
-      extent: indices are below it; None where that is not known.
-    """
-
-    gather: Gather
-    blocks: Iterator[np.ndarray]
-    reach: int | None = None
-    mapped: Callable[[list[AffineMap]], Gather] | None = None
-    in_order: bool = False
-    extent: int | None = None
+from meshflow.environment.types import PyTree
 
 
 @described_by(DatasetSpec)
-class Dataset(Transformations["Dataset"]):
-    """A sequence of elements: nested tuples and dictionaries of tensors.
+class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
+    """A sequence of elements, each a nested structure of tensors.
 
-    Datasets are made by `from_tensor_slices`, `range`, `from_generator` and others, and changed by
-    methods that give new datasets. Iterating gives tensors, every time from the start.
+    Create a dataset with `from_tensor_slices`, `range`, `from_generator` or a similar constructor,
+    and transform it with methods such as `map`, `shuffle` and `batch`, which return new datasets.
+    Iterating over a dataset yields its elements, from the first one every time.
 
     Example:
       >>> import meshflow as tf
@@ -75,131 +43,26 @@ class Dataset(Transformations["Dataset"]):
       [[0, 1], [4, 9], [16]]
     """
 
-    _parents: tuple[Dataset, ...] = ()
-    # Whether parents make their elements in another thread.
-    _apart = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        timed(cls)
-
-    @functools.cached_property
-    def _stopwatch(self) -> Stopwatch:
-        return Stopwatch()
-
-    def _copied(self) -> Any:
-        """A copy that can be changed, and whose time is its own."""
-        made = copy.copy(self)
-        made.__dict__.pop("_stopwatch", None)
-        return made
-
-    # ---- what a transformation defines -----------------------------------------------------
-
-    @property
-    def element_spec(self) -> Any:
-        """The spec of the elements: `tf.TensorSpec`s in their structure.
-
-        Example:
-          >>> import meshflow as tf
-          >>> tf.data.Dataset.range(10).batch(4, drop_remainder=True).element_spec
-          TensorSpec(shape=(4,), dtype=tf.int64, name=None)
-        """
-        return self._spec
-
-    @property
-    def _type_spec(self) -> DatasetSpec:
-        return DatasetSpec(self.element_spec)
-
-    @functools.cached_property
-    def _spec(self) -> Any:
-        spec = self._known_spec()
-        if spec is not None:
-            return spec
-        if not _probing.get():
-            raise _Unknown
-        # Only an element tells what an untraceable function returns.
-        elements = self._elements(Epoch(self))
-        try:
-            first = next(elements, None)
-        finally:
-            elements.close()
-        return None if first is None else structure.relaxed(structure.spec_of(first))
-
-    def _spec_untouched(self) -> Any:
-        """The spec of the elements as far as it is known without any of them; None when only they tell."""
-        token = _probing.set(False)
-        try:
-            return self._spec
-        except _Unknown:
-            return None
-        finally:
-            _probing.reset(token)
-
-    def _known_spec(self) -> Any:
-        return self._parents[0].element_spec
-
-    def _count(self) -> int:
-        """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
-        return self._parents[0]._count()
-
-    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        """The elements as host arrays; the default hands out what `_in_chunks` gives."""
-        rows = self._rows(epoch)
-        assert rows is not None, type(self)
-        return rows
-
-    def _rows(self, epoch: Epoch) -> Generator[Any, None, None] | None:
-        """The elements of the chunks, None when there are none."""
-        stream = self._in_chunks(epoch)
-        if stream is None:
-            return None
-        return Raising(chunks.rows(stream, self.element_spec))
-
-    def _in_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        """The elements many at a time, as in `chunks.py`; None when only single ones can be made."""
-        vector = self._vector(epoch)
-        if vector is None:
-            return self._by_chunks(epoch)
-        return chunks.gathered(vector.gather, vector.blocks, chunks.size_for(self.element_spec))
-
-    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        """The chunks where `_vector` gives None; None when there are none."""
-        return None
-
-    def _vector(self, epoch: Epoch) -> Vector | None:
-        """The vectorized form, None when there is none."""
-        return None
-
-    def _static_shapes(self) -> StaticShapes | None:
-        """What is known of the elements before there are any; None when a compiled loop needs to know more."""
-        count, spec = self._count(), self.element_spec
-        if count < INFINITE_CARDINALITY or not structure.static(spec):
-            return None
-        return StaticShapes(spec, count, None)
-
-    def _why_not_vectorized(self) -> str:
-        """Why `_vector` gives None, for `explain`."""
-        return "it goes by elements"
-
-    # ---- looking at it ---------------------------------------------------------------------
+    # The name that TensorFlow prints for a dataset of this class, if it is not the name of the class + "Dataset".
+    _tensorflow_name: ClassVar[str | None] = None
 
     def __iter__(self) -> Iterator[Any]:
         return OwnedIterator(self)
 
-    def __autograph_for__(self) -> Any:
-        # `for element in dataset` in a function that AutoGraph converts.
+    def __autograph_for__(self) -> Elements | None:
+        # AutoGraph calls this method for `for element in dataset` in a function that it converts.
         return traced_loop.elements(self)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        """An iterator over NumPy arrays and scalars instead of tensors.
+        """Return an iterator over elements of NumPy arrays and scalars instead of tensors.
+
+        Raises:
+          TypeError: If the elements contain datasets.
 
         Example:
           >>> import meshflow as tf
           >>> list(tf.data.Dataset.range(3).as_numpy_iterator())
           [np.int64(0), np.int64(1), np.int64(2)]
-
-        Raises:
-          TypeError: when elements are datasets.
         """
         for leaf in nest.flatten(self.element_spec):
             if isinstance(leaf, DatasetSpec):
@@ -209,7 +72,10 @@ class Dataset(Transformations["Dataset"]):
         return OwnedIterator(self, _to_numpy)
 
     def cardinality(self) -> Tensor:
-        """The number of elements, an int64 scalar; -1 for infinitely many, -2 when it is not known.
+        """Return the number of elements as an int64 scalar.
+
+        The result is `tf.data.INFINITE_CARDINALITY` (-1) for an infinite dataset, and
+        `tf.data.UNKNOWN_CARDINALITY` (-2) if only a pass determines the number.
 
         Example:
           >>> import meshflow as tf
@@ -229,16 +95,14 @@ class Dataset(Transformations["Dataset"]):
     def __bool__(self) -> bool:
         return True
 
-    @property
-    def infinite(self) -> bool:
-        """Whether it never ends."""
-        return self._count() == INFINITE_CARDINALITY
+    def get_single_element(self, name: str | None = None) -> PyTree:
+        """Return the only element.
 
-    def get_single_element(self, name: str | None = None) -> Any:
-        """The only element.
+        Args:
+          name: Ignored.
 
         Raises:
-          InvalidArgumentError: when there is none, or more than one.
+          InvalidArgumentError: If the dataset has no element, or more than one.
 
         Example:
           >>> import meshflow as tf
@@ -246,41 +110,40 @@ class Dataset(Transformations["Dataset"]):
           42
         """
         iterator = OwnedIterator(self)
-        found = [element for element, _ in zip(iterator, range(2), strict=False)]
+        elements = [element for element, _ in zip(iterator, range(2), strict=False)]
         iterator.close()
-        if len(found) != 1:
+        if len(elements) != 1:
             raise InvalidArgumentError(
-                "Dataset was empty." if not found else "Dataset had more than one element."
+                "Dataset was empty." if not elements else "Dataset had more than one element."
             )
-        return found[0]
+        return elements[0]
 
     def __repr__(self) -> str:
-        name = type(self).__name__
-        name = _TENSORFLOW_NAMES.get(name, name.removesuffix("Dataset") + "Dataset")
+        name = type(self).__name__.removesuffix("Dataset") + "Dataset"
+        name = vars(type(self)).get("_tensorflow_name") or name
         return f"<{name} element_spec={self.element_spec}>"
 
-    @property
-    def _options(self) -> Options:
-        merged = Options()
-        for parent in self._parents:
-            merged = merged.merge(parent._options)
-        return merged
-
     def options(self) -> Options:
-        """The options set on this dataset and those it is made of, which cannot be changed."""
+        """Return a read-only copy of the options that are in effect for this dataset.
+
+        They combine the options of `with_options` of this dataset and of all datasets that it is
+        derived from.
+        """
         return self._options.frozen()
 
-    # ---- reductions ------------------------------------------------------------------------
-
     def reduce(
-        self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
-    ) -> Any:
-        """Combines all elements.
+        self, initial_state: PyTree, reduce_func: Callable[..., Any], name: str | None = None
+    ) -> PyTree:
+        """Combine all elements into one structure of tensors.
 
         Args:
-          initial_state: a structure of tensors.
-          reduce_func: from (state, element) to the next state.
-          name: ignored.
+          initial_state: Nested structure of tensors.
+          reduce_func: Function from (state, element) to the next state, of the same structure and
+            dtypes.
+          name: Ignored.
+
+        Returns:
+          The state after the last element.
 
         Example:
           >>> import meshflow as tf
@@ -290,11 +153,12 @@ class Dataset(Transformations["Dataset"]):
         if context.trace is not None:
             return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
-        epoch = Epoch(self, counts=True)
+        epoch = Epoch(self, measures_time=True)
         elements: Iterator[Any] = self._elements(epoch)
         spec = self._spec_untouched()
         if spec is None:
-            # The element that tells the spec is the first one of this pass: no function is called for it twice.
+            # Only an element determines the spec. Taking the first element of this pass makes sure that no
+            # function of the pipeline is called twice for it.
             first = list(itertools.islice(elements, 1))
             if not first:
                 return structure.to_tensors(state)
@@ -306,13 +170,13 @@ class Dataset(Transformations["Dataset"]):
         return structure.to_tensors(state)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
-        """A function of this dataset.
+        """Apply a function to this dataset.
 
         Args:
-          transformation_func: from a dataset to a dataset.
+          transformation_func: Function from a dataset to a dataset.
 
         Raises:
-          TypeError: when it gives something else.
+          TypeError: If the function does not return a dataset.
 
         Example:
           >>> import meshflow as tf
@@ -328,45 +192,31 @@ class Dataset(Transformations["Dataset"]):
         return dataset
 
 
-timed(Dataset)
-
-
-def _reduced_in_trace(dataset: Dataset, state: Any, reduce_func: Callable[..., Any]) -> Any:
-    """What `reduce` gives, as a loop of the program that is traced."""
+def _reduced_in_trace(
+    dataset: Dataset, initial_state: PyTree, reduce_func: Callable[..., Any]
+) -> PyTree:
+    """Reduce a dataset by a loop of the program that is being traced."""
     step = resolve(reduce_func)
 
-    def reduced(state: Any) -> Any:
+    def reduce_elements(state: PyTree) -> PyTree:
         for element in dataset:
             state = step(state, element)
         return state
 
-    return resolve(reduced)(structure.to_tensors(state))
+    return resolve(reduce_elements)(structure.to_tensors(initial_state))
 
 
-def _to_numpy(element: Any) -> Any:
+def _to_numpy(element: PyTree) -> PyTree:
     return structure.normalize(element, _numpy_leaf)
 
 
-def _numpy_leaf(array: Any) -> Any:
-    if not isinstance(array, np.ndarray):
-        return array
-    if array.ndim == 0:
-        return array[()]
-    # Its memory may be a tensor's, or the dataset's.
-    array = array.view()
-    array.flags.writeable = False
-    return array
-
-
-# What TensorFlow prints for datasets whose classes have other names here.
-_TENSORFLOW_NAMES = {
-    "Fixed": "_VariantDataset",
-    "Generator": "FlatMapDataset",
-    "HostMap": "MapDataset",
-    "Slice": "TakeDataset",
-    "TensorSlices": "TensorSliceDataset",
-    "Tensors": "TensorDataset",
-    "TextLineDataset": "TextLineDatasetV2",
-    "TFRecordDataset": "TFRecordDatasetV2",
-    "WithOptions": "OptionsDataset",
-}
+def _numpy_leaf(leaf: Any) -> Any:
+    """Return a read-only view of an array, a NumPy scalar for an array of rank 0, other leaves as they are."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    if leaf.ndim == 0:
+        return leaf[()]
+    # The view is read-only because the memory may belong to a tensor or to the dataset.
+    view = leaf.view()
+    view.flags.writeable = False
+    return view

@@ -1,4 +1,4 @@
-"""`tf.data.experimental`: older names as functions to `apply`, and what explains a pipeline."""
+"""`tf.data.experimental`: functions for `Dataset.apply`, readers, and the explanation of pipelines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
@@ -14,6 +15,7 @@ from meshflow.data.arguments import (
     INFINITE_CARDINALITY,
     SHARD_HINT,
     UNKNOWN_CARDINALITY,
+    IntLike,
     integer,
 )
 from meshflow.data.dataset import Dataset
@@ -31,6 +33,7 @@ from meshflow.data.readers.sql import (
 )
 from meshflow.data.readers.tar import from_webdataset
 from meshflow.data.workers import map_with_workers
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.io.records import TFRecordWriter as Records
 
 __all__ = [
@@ -113,15 +116,17 @@ save = Dataset.save
 def _applied(
     method: Callable[Concatenate[Dataset, P], Dataset],
 ) -> Callable[P, Callable[[Dataset], Dataset]]:
-    """A function of a method's arguments that gives a function to `apply`."""
+    """Turn a method of `Dataset` into a function that returns a function for `apply`."""
     name = method.__name__
 
-    def made(*args: P.args, **kwargs: P.kwargs) -> Callable[[Dataset], Dataset]:
+    def make_transformation(*args: P.args, **kwargs: P.kwargs) -> Callable[[Dataset], Dataset]:
         return lambda dataset: getattr(dataset, name)(*args, **kwargs)
 
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"A function to `apply` that does what `Dataset.{name}` does."
-    return made
+    make_transformation.__name__ = make_transformation.__qualname__ = name
+    make_transformation.__doc__ = (
+        f"Return a function for `Dataset.apply` that calls `Dataset.{name}`."
+    )
+    return make_transformation
 
 
 bucket_by_sequence_length = _applied(Dataset.bucket_by_sequence_length)
@@ -139,7 +144,7 @@ unique = _applied(Dataset.unique)
 
 
 def cardinality(dataset: Dataset) -> Tensor:
-    """`dataset.cardinality()`.
+    """Return `dataset.cardinality()`.
 
     Example:
       >>> import meshflow as tf
@@ -149,14 +154,16 @@ def cardinality(dataset: Dataset) -> Tensor:
     return dataset.cardinality()
 
 
-def assert_cardinality(expected_cardinality: Any) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that states, and checks, the number of elements.
+def assert_cardinality(expected_cardinality: IntLike) -> Callable[[Dataset], Dataset]:
+    """Return a function for `Dataset.apply` that sets the number of elements.
+
+    Every pass checks the number.
 
     Args:
-      expected_cardinality: the number.
+      expected_cardinality: The number of elements.
 
     Raises:
-      FailedPreconditionError: while iterating, when there are more or fewer.
+      FailedPreconditionError: While iterating, if there are more or fewer elements.
 
     Example:
       >>> import meshflow as tf
@@ -174,38 +181,38 @@ def parallel_interleave(
     cycle_length: int,
     block_length: int = 1,
     sloppy: bool | None = False,
-    buffer_output_elements: Any = None,
-    prefetch_input_elements: Any = None,
+    buffer_output_elements: IntLike | None = None,
+    prefetch_input_elements: IntLike | None = None,
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that does what `Dataset.interleave` does.
+    """Return a function for `Dataset.apply` that calls `Dataset.interleave`.
 
     Args:
-      map_func: as for `interleave`.
-      cycle_length: as for `interleave`.
-      block_length: as for `interleave`.
-      sloppy: accepted; the order is always the same.
-      buffer_output_elements: accepted.
-      prefetch_input_elements: accepted.
+      map_func: As for `interleave`.
+      cycle_length: As for `interleave`.
+      block_length: As for `interleave`.
+      sloppy: Ignored; the order is always the same.
+      buffer_output_elements: Ignored.
+      prefetch_input_elements: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> twice = lambda x: tf.data.Dataset.from_tensors(x).repeat(2)
-      >>> make = tf.data.experimental.parallel_interleave(twice, cycle_length=2)
-      >>> [int(x) for x in tf.data.Dataset.range(3).apply(make)]
+      >>> interleave = tf.data.experimental.parallel_interleave(twice, cycle_length=2)
+      >>> [int(x) for x in tf.data.Dataset.range(3).apply(interleave)]
       [0, 1, 0, 1, 2, 2]
     """
     return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
 
 
 def shuffle_and_repeat(
-    buffer_size: Any, count: Any = None, seed: int | None = None
+    buffer_size: IntLike, count: IntLike | None = None, seed: int | None = None
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that shuffles, then repeats.
+    """Return a function for `Dataset.apply` that shuffles the elements and then repeats them.
 
     Args:
-      buffer_size: as for `shuffle`.
-      count: as for `repeat`.
-      seed: as for `shuffle`.
+      buffer_size: As for `shuffle`.
+      count: As for `repeat`.
+      seed: As for `shuffle`.
 
     Example:
       >>> import meshflow as tf
@@ -223,17 +230,17 @@ def map_and_batch(
     drop_remainder: bool = False,
     num_parallel_calls: Any = None,
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that maps, then batches.
+    """Return a function for `Dataset.apply` that maps the elements and then batches them.
 
     Args:
-      map_func: as for `map`.
-      batch_size: as for `batch`.
-      num_parallel_batches: accepted.
-      drop_remainder: as for `batch`.
-      num_parallel_calls: as for `map`.
+      map_func: As for `map`.
+      batch_size: As for `batch`.
+      num_parallel_batches: Ignored.
+      drop_remainder: As for `batch`.
+      num_parallel_calls: As for `map`.
 
     Raises:
-      ValueError: when both of `num_parallel_batches` and `num_parallel_calls` are given.
+      ValueError: If both `num_parallel_batches` and `num_parallel_calls` are passed.
 
     Example:
       >>> import meshflow as tf
@@ -250,12 +257,14 @@ def map_and_batch(
     )
 
 
-def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that makes elements ahead.
+def prefetch_to_device(
+    device: str, buffer_size: IntLike | None = None
+) -> Callable[[Dataset], Dataset]:
+    """Return a function for `Dataset.apply` that prefetches elements.
 
     Args:
-      device: accepted; elements go to a device when they are used.
-      buffer_size: as for `prefetch`.
+      device: Ignored; elements are transferred to a device when they are used.
+      buffer_size: As for `prefetch`.
 
     Example:
       >>> import meshflow as tf
@@ -267,13 +276,15 @@ def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Datase
 
 
 def copy_to_device(
-    target_device: Any, source_device: Any = "/cpu:0"
+    target_device: str, source_device: str = "/cpu:0"
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that changes nothing: elements go to a device when they are used.
+    """Return a function for `Dataset.apply` that does nothing.
+
+    Elements are transferred to a device when they are used.
 
     Args:
-      target_device: accepted.
-      source_device: accepted.
+      target_device: Ignored.
+      source_device: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -284,8 +295,8 @@ def copy_to_device(
     return lambda dataset: dataset
 
 
-def get_single_element(dataset: Dataset) -> Any:
-    """`dataset.get_single_element()`.
+def get_single_element(dataset: Dataset) -> PyTree:
+    """Return `dataset.get_single_element()`.
 
     Example:
       >>> import meshflow as tf
@@ -295,36 +306,38 @@ def get_single_element(dataset: Dataset) -> Any:
     return dataset.get_single_element()
 
 
-def at(dataset: Dataset, index: Any) -> Any:
-    """The element of a number; those before it are made too, unless elements are reached by number.
+def at(dataset: Dataset, index: IntLike) -> PyTree:
+    """Return the element at an index.
+
+    The elements before it are computed, too, unless the dataset supports access by index.
 
     Args:
-      dataset: the dataset.
-      index: the number, from 0.
+      dataset: The dataset.
+      index: Index of the element, from 0.
 
     Raises:
-      OutOfRangeError: when there is no such element.
+      OutOfRangeError: If there is no such element.
 
     Example:
       >>> import meshflow as tf
       >>> tf.data.experimental.at(tf.data.Dataset.range(6).batch(2), 1).numpy().tolist()
       [2, 3]
     """
-    number = integer(index, "index")
-    iterator = OwnedIterator(dataset.skip(number)) if number >= 0 else None
+    position = integer(index, "index")
+    iterator = OwnedIterator(dataset.skip(position)) if position >= 0 else None
     try:
         if iterator is None:
             raise StopIteration
         return next(iterator)
     except StopIteration:
-        raise OutOfRangeError(f"The dataset has no element {number}.") from None
+        raise OutOfRangeError(f"The dataset has no element {position}.") from None
     finally:
         if iterator is not None:
             iterator.close()
 
 
 def get_next_as_optional(iterator: OwnedIterator) -> Optional:
-    """`iterator.get_next_as_optional()`.
+    """Return `iterator.get_next_as_optional()`.
 
     Example:
       >>> import meshflow as tf
@@ -337,8 +350,8 @@ def get_next_as_optional(iterator: OwnedIterator) -> Optional:
     return iterator.get_next_as_optional()
 
 
-def get_structure(dataset_or_iterator: Any) -> Any:
-    """The spec of the elements.
+def get_structure(dataset_or_iterator: Dataset | OwnedIterator) -> PyTree:
+    """Return the spec of the elements of a dataset or iterator.
 
     Example:
       >>> import meshflow as tf
@@ -349,14 +362,14 @@ def get_structure(dataset_or_iterator: Any) -> Any:
 
 
 def from_list(elements: list[Any], name: str | None = None) -> Dataset:
-    """A dataset of the elements of a list.
+    """Create a dataset of the elements of a list.
 
     Args:
-      elements: structures alike.
-      name: ignored.
+      elements: Elements of the same structure and dtypes.
+      name: Ignored.
 
     Raises:
-      ValueError: for an empty list.
+      ValueError: If the list is empty.
 
     Example:
       >>> import meshflow as tf
@@ -367,18 +380,18 @@ def from_list(elements: list[Any], name: str | None = None) -> Dataset:
         raise ValueError("`elements` must be a list that is not empty.")
     arrays = [structure.to_arrays(e) for e in elements]
     spec = structure.spec_of(arrays[0])
-    for other in arrays[1:]:
-        spec = structure.merged(spec, structure.spec_of(other))
-    return transformations.Fixed(arrays, spec)
+    for array in arrays[1:]:
+        spec = structure.merged(spec, structure.spec_of(array))
+    return transformations.ElementList(arrays, spec)
 
 
-def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
-    """Numbers without end.
+def Counter(start: int = 0, step: int = 1, dtype: DTypeLike = "int64") -> Dataset:
+    """Create an infinite dataset of equally spaced integers, like `Dataset.counter`.
 
     Args:
-      start: the first.
-      step: their distance.
-      dtype: their dtype.
+      start: The first element.
+      step: Difference between consecutive elements.
+      dtype: Dtype of the elements.
 
     Example:
       >>> import meshflow as tf
@@ -389,11 +402,11 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
 
 
 def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
-    """`Dataset.random`.
+    """Create an infinite dataset of random integers, like `Dataset.random`.
 
     Args:
-      seed: of the numbers.
-      **kwargs: further arguments of `Dataset.random`.
+      seed: Seed.
+      **kwargs: Further arguments of `Dataset.random`.
 
     Example:
       >>> import meshflow as tf
@@ -404,12 +417,12 @@ def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
 
 
 class Reducer:
-    """What `group_by_reducer` does with the elements of a group.
+    """The functions that `group_by_reducer` applies to a group of elements.
 
     Args:
-      init_func: from the key to the first state.
-      reduce_func: from (state, element) to the next state.
-      finalize_func: from the last state to the result.
+      init_func: Function from the key to the first state.
+      reduce_func: Function from (state, element) to the next state.
+      finalize_func: Function from the last state to the result.
 
     Example:
       >>> import meshflow as tf
@@ -433,11 +446,13 @@ class Reducer:
 def group_by_reducer(
     key_func: Callable[..., Any], reducer: Reducer
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that reduces the elements of each group to one, in the keys' order.
+    """Return a function for `Dataset.apply` that reduces each group of elements to one.
+
+    The results are in the order of the keys.
 
     Args:
-      key_func: from an element to an int64 scalar.
-      reducer: what is done with the elements of a group.
+      key_func: Function from an element to an int64 scalar.
+      reducer: The functions that are applied to a group.
 
     Example:
       >>> import meshflow as tf
@@ -448,20 +463,19 @@ def group_by_reducer(
       >>> [int(x) for x in groups]
       [6, 9]
     """
-
     return lambda dataset: transformations.GroupByReducer(dataset, key_func, reducer)
 
 
 def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that fills a dataset of dictionaries up with zeros.
+    """Return a function for `Dataset.apply` that pads a dataset of dictionaries with zeros.
 
     Args:
-      cardinality: how many elements there are to be.
-      mask_key: the name of a new part that is True for the elements that were there.
+      cardinality: Number of elements after padding.
+      mask_key: Key of a new bool component, which is True for the elements that are not padding.
 
     Raises:
-      TypeError: for elements that are not dictionaries.
-      ValueError: when there are more elements, or `mask_key` is taken.
+      TypeError: If the elements are not dictionaries.
+      ValueError: If there are more than `cardinality` elements, or the elements contain `mask_key`.
 
     Example:
       >>> import meshflow as tf
@@ -471,33 +485,33 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
       [(7, True), (8, True), (0, False)]
     """
 
-    def padded(dataset: Dataset) -> Dataset:
+    def pad(dataset: Dataset) -> Dataset:
         spec = dataset.element_spec
         if not isinstance(spec, dict):
             raise TypeError(f"The elements must be dictionaries, got {spec}.")
         if mask_key in spec:
-            raise ValueError(f"Elements have a part {mask_key!r} already: {list(spec)}.")
+            raise ValueError(f"The elements already contain the key {mask_key!r}: {list(spec)}.")
         missing = cardinality - len(dataset)
         if missing < 0:
             raise ValueError(f"The dataset has more than {cardinality} elements: {len(dataset)}.")
         zeros = structure.map_specs(structure.zeros, spec)
-        there = dataset.map(lambda element: {**element, mask_key: True})
-        more = Dataset.from_tensors({**zeros, mask_key: False}).repeat(missing)
-        return there.concatenate(more)
+        masked = dataset.map(lambda element: {**element, mask_key: True})
+        padding = Dataset.from_tensors({**zeros, mask_key: False}).repeat(missing)
+        return masked.concatenate(padding)
 
-    return padded
+    return pad
 
 
 def enable_debug_mode() -> None:
-    """Lets functions of datasets that are made from now on run eagerly, one element at a time."""
+    """Run functions of datasets that are created from now on eagerly, one element at a time."""
     map_function.DEBUG["eager"] = True
 
 
 class TFRecordWriter:
-    """Writes the strings of a dataset to a record file.
+    """Writes the strings of a dataset to a TFRecord file.
 
     Args:
-      filename: the file, which is made anew.
+      filename: The file, which is overwritten.
       compression_type: '', 'GZIP' or 'ZLIB'.
 
     Example:
@@ -511,17 +525,17 @@ class TFRecordWriter:
       [b'a', b'b']
     """
 
-    def __init__(self, filename: Any, compression_type: Any = None) -> None:
+    def __init__(self, filename: StrPath, compression_type: str | None = None) -> None:
         self._path, self._compression = filename, compression_type
 
     def write(self, dataset: Dataset) -> None:
-        """Writes all elements.
+        """Write all elements.
 
         Args:
-          dataset: a dataset of string scalars.
+          dataset: A dataset of scalar strings.
 
         Raises:
-          TypeError: for something else.
+          TypeError: If the argument is something else.
         """
         if not isinstance(dataset, Dataset):
             raise TypeError(f"Expected a `tf.data.Dataset`, got {type(dataset).__name__}.")

@@ -1,4 +1,4 @@
-"""How a pipeline runs, in words."""
+"""A textual explanation of how a pipeline is executed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from meshflow.data import transformations
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.node import DatasetNode
 
 
 def explain(dataset: Dataset) -> str:
-    """How a pipeline runs: each transformation, by indices and at once, by many elements at a time, or
-    by single elements, and why.
+    """Describe how each transformation of a pipeline produces its elements, and why.
 
-    After a pass, also where time went: how many elements each transformation gave in all passes so
-    far, and how long it took for them, without the transformations before it. Behind a `prefetch`
-    that is how long somebody waited.
+    A transformation produces elements by index (vectorized), many elements at a time (in chunks),
+    or one at a time. After a pass, the text also contains the number of elements that each
+    transformation produced in all passes so far, and the time that it took for them, without the
+    time of its inputs. For a `prefetch`, it is the time that the consumer waited.
 
     Args:
-      dataset: the pipeline.
+      dataset: The pipeline.
 
     Returns:
-      A text of one line per transformation, the source last.
+      One line per transformation; the source is the last one.
 
     Example:
       >>> import meshflow as tf
@@ -33,30 +34,30 @@ def explain(dataset: Dataset) -> str:
     return "\n".join(_lines(dataset, 0))
 
 
-def _lines(node: Dataset, depth: int) -> Iterator[str]:
-    vector = node._vector(Epoch(node))
+def _lines(node: DatasetNode, depth: int) -> Iterator[str]:
+    stream = node._vector(Epoch(node))
     if isinstance(node, transformations.Batch) and node._parent._vector(Epoch(node)) is not None:
-        how = "gathers whole batches"
-    elif vector is None and node._in_chunks(Epoch(node)) is not None:
+        form = "gathers whole batches"
+    elif stream is None and node._in_chunks(Epoch(node)) is not None:
         reason = node._why_not_vectorized()
-        how = "many elements at a time"
-        how += "" if reason == Dataset._why_not_vectorized(node) else f", as {reason}"
-    elif vector is None:
-        how = f"by elements, as {node._why_not_vectorized()}"
+        form = "many elements at a time"
+        form += "" if reason == DatasetNode._why_not_vectorized(node) else f", as {reason}"
+    elif stream is None:
+        form = f"by elements, as {node._why_not_vectorized()}"
     elif isinstance(node, transformations.Map):
-        how = "vectorized"
+        form = "vectorized"
     else:
-        how = "by indices"
-    yield f"{'  ' * depth}{type(node).__name__}: {how}{_time(node)}"
+        form = "by indices"
+    yield f"{'  ' * depth}{type(node).__name__}: {form}{_time(node)}"
     for parent in node._parents:
         yield from _lines(parent, depth + 1)
 
 
-def _time(node: Dataset) -> str:
-    """What a transformation spent."""
+def _time(node: DatasetNode) -> str:
+    """Format the number of elements and the seconds that a transformation spent."""
     stopwatch = node._stopwatch
     if not stopwatch.elements:
         return ""
-    before = 0.0 if node._apart else sum(p._stopwatch.seconds for p in node._parents)
+    parent_seconds = 0.0 if node._apart else sum(p._stopwatch.seconds for p in node._parents)
     verb = "waited " if node._apart else ""
-    return f"; {stopwatch.elements:,} elements, {verb}{max(stopwatch.seconds - before, 0):.3f} s"
+    return f"; {stopwatch.elements:,} elements, {verb}{max(stopwatch.seconds - parent_seconds, 0):.3f} s"

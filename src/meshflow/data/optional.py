@@ -1,9 +1,8 @@
-"""`tf.experimental.Optional`: a value, or nothing; what `get_next_as_optional` gives."""
+"""`tf.experimental.Optional`: a value that may be absent, as `get_next_as_optional` returns it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -12,26 +11,29 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.specs import ElementsSpec, described_by
+from meshflow.environment.types import PyTree
 
 
 class OptionalSpec(ElementsSpec):
     """Spec of an `Optional`.
 
     Args:
-      element_spec: the spec of its value.
+      element_spec: Spec of the value.
     """
 
 
 @described_by(OptionalSpec)
 class Optional:
-    """An element, or nothing.
+    """A value that may be absent.
 
-    In a compiled function whether there is one is known when it runs: ask in an `if` or `while`.
+    In a compiled function, only the running program knows whether there is a value: check
+    `has_value()` in an `if` or `while` statement.
 
     Args:
-      value: a nested structure of tensors; without a value zeros that stand for it, or None.
-      present: whether there is a value, a bool or a scalar tensor.
-      spec: the structure of `TensorSpec`s that describes a value; default that of `value`.
+      value: Nested structure of tensors; if the value is absent, zeros of the same structure, or
+        None.
+      present: Whether there is a value, a bool or a scalar tensor.
+      spec: Spec of the value, by default that of `value`.
 
     Example:
       >>> import meshflow as tf
@@ -43,22 +45,30 @@ class Optional:
       (3, TensorSpec(shape=(), dtype=tf.int32, name=None))
     """
 
-    def __init__(self, value: Any, present: Any = True, spec: Any = None) -> None:
+    def __init__(self, value: PyTree, present: bool | Tensor = True, spec: PyTree = None) -> None:
         self._value, self._present, self._spec = value, present, spec
 
     @staticmethod
-    def from_value(value: Any) -> Optional:
-        """An optional that has the value given: a tensor, or what converts to one, or nested ones."""
+    def from_value(value: PyTree) -> Optional:
+        """Create an optional that contains a value.
+
+        Args:
+          value: Nested structure of tensors, or of values that can be converted to tensors.
+        """
         return Optional(structure.normalize(value, structure.to_tensor))
 
     @staticmethod
-    def empty(element_spec: Any) -> Optional:
-        """An optional without a value, which would be described by `element_spec`."""
+    def empty(element_spec: PyTree) -> Optional:
+        """Create an optional without a value.
+
+        Args:
+          element_spec: Spec that the value would have.
+        """
         return Optional(None, False, element_spec)
 
     @property
-    def element_spec(self) -> Any:
-        """The structure of `TensorSpec`s that describes the value."""
+    def element_spec(self) -> PyTree:
+        """Return the spec of the value, a structure of `TensorSpec`s."""
         if self._spec is not None:
             return self._spec
         return structure.spec_of(self._value)
@@ -68,14 +78,26 @@ class Optional:
         return OptionalSpec.from_value(self)
 
     def has_value(self, name: str | None = None) -> Tensor:
-        """Whether there is an element, a bool scalar."""
+        """Check whether there is a value.
+
+        Args:
+          name: Ignored.
+
+        Returns:
+          A bool scalar.
+        """
         return convert_to_tensor(self._present)
 
-    def get_value(self, name: str | None = None) -> Any:
-        """The element; zeros when there is none and that is known only as a compiled function runs.
+    def get_value(self, name: str | None = None) -> PyTree:
+        """Return the value.
+
+        If only the running program knows that there is no value, the result consists of zeros.
+
+        Args:
+          name: Ignored.
 
         Raises:
-          InvalidArgumentError: when there is none.
+          InvalidArgumentError: If there is no value.
         """
         present = self.has_value()
         if not isinstance(present._value, jax.core.Tracer) and not bool(present):
@@ -85,7 +107,7 @@ class Optional:
     def __repr__(self) -> str:
         return f"<Optional element_spec={self.element_spec}>"
 
-    # Loops and branches that are compiled carry it as these tensors.
+    # Compiled loops and branches carry an optional as these tensors.
 
     def _state_parts(self) -> list[Tensor]:
         return [self.has_value(), *jax.tree.leaves(self._value, is_leaf=_is_tensor)]
@@ -95,5 +117,5 @@ class Optional:
         return Optional(jax.tree.unflatten(tree, parts[1:]), parts[0], self._spec)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, Tensor)

@@ -1,13 +1,16 @@
-"""`tf.data.Options`: settings of a pipeline. Most are accepted: the engine decides by itself."""
+"""`tf.data.Options`: the settings of a pipeline.
+
+Most of them are accepted for compatibility and have no effect.
+"""
 
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Self
 
 
 class AutoShardPolicy(enum.IntEnum):
-    """How a dataset is divided between workers.
+    """Policy that determines how a dataset is split between workers.
 
     Example:
       >>> import meshflow as tf
@@ -26,7 +29,7 @@ class AutoShardPolicy(enum.IntEnum):
 
 
 class AutotuneAlgorithm(enum.Enum):
-    """How tuning searches; accepted."""
+    """Search algorithm of the autotuner; has no effect."""
 
     DEFAULT = 0
     HILL_CLIMB = 1
@@ -36,7 +39,7 @@ class AutotuneAlgorithm(enum.Enum):
 
 
 class ExternalStatePolicy(enum.Enum):
-    """What saving an iterator does about state outside; accepted."""
+    """Treatment of external state when an iterator is saved; has no effect."""
 
     WARN = 0
     IGNORE = 1
@@ -44,9 +47,9 @@ class ExternalStatePolicy(enum.Enum):
 
 
 class _Group:
-    """Settings that remember what was set."""
+    """Base class of groups of settings, which record the settings that were set explicitly."""
 
-    # The type of each setting, and what it is where it was not set.
+    # The type of each setting, and its default value if that is not None.
     _types: dict[str, type] = {}
     _defaults: dict[str, Any] = {}
     # Older names of settings.
@@ -68,10 +71,10 @@ class _Group:
             f"{type(self).__name__} has no option {name!r}; known: {sorted(self._types)}."
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._frozen:
             raise ValueError(
-                "Mutating the options that `Dataset.options()` gives has no effect on the dataset: use "
+                "Mutating the options that `Dataset.options()` returns has no effect on the dataset: use "
                 "`Dataset.with_options(options)`."
             )
         name = self._aliases.get(name, name)
@@ -79,10 +82,10 @@ class _Group:
             raise AttributeError(
                 f"Cannot set the property {name!r} on {type(self).__name__}; known: {sorted(self._types)}."
             )
-        wanted = self._types[name]
-        if value is not None and not isinstance(value, wanted):
+        expected_type = self._types[name]
+        if value is not None and not isinstance(value, expected_type):
             raise TypeError(
-                f"Property {name!r} must be of type {wanted.__name__}, got {value!r} of type {type(value).__name__}."
+                f"Property {name!r} must be of type {expected_type.__name__}, got {value!r} of type {type(value).__name__}."
             )
         self._set[name] = value
 
@@ -95,30 +98,30 @@ class _Group:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._set})"
 
-    def merge(self, options: Any) -> Any:
-        """These settings, with those that others set put over them.
+    def merge(self, options: Self) -> Self:
+        """Return these settings, overridden by other settings.
 
         Args:
-          options: the others.
+          options: Settings of the same class.
         """
         merged = type(self)()
         merged._set.update(self._set)
         for name, value in options._set.items():
-            known = merged._set.get(name)
-            merged._set[name] = known.merge(value) if isinstance(known, _Group) else value
+            current = merged._set.get(name)
+            merged._set[name] = current.merge(value) if isinstance(current, _Group) else value
         return merged
 
-    def frozen(self) -> Any:
-        """These settings as ones that cannot be changed."""
-        made = type(self)()
+    def frozen(self) -> Self:
+        """Return a copy of these settings that cannot be changed."""
+        frozen_options = type(self)()
         for name, value in self._set.items():
-            made._set[name] = value.frozen() if isinstance(value, _Group) else value
-        object.__setattr__(made, "_frozen", True)
-        return made
+            frozen_options._set[name] = value.frozen() if isinstance(value, _Group) else value
+        object.__setattr__(frozen_options, "_frozen", True)
+        return frozen_options
 
 
 class AutotuneOptions(_Group):
-    """Settings of tuning; accepted.
+    """Settings of the autotuner; they have no effect.
 
     Example:
       >>> import meshflow as tf
@@ -139,7 +142,7 @@ class AutotuneOptions(_Group):
 
 
 class DistributeOptions(_Group):
-    """Settings of distribution.
+    """Settings for datasets that are distributed to workers and replicas.
 
     Example:
       >>> import meshflow as tf
@@ -154,7 +157,7 @@ class DistributeOptions(_Group):
 
 
 class OptimizationOptions(_Group):
-    """Settings of optimizations; accepted.
+    """Settings of graph optimizations; they have no effect.
 
     Example:
       >>> import meshflow as tf
@@ -182,7 +185,7 @@ class OptimizationOptions(_Group):
 
 
 class ThreadingOptions(_Group):
-    """Settings of threads; accepted.
+    """Settings of thread pools; they have no effect.
 
     Example:
       >>> import meshflow as tf
@@ -196,7 +199,7 @@ class ThreadingOptions(_Group):
 
 
 class Options(_Group):
-    """Settings of a dataset, given by `Dataset.with_options`.
+    """Settings of a dataset, which `Dataset.with_options` applies.
 
     Example:
       >>> import meshflow as tf
@@ -235,7 +238,7 @@ class Options(_Group):
         return super().__getattr__(name)
 
     def __eq__(self, other: object) -> bool:
-        # A group in which nothing is set is as good as none.
+        # An empty group is equal to a group that was never accessed.
         return type(self) is type(other) and self._told() == other._told()
 
     def __hash__(self) -> int:

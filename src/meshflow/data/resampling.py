@@ -1,4 +1,4 @@
-"""Leaving out elements at random so that classes come in wanted shares."""
+"""Rejection sampling, such that classes have a target distribution."""
 
 from __future__ import annotations
 
@@ -9,26 +9,40 @@ import numpy as np
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY
-from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.node import DatasetNode
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
+from meshflow.environment.types import PyTree
 
 __all__ = ["Resample"]
 
 
 class Resample(Unary):
-    """Pairs of class and element, in other shares than they come.
+    """Pairs of a class and an element, such that the classes have a target distribution.
 
-    An element of class c is kept with probability `target[c] / present[c]`, scaled so that the
-    largest is 1 (rejection sampling).
+    An element of class c is kept with probability `target[c] / present[c]`, scaled such that the
+    largest probability is 1 (rejection sampling).
+
+    Args:
+      parent: The dataset.
+      class_func: Function from an element to its class.
+      target: Target probability of each class.
+      present: Probability of each class in the dataset, None to estimate it while iterating.
+      seed: Seed of the random choices, or None.
     """
 
     def __init__(
-        self, parent: Dataset, class_func: Callable[..., Any], target: Any, present: Any, seed: Any
+        self,
+        parent: DatasetNode,
+        class_func: Callable[..., Any],
+        target: TensorLike,
+        present: TensorLike | None,
+        seed: int | None,
     ) -> None:
         super().__init__(parent)
         self._class = ElementFunction(class_func, parent.element_spec, "rejection_resample")
@@ -40,26 +54,26 @@ class Resample(Unary):
         self.reshuffles, self.epoch = True, 0
 
     def seed(self) -> list[int]:
-        """The words of the seed."""
+        """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
-        kind = self._class.output_spec
-        return kind or TensorSpec([], dtypes.int64), self._parent.element_spec
+    def _known_spec(self) -> PyTree:
+        class_spec = self._class.output_spec
+        return class_spec or TensorSpec([], dtypes.int64), self._parent.element_spec
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         rng = epoch.generator(self)
-        # Uniform shares to begin with, as if that many had been seen.
-        seen = np.full(len(self._target), 2.0) if self._present is None else None
+        # The estimate starts with a uniform distribution, as if each class had occurred twice.
+        counts = np.full(len(self._target), 2.0) if self._present is None else None
         for element in self._parent._elements(epoch):
-            kind = self._class(element)
-            if seen is not None:
-                seen[int(kind)] += 1
-            shares = self._present if seen is None else seen / seen.sum()
+            label = self._class(element)
+            if counts is not None:
+                counts[int(label)] += 1
+            shares = self._present if counts is None else counts / counts.sum()
             assert shares is not None
             ratio = np.where(shares > 0, self._target / np.maximum(shares, 1e-30), 0)
-            if rng.random() * ratio.max() <= ratio[int(kind)]:
-                yield kind, element
+            if rng.random() * ratio.max() <= ratio[int(label)]:
+                yield label, element

@@ -1,14 +1,15 @@
 """`Dataset.save` and `Dataset.load`: elements in a folder.
 
-The folder has `spec.json`, which names the run that is whole (`runs`), the spec of the elements and the number of
-elements of each shard; the run has a file of elements (`element_files`) for each shard.
+The folder contains `spec.json`, which names the complete run (`storage/complete_run.py`), and
+stores the spec of the elements and the number of elements of each shard. The run contains a file of
+elements (`storage/element_files.py`) for each shard.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
@@ -16,6 +17,7 @@ from meshflow.data import structure
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
 from meshflow.data.storage.element_files import (
@@ -25,60 +27,66 @@ from meshflow.data.storage.element_files import (
     spec_from_json,
     spec_to_json,
 )
-from meshflow.data.transformations import Fixed
+from meshflow.data.transformations import ElementList
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 
-__all__ = ["load", "save"]
+__all__ = ["load_dataset", "save_dataset"]
 
 
-def save(dataset: Dataset, path: Any, compression: str | None, shard_func: Any) -> None:
-    """Writes the elements; see `Dataset.save`."""
+def save_dataset(
+    dataset: DatasetNode,
+    path: StrPath,
+    compression: str | None,
+    shard_func: Callable[..., Any] | None,
+) -> None:
+    """Write the elements to a folder; see `Dataset.save`."""
     spec = dataset.element_spec
     saved_spec = spec_to_json(spec)
     if dataset.infinite:
         raise InvalidValueError("An infinite dataset cannot be saved: use take(count) first.")
-    choose = None if shard_func is None else ElementFunction(shard_func, spec, "save")
+    shard_function = None if shard_func is None else ElementFunction(shard_func, spec, "save")
     opener(compression)
     runs = Runs(path, "spec.json")
-    run, place = runs.begin()
+    run, folder = runs.begin()
     try:
-        with Shards(place, spec, compression) as shards:
+        with Shards(folder, spec, compression) as shards:
             for element in dataset._elements(Epoch(dataset)):
-                shards.write(0 if choose is None else int(choose(element)), element)
-        known = {"spec": saved_spec, "shards": shards.counts, "compression": compression}
-        runs.publish(run, place, known)
+                shards.write(0 if shard_function is None else int(shard_function(element)), element)
+        metadata = {"spec": saved_spec, "shards": shards.counts, "compression": compression}
+        runs.publish(run, folder, metadata)
     except BaseException:
-        runs.discard(place)
+        runs.discard(folder)
         raise
 
 
 class Shards:
-    """Files of elements in one folder, opened when they get their first element.
+    """Files of elements in one folder, each opened when it gets its first element.
 
     Args:
-      folder: where.
-      spec: the elements' spec.
+      folder: The folder.
+      spec: Spec of the elements.
       compression: 'GZIP', 'FAST' or None.
     """
 
-    def __init__(self, folder: str, spec: Any, compression: str | None) -> None:
+    def __init__(self, folder: str, spec: PyTree, compression: str | None) -> None:
         self._folder, self._spec, self._compression = folder, spec, compression
         self._files = contextlib.ExitStack()
         self._writers: dict[int, ElementWriter] = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of elements of each shard, by its number as text."""
+        """Return the number of elements of each shard, by its index as text."""
         return {str(k): self._writers[k].count for k in sorted(self._writers)}
 
-    def write(self, shard: int, element: Any) -> None:
-        """Appends an element to a shard."""
+    def write(self, shard: int, element: PyTree) -> None:
+        """Append an element to a shard."""
         if shard not in self._writers:
             file = self._files.enter_context(replacing(shard_path(self._folder, shard)))
-            squeezed = self._files.enter_context(opener(self._compression)(file, "wb"))
-            writer = self._writers[shard] = ElementWriter(squeezed, self._spec)
+            compressed = self._files.enter_context(opener(self._compression)(file, "wb"))
+            writer = self._writers[shard] = ElementWriter(compressed, self._spec)
             self._files.push(lambda kind, *_: writer.finish() if kind is None else None)
         self._writers[shard].write(element)
 
@@ -90,57 +98,62 @@ class Shards:
 
 
 def shard_path(folder: str, shard: int) -> str:
-    """The path of a shard's file."""
+    """Return the path of a shard's file."""
     return gfile.join(folder, f"shard-{shard:05}")
 
 
-def load(path: Any, element_spec: Any, compression: str | None, reader_func: Any) -> Dataset:
-    """A dataset of saved elements; see `Dataset.load`."""
+def load_dataset(
+    path: StrPath,
+    element_spec: PyTree,
+    compression: str | None,
+    reader_func: Callable[[Dataset], Dataset] | None,
+) -> Dataset:
+    """Load a saved dataset; see `Dataset.load`."""
     runs = Runs(path, "spec.json")
-    saved = runs.known()
-    if saved is None:
+    metadata = runs.known()
+    if metadata is None:
         raise NotFoundError(f"{text(path)} holds no dataset that Dataset.save wrote.")
-    if compression != saved["compression"]:
+    if compression != metadata["compression"]:
         raise InvalidValueError(
-            f"{text(path)} was saved with compression={saved['compression']!r}, not {compression!r}."
+            f"{text(path)} was saved with compression={metadata['compression']!r}, not {compression!r}."
         )
-    spec = spec_from_json(saved["spec"])
+    spec = spec_from_json(metadata["spec"])
     if element_spec is not None:
         structure.merged(spec, element_spec)
-    shards: list[Any] = list(saved_shards(runs.path(saved), spec, saved))
+    shards: list[Any] = list(saved_shards(runs.path(metadata), spec, metadata))
     if reader_func is not None:
-        found = reader_func(Fixed(shards, DatasetSpec(spec)))
-        if not isinstance(found, Dataset):
-            raise TypeError(f"reader_func must give a Dataset, got {type(found).__name__}.")
-        return found
+        result = reader_func(ElementList(shards, DatasetSpec(spec)))
+        if not isinstance(result, Dataset):
+            raise TypeError(f"reader_func must give a Dataset, got {type(result).__name__}.")
+        return result
     if not shards:
-        return Fixed([], spec)
+        return ElementList([], spec)
     if len(shards) == 1:
         return shards[0]
-    return Fixed(shards, DatasetSpec(spec)).interleave(lambda d: d, os.cpu_count() or 1, 1)
+    return ElementList(shards, DatasetSpec(spec)).interleave(lambda d: d, os.cpu_count() or 1, 1)
 
 
-def saved_shards(folder: str, spec: Any, known: dict[str, Any]) -> Iterator[Dataset]:
-    """The shards of a run, as datasets."""
-    for number, count in known["shards"].items():
-        yield Saved(shard_path(folder, int(number)), spec, int(count), known["compression"])
+def saved_shards(folder: str, spec: PyTree, metadata: dict[str, Any]) -> Iterator[Dataset]:
+    """Iterate over the shards of a run, each a dataset."""
+    for index, count in metadata["shards"].items():
+        yield Saved(shard_path(folder, int(index)), spec, int(count), metadata["compression"])
 
 
 class Saved(Dataset):
-    """The elements of one file.
+    """The elements in one file.
 
     Args:
-      path: the file.
-      spec: the spec of the elements.
-      count: how many there are.
+      path: The file.
+      spec: Spec of the elements.
+      count: Number of elements.
       compression: 'GZIP', 'FAST' or None.
     """
 
-    def __init__(self, path: str, spec: Any, count: int, compression: str | None) -> None:
+    def __init__(self, path: str, spec: PyTree, count: int, compression: str | None) -> None:
         self._path, self._own_spec, self._size = path, spec, count
         self._compression = compression
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:

@@ -1,15 +1,16 @@
-"""How a dataset is divided between workers that each make their own input."""
+"""Splitting of a dataset between workers that read their input independently."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import cast
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
-from meshflow.data.arguments import integer
+from meshflow.data.arguments import IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.node import DatasetNode
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
@@ -20,31 +21,33 @@ _ADVICE = (
 )
 
 
-def auto_shard(dataset: Dataset, num_workers: Any, index: Any, policy: Any = None) -> Dataset:
-    """The part of a dataset that one of several workers reads.
+def auto_shard(
+    dataset: Dataset, num_workers: IntLike, index: IntLike, policy: AutoShardPolicy | None = None
+) -> Dataset:
+    """Return the part of a dataset that one of several workers reads.
 
     The policy is the option `experimental_distribute.auto_shard_policy`:
 
-    * OFF: every worker reads everything.
-    * FILE: every worker reads some of the files. The list of files is divided, before it is shuffled.
-    * DATA: every worker reads everything and keeps every `num_workers`-th element.
-    * AUTO: as FILE where the dataset reads files, and at least as many as there are workers; else
-      as DATA.
-    * HINT: as the dataset says with `shard(tf.data.experimental.SHARD_HINT, SHARD_HINT)`.
+    * OFF: Every worker reads all elements.
+    * FILE: Every worker reads some of the files. The list of files is split before it is shuffled.
+    * DATA: Every worker reads all elements and keeps every `num_workers`-th one.
+    * AUTO: Like FILE if the dataset reads at least as many files as there are workers, else like
+      DATA.
+    * HINT: Split where the dataset calls `shard(tf.data.experimental.SHARD_HINT, SHARD_HINT)`.
 
     Args:
-      dataset: the whole.
-      num_workers: how many workers there are.
-      index: the worker's number.
-      policy: instead of the option.
+      dataset: The dataset.
+      num_workers: Number of workers.
+      index: Index of the worker.
+      policy: Policy that overrides the option.
 
     Returns:
-      A dataset of the worker's part.
+      The dataset of the worker.
 
     Raises:
-      NotFoundError: for FILE, when the dataset does not read files.
-      InvalidArgumentError: for FILE, when there are fewer files than workers; for an index out of
-        range.
+      NotFoundError: With the policy FILE, if the dataset reads no files.
+      InvalidArgumentError: With the policy FILE, if there are fewer files than workers; if the
+        index is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -53,32 +56,34 @@ def auto_shard(dataset: Dataset, num_workers: Any, index: Any, policy: Any = Non
       [[0, 2, 4], [1, 3]]
     """
     part, policy = by_policy(dataset, num_workers, index, policy)
-    count, at = int(num_workers), int(index)
-    return Slice(part, at, None, count) if policy is AutoShardPolicy.DATA else part
+    count, worker = int(num_workers), int(index)
+    return Slice(part, worker, None, count) if policy is AutoShardPolicy.DATA else part
 
 
 def by_policy(
-    dataset: Dataset, num_workers: Any, index: Any, policy: Any = None
+    dataset: Dataset, num_workers: IntLike, index: IntLike, policy: AutoShardPolicy | None = None
 ) -> tuple[Dataset, AutoShardPolicy]:
-    """A worker's part as `auto_shard` gives it, but for DATA the whole, to be divided otherwise.
+    """Split a dataset like `auto_shard`, but return the full dataset for the policy DATA.
+
+    The caller then splits the elements itself.
 
     Args:
-      dataset: the whole.
-      num_workers: how many workers there are.
-      index: the worker's number.
-      policy: instead of the option.
+      dataset: The dataset.
+      num_workers: Number of workers.
+      index: Index of the worker.
+      policy: Policy that overrides the option.
 
     Returns:
-      The dataset, and the policy that was used; never AUTO.
+      The dataset, and the policy that was used, which is never AUTO.
 
     Raises:
-      NotFoundError: for FILE, when the dataset does not read files.
-      InvalidArgumentError: for FILE, when there are fewer files than workers; for an index out of
-        range.
+      NotFoundError: With the policy FILE, if the dataset reads no files.
+      InvalidArgumentError: With the policy FILE, if there are fewer files than workers; if the
+        index is out of range.
     """
-    count, at = integer(num_workers, "num_workers"), integer(index, "index")
-    if not 0 <= at < count:
-        raise InvalidArgumentError(f"index must be in [0, {count}), got {at}.")
+    count, worker = integer(num_workers, "num_workers"), integer(index, "index")
+    if not 0 <= worker < count:
+        raise InvalidArgumentError(f"index must be in [0, {count}), got {worker}.")
     if policy is None:
         policy = dataset.options().experimental_distribute.auto_shard_policy
     policy = AutoShardPolicy(int(policy))
@@ -86,76 +91,79 @@ def by_policy(
         return dataset, policy
     if policy is AutoShardPolicy.HINT:
 
-        def filled(node: Dataset) -> Dataset | None:
+        def replace_hint(node: DatasetNode) -> DatasetNode | None:
             hint = isinstance(node, ShardHint)
-            return Slice(node._parents[0], at, None, count) if hint else None
+            return Slice(node._parents[0], worker, None, count) if hint else None
 
-        return _rewritten(dataset, filled), policy
+        return cast(Dataset, _rewritten(dataset, replace_hint)), policy
     try:
-        return _by_file(dataset, count, at), AutoShardPolicy.FILE
+        return cast(Dataset, _by_file(dataset, count, worker)), AutoShardPolicy.FILE
     except (NotFoundError, _TooFewFiles) as error:
         if policy is AutoShardPolicy.FILE:
             raise
-        # Data in memory is the common case, of which nobody needs to be told.
+        # Data in memory is the common case, which needs no warning.
         level = logging.WARNING if isinstance(error, _TooFewFiles) else logging.INFO
         logging.getLogger("meshflow").log(level, "Sharding by DATA instead of FILE: %s", error)
         return dataset, AutoShardPolicy.DATA
 
 
 class _TooFewFiles(InvalidArgumentError):
-    """There are fewer files than workers."""
+    """Raised if there are fewer files than workers."""
 
 
-def _rewritten(node: Dataset, change: Callable[[Dataset], Dataset | None]) -> Dataset:
-    """A graph with some nodes changed: those for which a function gives another."""
-    changed = change(node)
-    if changed is not None:
-        return changed
+def _rewritten(
+    node: DatasetNode, change: Callable[[DatasetNode], DatasetNode | None]
+) -> DatasetNode:
+    """Replace the nodes of a graph for which a function returns another node."""
+    replacement = change(node)
+    if replacement is not None:
+        return replacement
     return _with_parents(node, [_rewritten(p, change) for p in node._parents])
 
 
-def _with_parents(node: Dataset, parents: list[Dataset]) -> Dataset:
-    """A node after other nodes."""
+def _with_parents(node: DatasetNode, parents: list[DatasetNode]) -> DatasetNode:
+    """Return a copy of a node with other parents, or the node itself if they are the same."""
     if all(new is old for new, old in zip(parents, node._parents, strict=True)):
         return node
-    made = node._copied()
-    made._parents = tuple(parents)
-    return made
+    copied = node._copied()
+    copied._parents = tuple(parents)
+    return copied
 
 
-def _by_file(node: Dataset, count: int, at: int) -> Dataset:
-    """A graph that reads a worker's part of the files.
+def _by_file(node: DatasetNode, count: int, worker: int) -> DatasetNode:
+    """Return a graph that reads a worker's part of the files.
 
     Raises:
-      NotFoundError: when it reads no files.
+      NotFoundError: If the graph reads no files.
     """
     if _is_source(node):
         names = node._file_names()  # type: ignore[attr-defined]
         if names is not None:
             _check(len(names), count)
-            return node._of_files(names[at::count])  # type: ignore[attr-defined]
-        return _with_parents(node, [_shard_of_names(node._parents[0], count, at)])
+            return node._of_files(names[worker::count])  # type: ignore[attr-defined]
+        return _with_parents(node, [_shard_of_names(node._parents[0], count, worker)])
     if isinstance(node, FlatMap) and _reads_files(node):
-        return _with_parents(node, [_shard_of_names(node._parents[0], count, at)])
+        return _with_parents(node, [_shard_of_names(node._parents[0], count, worker)])
     if not node._parents:
         raise NotFoundError(
             f"FILE based sharding is not possible: a source of the dataset is {type(node).__name__}, which reads no "
             f"files; {_ADVICE}."
         )
-    made = _with_parents(node, [_by_file(p, count, at) for p in node._parents])
-    if isinstance(made, Cache):
-        made._forget(f"{at}-of-{count}")
-    return made
+    sharded = _with_parents(node, [_by_file(p, count, worker) for p in node._parents])
+    if isinstance(sharded, Cache):
+        sharded._forget(f"{worker}-of-{count}")
+    return sharded
 
 
-def _is_source(node: Dataset) -> bool:
+def _is_source(node: DatasetNode) -> bool:
+    """Check whether a node reads files with known names, or files that its parent names."""
     return hasattr(node, "_of_files") and not (
         node._file_names() is None and not node._parents  # type: ignore[attr-defined]
     )
 
 
 def _reads_files(node: FlatMap) -> bool:
-    """Whether the datasets of an `interleave` read files."""
+    """Check whether the datasets that an `interleave` creates read files."""
     elements = node._parent._elements(Epoch(node._parent))
     try:
         first = next(elements, None)
@@ -164,20 +172,23 @@ def _reads_files(node: FlatMap) -> bool:
         elements.close()
 
 
-def _nodes(node: Dataset) -> Iterator[Dataset]:
+def _nodes(node: DatasetNode) -> Iterator[DatasetNode]:
     yield node
     for parent in node._parents:
         yield from _nodes(parent)
 
 
-def _shard_of_names(names: Dataset, count: int, at: int) -> Dataset:
-    """Some of the names of files; they are divided before they are shuffled, or parts overlap."""
+def _shard_of_names(names: DatasetNode, count: int, worker: int) -> DatasetNode:
+    """Split the names of files between workers.
+
+    They are split before they are shuffled, so that the parts do not overlap.
+    """
     if isinstance(names, Shuffle):
-        return _with_parents(names, [_shard_of_names(names._parents[0], count, at)])
-    known = names._count()
-    if known >= 0:
-        _check(known, count)
-    return Slice(names, at, None, count)
+        return _with_parents(names, [_shard_of_names(names._parents[0], count, worker)])
+    num_files = names._count()
+    if num_files >= 0:
+        _check(num_files, count)
+    return Slice(names, worker, None, count)
 
 
 def _check(files: int, count: int) -> None:

@@ -1,14 +1,15 @@
-"""`Dataset.snapshot`: the elements of the first whole pass, kept in a folder for later passes and programs.
+"""`Dataset.snapshot`: the elements of the first complete pass, stored in a folder.
 
-The folder holds one folder for each dataset, named by a fingerprint of its transformations, so that a
-pipeline that was changed is computed again. In it `snapshot.metadata` names the run that was finished
-first (`runs`), and each run is a folder of shards, as `saving` writes them.
+The folder contains one folder for each dataset, named by a fingerprint of its transformations, so
+that a changed pipeline is computed again. In it, `snapshot.metadata` names the run that was
+completed first (`storage/complete_run.py`), and each run is a folder of shards, as `saving` writes
+them. Later passes and programs read the completed run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,19 @@ from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
 from meshflow.data.storage.fingerprints import fingerprint
-from meshflow.data.transformations import Fixed
+from meshflow.data.transformations import ElementList
 from meshflow.data.transformations.base import Unary
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 
 __all__ = ["Snapshot"]
 
-# How elements are compressed, by TensorFlow's names; Snappy's place is taken by a fast level of gzip.
+# TensorFlow's names of compressions. Snappy is replaced by a fast level of gzip.
 _COMPRESSIONS = {
     "AUTO": "FAST",
     "SNAPPY": "FAST",
@@ -41,18 +44,25 @@ _COMPRESSIONS = {
 
 
 class Snapshot(Unary):
-    """Elements that are computed once and read afterwards.
+    """Elements that are computed in the first pass, and read from files in later ones.
 
     Args:
-      parent: the dataset.
-      path: the folder.
+      parent: The dataset.
+      path: The folder.
       compression: 'AUTO', 'SNAPPY', 'GZIP' or None.
-      reader_func: from a dataset of the shards, which are datasets, to the elements; default in turns.
-      shard_func: from an element to the number of its shard; default in turns.
+      reader_func: Function from a dataset of shards, which are datasets, to a dataset of elements;
+        None interleaves them.
+      shard_func: Function from an element to the index of its shard; None distributes elements
+        cyclically.
     """
 
     def __init__(
-        self, parent: Dataset, path: Any, compression: Any, reader_func: Any, shard_func: Any
+        self,
+        parent: DatasetNode,
+        path: StrPath,
+        compression: str | None,
+        reader_func: Callable[[Dataset], Dataset] | None,
+        shard_func: Callable[..., Any] | None,
     ) -> None:
         super().__init__(parent)
         if compression not in _COMPRESSIONS:
@@ -61,67 +71,70 @@ class Snapshot(Unary):
             )
         self._path, self._compression = text(path), _COMPRESSIONS[compression]
         self._reader, self._choose = reader_func or _in_turns, None
-        # The dataset and its fingerprint: what a function refers to may change while it runs.
-        self._named: tuple[Dataset, str] | None = None
+        # The fingerprint is stored, because objects that a function refers to may change while it
+        # runs.
+        self._named: tuple[DatasetNode, str] | None = None
         spec = parent.element_spec
         if shard_func is not None:
             self._choose = ElementFunction(shard_func, spec, "snapshot")
             self._check_shards(self._choose.output_spec)
         if reader_func is not None:
-            self._read([Fixed([], spec)])
+            self._read([ElementList([], spec)])
 
     @staticmethod
-    def _check_shards(found: Any) -> None:
-        if found is not None and not (
-            hasattr(found, "dtype") and found.dtype.is_integer and found.shape.rank == 0
+    def _check_shards(spec: PyTree) -> None:
+        if spec is not None and not (
+            hasattr(spec, "dtype") and spec.dtype.is_integer and spec.shape.rank == 0
         ):
-            raise TypeError(f"shard_func must return an integer scalar, but gave {found}.")
+            raise TypeError(f"shard_func must return an integer scalar, but returned {spec}.")
 
     def _read(self, shards: list[Dataset]) -> Dataset:
-        found = self._reader(Fixed(shards, DatasetSpec(self._parent.element_spec)))
-        if not isinstance(found, Dataset):
-            raise TypeError(f"reader_func must return a Dataset, but gave {type(found).__name__}.")
-        return found
+        result = self._reader(ElementList(shards, DatasetSpec(self._parent.element_spec)))
+        if not isinstance(result, Dataset):
+            raise TypeError(
+                f"reader_func must return a Dataset, but returned {type(result).__name__}."
+            )
+        return result
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         if self._named is None or self._named[0] is not self._parent:
             self._named = self._parent, fingerprint(self._parent)
         runs = Runs(gfile.join(self._path, self._named[1]), "snapshot.metadata")
-        known = runs.known()
-        if known is None:
+        metadata = runs.known()
+        if metadata is None:
             return Raising(self._written(runs, caught(self._parent._elements(epoch))))
         spec = self._parent.element_spec
-        shards = list(saving.saved_shards(runs.path(known), spec, known))
-        dataset = self._read(shards) if shards else Fixed([], spec)
+        shards = list(saving.saved_shards(runs.path(metadata), spec, metadata))
+        dataset = self._read(shards) if shards else ElementList([], spec)
         return dataset._elements(Epoch(dataset))
 
     def _written(self, runs: Runs, items: Iterator[Any]) -> Iterator[Any]:
-        """The elements, on their way to the files of a new run."""
-        run, place = runs.begin()
+        """Iterate over the elements, and write them to the files of a new run."""
+        run, folder = runs.begin()
         count = os.cpu_count() or 1
         try:
-            with saving.Shards(place, self._parent.element_spec, self._compression) as shards:
-                for number, item in enumerate(items):
+            with saving.Shards(folder, self._parent.element_spec, self._compression) as shards:
+                for index, item in enumerate(items):
                     if type(item) is Failed:
                         yield item
                         return
-                    chosen = number % count if self._choose is None else self._chosen(item)
-                    shards.write(chosen, item)
+                    shard = index % count if self._choose is None else self._chosen(item)
+                    shards.write(shard, item)
                     yield item
-            # Another run may have been finished first, and somebody may be reading it.
+            # Another run may have been completed in the meantime, and may be in use.
             if runs.known() is None:
-                known = {"compression": self._compression, "shards": shards.counts}
-                runs.publish(run, place, known)
-                place = ""
+                metadata = {"compression": self._compression, "shards": shards.counts}
+                runs.publish(run, folder, metadata)
+                folder = ""
         finally:
-            if place:
-                runs.discard(place)
+            if folder:
+                runs.discard(folder)
 
-    def _chosen(self, element: Any) -> int:
+    def _chosen(self, element: PyTree) -> int:
         assert self._choose is not None
         shard = np.asarray(self._choose(element))
         if shard.dtype.kind not in "iu" or shard.ndim:
-            raise TypeError(f"shard_func must return an integer scalar, but gave {shard!r}.")
+            raise TypeError(f"shard_func must return an integer scalar, but returned {shard!r}.")
         return int(shard)
 
 

@@ -1,4 +1,4 @@
-"""Where elements come from: arrays, ranges, generators, numbers drawn at random."""
+"""Datasets of arrays, ranges, generators and random numbers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,47 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensorSpec
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.random import dataset_seed
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
-from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.resumable import Resuming
+from meshflow.data.node import IndexStream
+from meshflow.environment.types import PyTree
 
 __all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
 _BLOCK = 4096
-# Bytes read from a memory-mapped array after which its pages are given back. The system maps up
-# to 16 pages where one is read, so many times as much may be resident.
+# After this many bytes were read from a memory-mapped array, its pages are released. The system
+# maps up to 16 pages when one is read, so up to 16 times as many bytes may be resident.
 _MAPPED = 1 << 25
 
 
 def index_blocks(count: int) -> Iterator[np.ndarray]:
-    """0 to count - 1 in blocks; a block is a view that costs nothing."""
+    """Iterate over blocks of the indices 0 to count - 1."""
     for start in range(0, count, _BLOCK):
         yield np.arange(start, min(start + _BLOCK, count))
 
 
 class TensorSlices(Dataset):
-    """The rows of arrays."""
+    """The slices of arrays along their first axis.
 
-    def __init__(self, tensors: Any) -> None:
+    Args:
+      tensors: Nested structure of arrays.
+    """
+
+    _tensorflow_name = "TensorSliceDataset"
+
+    def __init__(self, tensors: PyTree) -> None:
         arrays = structure.to_arrays(tensors)
         self._leaves = nest.flatten(arrays)
         if not self._leaves:
@@ -57,28 +67,29 @@ class TensorSlices(Dataset):
                 "the same first dimension."
             )
         self._size = sizes[0]
-        # Not those that keep changes to themselves, which would be lost with their pages.
+        # Copy-on-write maps are excluded, because releasing their pages would discard changes.
         self._mapped: list[Any] = [
             a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"
         ]
         self._read = 0
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
         return self._size
 
-    def _vector(self, epoch: Epoch) -> Vector:
+    def _vector(self, epoch: Epoch) -> IndexStream:
         return rows_of(self._leaves, self._note)
 
     def _note(self, rows: list[Any]) -> None:
-        """Told of rows that were read."""
+        """Count the bytes that were read, and release the pages of memory-mapped arrays."""
         if self._mapped:
             self._read += sum(r.nbytes for r in rows)
             if self._read > _MAPPED:
-                # Pages that were read stay in the system's cache, but no longer count as ours.
+                # The released pages remain in the page cache of the system, and no longer count as
+                # memory of this process.
                 self._read = 0
                 for array in self._mapped:
                     array._mmap.madvise(mmap.MADV_DONTNEED)
@@ -86,55 +97,61 @@ class TensorSlices(Dataset):
 
 def rows_of(
     arrays: list[np.ndarray], note: Callable[[list[np.ndarray]], None] = lambda rows: None
-) -> Vector:
-    """The rows of arrays of one length.
+) -> IndexStream:
+    """Return the rows of arrays as a stream of indices.
 
     Args:
-      arrays: the arrays.
-      note: told of rows that were read.
+      arrays: Arrays with the same size in their first axis.
+      note: Function that is called with the rows that were read.
     """
     count = len(arrays[0])
-    return Vector(
+    return IndexStream(
         BatchedGather([LeafGather(a) for a in arrays], note),
         index_blocks(count),
-        mapped=lambda wanted: BatchedGather(
+        gather_affine=lambda wanted: BatchedGather(
             [LeafGather(arrays[c.leaf], c.steps, c.shape) for c in wanted], note
         ),
-        in_order=True,
-        extent=count,
+        is_in_order=True,
+        index_limit=count,
     )
 
 
 class Indexed(Dataset):
-    """Elements that are reached by number.
+    """Elements that are accessed by index.
 
     Args:
-      count: how many there are.
-      gather: from numbers to the stacked leaves of their elements.
-      spec: the spec of the elements.
+      count: Number of elements.
+      gather: Function from indices to the stacked leaves of their elements.
+      spec: Spec of the elements.
     """
 
-    def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: Any) -> None:
+    def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: PyTree) -> None:
         self._size, self._gather, self._own_spec = count, gather, spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
         return self._size
 
-    def _vector(self, epoch: Epoch) -> Vector:
+    def _vector(self, epoch: Epoch) -> IndexStream:
         blocks = index_blocks(self._size)
-        return Vector(self._gather, blocks, in_order=True, extent=self._size)
+        return IndexStream(self._gather, blocks, is_in_order=True, index_limit=self._size)
 
 
 class Tensors(Dataset):
-    """One element."""
+    """A dataset of a single element.
 
-    def __init__(self, tensors: Any) -> None:
+    Args:
+      tensors: The element.
+    """
+
+    _tensorflow_name = "TensorDataset"
+
+    def __init__(self, tensors: PyTree) -> None:
         self._element = structure.to_arrays(tensors)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.spec_of(self._element)
 
     def _count(self) -> int:
@@ -145,36 +162,54 @@ class Tensors(Dataset):
 
 
 class Range(Dataset):
-    """Numbers at equal distances; `endless` ones stop after 2 ** 62 of them."""
+    """Equally spaced integers.
 
-    def __init__(self, start: int, stop: int, step: int, dtype: Any, endless: bool = False) -> None:
+    Args:
+      start: The first element.
+      stop: Exclusive bound of the elements.
+      step: Difference between consecutive elements.
+      dtype: Dtype of the elements.
+      endless: Whether the dataset counts as infinite; it ends after 2**62 elements.
+    """
+
+    def __init__(
+        self, start: int, stop: int, step: int, dtype: DTypeLike, endless: bool = False
+    ) -> None:
         self._endless = endless
         if step == 0:
             raise InvalidArgumentError("step cannot be zero.")
         self._range = range(start, stop, step)
         self._dtype = dtypes.as_dtype(dtype)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], self._dtype)
 
     def _count(self) -> int:
         return INFINITE_CARDINALITY if self._endless else len(self._range)
 
-    def _vector(self, epoch: Epoch) -> Vector:
+    def _vector(self, epoch: Epoch) -> IndexStream:
         start, step = self._range.start, self._range.step
-        return Vector(
+        return IndexStream(
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
             index_blocks(len(self._range)),
-            in_order=True,
-            extent=len(self._range),
+            is_in_order=True,
+            index_limit=len(self._range),
         )
 
 
 class Generator(Dataset):
-    """What a Python generator yields."""
+    """The elements that a Python generator yields.
+
+    Args:
+      generator: Function that returns an iterable.
+      signature: Spec of the elements.
+      args: Arguments of the function.
+    """
+
+    _tensorflow_name = "FlatMapDataset"
 
     def __init__(
-        self, generator: Callable[..., Any], signature: Any, args: tuple[Any, ...]
+        self, generator: Callable[..., Any], signature: PyTree, args: tuple[Any, ...]
     ) -> None:
         if not callable(generator):
             raise TypeError("`generator` must be a Python callable.")
@@ -186,7 +221,7 @@ class Generator(Dataset):
         self._generator, self._signature = generator, signature
         self._args = tuple(structure.to_array(a)[()] for a in args)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._signature
 
     def _count(self) -> int:
@@ -194,12 +229,12 @@ class Generator(Dataset):
 
     def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
         specs = nest.flatten(self._signature)
-        numbers = itertools.count()
+        indices = itertools.count()
         iterator: Any = None
 
-        def checked() -> Iterator[Any]:
+        def iter_elements() -> Iterator[PyTree]:
             nonlocal iterator
-            for number in numbers:
+            for index in indices:
                 try:
                     if iterator is None:
                         iterator = iter(())
@@ -208,34 +243,39 @@ class Generator(Dataset):
                 except StopIteration:
                     return
                 except Exception as error:
-                    made = error_of_python(error)
-                    made.add_note(
-                        f"(while element {number} of a dataset was made by its generator)"
+                    tensorflow_error = error_of_python(error)
+                    tensorflow_error.add_note(
+                        f"(while the generator of a dataset computed element {index})"
                     )
-                    raise made from error
-                yield self._checked(value, specs, number)
+                    raise tensorflow_error from error
+                yield self._checked(value, specs, index)
 
-        return Resuming(checked)
+        return Resuming(iter_elements)
 
-    def _checked(self, value: Any, specs: list[Any], number: int) -> Any:
+    def _checked(self, value: PyTree, specs: list[Any], index: int) -> PyTree:
+        """Convert a yielded value to an element of host arrays that matches the signature."""
         if isinstance(value, list):
             value = tuple(value) if isinstance(self._signature, tuple) else value
-        nested = nest.is_nested(self._signature)
+        is_nested = nest.is_nested(self._signature)
         try:
-            leaves = _flatten_like(self._signature, value) if nested else [value]
+            leaves = _flatten_like(self._signature, value) if is_nested else [value]
         except (TypeError, ValueError, KeyError):
             raise InvalidValueError(
                 f"`generator` yielded an element that did not match the expected structure. The expected "
-                f"structure was {self._signature}, but the yielded element was {value!r} (element {number})."
+                f"structure was {self._signature}, but the yielded element was {value!r} (element {index})."
             ) from None
         arrays = []
         for spec, leaf in zip(specs, leaves, strict=True):
-            arrays.append(_converted(spec, leaf, number))
+            arrays.append(_converted(spec, leaf, index))
         return nest.pack_sequence_as(self._signature, arrays)
 
 
-def _flatten_like(signature: Any, value: Any) -> list[Any]:
-    """The leaves of a value where a signature has leaves."""
+def _flatten_like(signature: PyTree, value: PyTree) -> list[Any]:
+    """Return the leaves of a value where a signature has leaves.
+
+    Raises:
+      TypeError, ValueError or KeyError: If the structures differ.
+    """
     if isinstance(signature, dict):
         if set(signature) != set(value):
             raise ValueError
@@ -247,11 +287,14 @@ def _flatten_like(signature: Any, value: Any) -> list[Any]:
     return [value]
 
 
-def _converted(spec: Any, leaf: Any, number: int) -> Any:
+def _converted(
+    spec: TensorSpec | SparseTensorSpec, leaf: Any, index: int
+) -> np.ndarray | SparseTensor:
+    """Convert a leaf to a host array that matches a spec."""
     if isinstance(spec, SparseTensorSpec):
         if not spec.is_compatible_with(leaf):
             raise InvalidValueError(
-                f"`generator` yielded {leaf!r} where {spec} was expected (element {number})."
+                f"`generator` yielded {leaf!r} where {spec} was expected (element {index})."
             )
         return leaf
     try:
@@ -259,7 +302,8 @@ def _converted(spec: Any, leaf: Any, number: int) -> Any:
     except (TypeError, ValueError) as error:
         try:
             array = np.asarray(leaf)
-            # NumPy's numbers are cast, and Python's integers to other integers, as by TensorFlow.
+            # As in TensorFlow, NumPy values are cast, and Python integers are cast to other integer
+            # dtypes.
             if not isinstance(leaf, (np.ndarray, np.generic)) and (
                 array.dtype.kind not in "bi" or not spec.dtype.is_integer
             ):
@@ -268,18 +312,23 @@ def _converted(spec: Any, leaf: Any, number: int) -> Any:
         except (TypeError, ValueError):
             raise InvalidValueError(
                 f"`generator` yielded an element that could not be converted to the expected type. The expected type "
-                f"was {spec.dtype.name}, but the yielded element was {leaf!r} (element {number}): {error}"
+                f"was {spec.dtype.name}, but the yielded element was {leaf!r} (element {index}): {error}"
             ) from None
     if not spec.shape.is_compatible_with(array.shape):
         raise InvalidValueError(
             f"`generator` yielded an element of shape {array.shape} where an element of shape {spec.shape} was "
-            f"expected (element {number})."
+            f"expected (element {index})."
         )
     return array
 
 
 class Random(Dataset):
-    """Uniform int64 numbers without end."""
+    """Uniform random int64 scalars in [0, 2**32), without end.
+
+    Args:
+      seed: Seed, or None.
+      rerandomize: Whether later passes yield other numbers.
+    """
 
     reshuffles = True
 
@@ -290,10 +339,10 @@ class Random(Dataset):
         self.epoch = 0
 
     def seed(self) -> list[int]:
-        """The words of the seed."""
+        """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64)
 
     def _count(self) -> int:
@@ -305,22 +354,22 @@ class Random(Dataset):
             yield from (np.asarray(n) for n in words.take(256).astype(np.int64))
 
 
-def seed_of(seed: Any) -> list[int]:
-    """The words of a transformation's seed: its own together with the global one, or a new one."""
+def seed_of(seed: int | None) -> list[int]:
+    """Combine the seed of a transformation with the global seed; draw a new one if neither is set."""
     return dataset_seed(None if seed is None else integer(seed, "seed"))
 
 
-def list_files(patterns: Any) -> list[str]:
-    """The files that patterns match, sorted.
+def list_files(patterns: TensorLike) -> list[str]:
+    """Return the sorted names of the files that match patterns.
 
     Raises:
-      InvalidArgumentError: when there is none.
+      InvalidArgumentError: If no file matches.
     """
-    texts = [
+    pattern_list = [
         p.decode() if isinstance(p, bytes) else str(p)
         for p in np.asarray(structure.to_array(patterns)).reshape(-1)
     ]
-    found = sorted({f for p in texts for f in globbing.glob(p)})
-    if not found:
-        raise InvalidArgumentError(f"No files matched pattern: {', '.join(texts)}")
-    return found
+    names = sorted({f for p in pattern_list for f in globbing.glob(p)})
+    if not names:
+        raise InvalidArgumentError(f"No files matched pattern: {', '.join(pattern_list)}")
+    return names

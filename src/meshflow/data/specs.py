@@ -1,21 +1,23 @@
-"""Specs of what holds elements: of datasets and iterators."""
+"""Specs of objects that contain elements: datasets, iterators and optionals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TypeSpec
 from meshflow.data import structure
+from meshflow.environment.types import PyTree
 
 _Class = TypeVar("_Class", bound=type)
 
 
 def described_by(spec: type[ElementsSpec]) -> Callable[[_Class], _Class]:
-    """A decorator of the class whose instances a spec describes.
+    """Return a class decorator that registers the class of the values of a spec.
 
     Args:
-      spec: the class of the specs.
+      spec: Class of the spec.
     """
 
     def decorate(cls: _Class) -> _Class:
@@ -26,31 +28,31 @@ def described_by(spec: type[ElementsSpec]) -> Callable[[_Class], _Class]:
 
 
 class ElementsSpec(TypeSpec):
-    """Base of the specs of what holds elements: of datasets, iterators and optionals.
+    """Base class of the specs of datasets, iterators and optionals.
 
     Attributes:
-      value_type: the class of what it describes.
+      value_type: Class of the described values.
 
     Args:
-      element_spec: the spec of the elements.
+      element_spec: Spec of the elements.
     """
 
     value_type: ClassVar[type]
 
-    def __init__(self, element_spec: Any) -> None:
+    def __init__(self, element_spec: PyTree) -> None:
         self.element_spec = element_spec
 
     @classmethod
     def from_value(cls, value: Any) -> Self:
-        """The spec of a value.
+        """Return the spec of a value.
 
         Args:
-          value: what holds the elements.
+          value: Dataset, iterator or optional.
         """
         return cls(value.element_spec)
 
     def is_compatible_with(self, value: Any) -> bool:
-        """Whether a value, or the spec of one, has elements that fit."""
+        """Check whether the elements of a value, or of the spec of a value, have a compatible spec."""
         known = isinstance(value, (self.value_type, type(self)))
         return known and structure.compatible(self.element_spec, value.element_spec)
 
@@ -65,11 +67,11 @@ class ElementsSpec(TypeSpec):
 
 
 class DatasetSpec(ElementsSpec):
-    """Spec of a dataset: of one that is an element of another, or an argument of a function.
+    """Spec of a dataset, which may be an element of another dataset or an argument of a function.
 
     Args:
-      element_spec: the spec of its elements.
-      dataset_shape: accepted.
+      element_spec: Spec of the elements.
+      dataset_shape: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -80,7 +82,7 @@ class DatasetSpec(ElementsSpec):
       10
     """
 
-    def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
+    def __init__(self, element_spec: PyTree, dataset_shape: ShapeLike = ()) -> None:
         super().__init__(element_spec)
         del dataset_shape
 
@@ -89,10 +91,10 @@ class DatasetSpec(ElementsSpec):
 
 
 class IteratorSpec(ElementsSpec):
-    """Spec of an iterator over a dataset, for functions that take elements of their argument.
+    """Spec of an iterator over a dataset, for functions that take elements from an iterator argument.
 
     Args:
-      element_spec: the spec of its elements.
+      element_spec: Spec of the elements.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Functions of a state and an element: `scan`, `reduce` and their like."""
+"""Functions of a state and an element, as `scan` and `reduce` call them."""
 
 from __future__ import annotations
 
@@ -10,51 +10,56 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.environment.types import PyTree
 
 
 def function_of_state(
     fn: Callable[..., Any],
-    state: Any,
-    element_spec: Any,
-    what: str,
+    state: PyTree,
+    element_spec: PyTree,
+    caller: str,
     next_state: Callable[[Any], Any] = lambda found: found,
 ) -> ElementFunction:
-    """A user's function of a state and an element, for states of all the shapes that it makes of the first.
+    """Compile a user's function of a state and an element.
+
+    The spec of the state is relaxed until it covers all states that the function returns for it, so
+    a state may change its shape from element to element.
 
     Args:
-      fn: the function.
-      state: the first state, host arrays.
-      element_spec: the spec of the elements.
-      what: the transformation, for errors.
-      next_state: from the spec of the function's results to that of the next state.
+      fn: Function of (state, element).
+      state: The first state, a structure of host arrays.
+      element_spec: Spec of the elements.
+      caller: Name of the transformation, for errors.
+      next_state: Function from the spec of the results to the spec of the next state.
 
     Raises:
-      TypeError: when the next state is known to be of another dtype.
-      InvalidArgumentError: when it is known to be of another structure.
+      TypeError: If the dtypes of the next state differ from those of the first state.
+      InvalidArgumentError: If the structure of the next state differs.
     """
     spec = structure.spec_of(state)
     while True:
-        function = ElementFunction(fn, (spec, element_spec), what)
+        function = ElementFunction(fn, (spec, element_spec), caller)
         if function.output_spec is None:
             return function
-        found = next_state(function.output_spec)
-        _check(spec, found, what)
-        wider = structure.merged(spec, found)
-        if wider == spec:
+        next_spec = next_state(function.output_spec)
+        _check(spec, next_spec, caller)
+        merged_spec = structure.merged(spec, next_spec)
+        if merged_spec == spec:
             return function
-        spec = wider
+        spec = merged_spec
 
 
-def _check(spec: Any, found: Any, what: str) -> None:
+def _check(spec: PyTree, next_spec: PyTree, caller: str) -> None:
+    """Check that the spec of the next state has the structure and dtypes of the state."""
     try:
-        nest.assert_same_structure(spec, found)
+        nest.assert_same_structure(spec, next_spec)
     except (TypeError, ValueError) as error:
         raise InvalidValueError(
-            f"{what}: the new state must have the structure of the initial state, {spec}; got {found}. {error}"
+            f"{caller}: the new state must have the structure of the initial state, {spec}; got {next_spec}. {error}"
         ) from None
-    for first, following in zip(nest.flatten(spec), nest.flatten(found), strict=True):
+    for first, following in zip(nest.flatten(spec), nest.flatten(next_spec), strict=True):
         if isinstance(first, TensorSpec) and first.dtype is not following.dtype:
             raise TypeError(
-                f"{what}: the element types for the new state must match the initial state. Expected "
+                f"{caller}: the element types for the new state must match the initial state. Expected "
                 f"{first.dtype.name}, got {following.dtype.name}."
             )

@@ -1,4 +1,4 @@
-"""The shapes of a dataset's elements as far as they are known before there are any: for loops that are compiled."""
+"""Element shapes that are known before a pass, which compiled loops over datasets rely on."""
 
 from __future__ import annotations
 
@@ -11,66 +11,74 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
+from meshflow.environment.types import PyTree
 
 
 class StaticShapes(NamedTuple):
-    """What is known of a dataset's elements.
+    """The static shapes of the elements of a dataset.
 
     Attributes:
-      spec: the spec of all but the last.
-      count: their number, INFINITE_CARDINALITY for no end.
-      last: the spec of the last where it is another, or None.
+      spec: Spec of all elements except the last one.
+      count: Number of elements, or INFINITE_CARDINALITY.
+      last: Spec of the last element if it differs, else None.
     """
 
     spec: Any
-    count: int  # type: ignore[assignment]  # hides a method of tuples
+    count: int  # type: ignore[assignment]  # The field hides a method of tuples.
     last: Any
 
     def batched(self, size: int, drop: bool) -> StaticShapes | None:
-        """Those of batches of the elements.
+        """Return the static shapes of batches of the elements, or None if they are not known.
 
         Args:
-          size: of the batches.
-          drop: whether a smaller last one is left out.
+          size: Batch size.
+          drop: Whether to drop a smaller last batch.
         """
         if self.last is not None:
             return None
         spec = structure.batched(self.spec, size)
         if self.count == INFINITE_CARDINALITY:
             return StaticShapes(spec, self.count, None)
-        left = 0 if drop else self.count % size
-        last = structure.batched(self.spec, left) if left else None
+        remainder = 0 if drop else self.count % size
+        last = structure.batched(self.spec, remainder) if remainder else None
         return StaticShapes(spec, self.count // size, last)
 
-    def mapped(self, results_of: Callable[[Any], Any]) -> StaticShapes | None:
-        """Those of the results of a function.
+    def mapped(self, infer_result: Callable[[Any], Any]) -> StaticShapes | None:
+        """Return the static shapes of the results of a function, or None if they are not known.
 
         Args:
-          results_of: from the spec of an element to that of the function's result, None where it is not known.
+          infer_result: Function from the spec of an element to the spec of the result, or None if
+            it is not known.
         """
-        spec = results_of(self.spec)
-        last = None if self.last is None else results_of(self.last)
+        spec = infer_result(self.spec)
+        last = None if self.last is None else infer_result(self.last)
         if spec is None or (self.last is not None and last is None):
             return None
         return StaticShapes(spec, self.count, last)
 
 
-def example_of(spec: Any, prepare: Callable[[Any], Any]) -> Any:
-    """Zeros of a spec, prepared as elements are."""
+def example_of(spec: PyTree, prepare: Callable[[Any], Any]) -> PyTree:
+    """Create an element of zeros that matches a spec.
+
+    Args:
+      spec: Static spec of the elements.
+      prepare: Function that is applied to every element.
+    """
     zeros = nest.map_structure(lambda s: np.zeros(tuple(s.shape.as_list()), s.dtype.dtype), spec)
     with init_scope():
         return prepare(zeros)
 
 
 def examples(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tuple[Any, Any] | None:
-    """Elements like those of a dataset, and like its last one, None where that is no other.
+    """Create an element of zeros, and one that matches the last element.
 
     Args:
-      shapes: of the dataset's elements.
-      prepare: what is done to each element.
+      shapes: Static shapes of the elements, None if they are not known.
+      prepare: Function that is applied to every element.
 
     Returns:
-      None when they are not known.
+      Both elements; the second is None if the last element has no other shapes. None if the shapes
+      are not known.
     """
     if shapes is None:
         return None
@@ -79,5 +87,5 @@ def examples(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tupl
 
 
 def described(shapes: StaticShapes | None) -> str:
-    """A text that tells datasets apart whose elements' sizes differ, where these are known."""
+    """Return a text that differs if the static shapes of the elements differ."""
     return "" if shapes is None else f"{shapes.spec} {shapes.last}"

@@ -1,6 +1,7 @@
-"""Elements: nested tuples and dictionaries of arrays, and their specs.
+"""Elements of datasets: nested tuples and dictionaries of host arrays, and their specs.
 
-Unlike in `tf.nest`, a list is no structure: it is turned into a tensor, as everywhere in `tf.data`.
+Unlike in `tf.nest`, a list is not a nested structure: `tf.data` converts it to a tensor. None,
+sparse tensors and datasets are leaves, too.
 """
 
 from __future__ import annotations
@@ -15,19 +16,33 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
+from meshflow.environment.types import PyTree
 
 _ARRAY = frozenset([np.ndarray])
 
 
+class ElementSource:
+    """Marker base class of datasets and their iterators, which are leaves of elements."""
+
+    @property
+    def _type_spec(self) -> TypeSpec:
+        raise NotImplementedError
+
+
 def normalize(
-    value: Any, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
-) -> Any:
-    """A structure with its leaves (lists among them) changed by a function, None by another."""
+    value: PyTree, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
+) -> PyTree:
+    """Apply a function to the leaves of a structure; lists are leaves.
+
+    Args:
+      value: Nested tuples and mappings.
+      leaf: Function that is applied to every leaf except None.
+      nothing: Function that is applied to None, by default the identity.
+    """
     if value is None:
         return nothing(value)
     if isinstance(value, Mapping):
@@ -40,10 +55,13 @@ def normalize(
 
 
 def to_array(value: Any) -> Any:
-    """A leaf as a host array under TensorFlow's dtype rules; datasets and sparse tensors stay."""
+    """Convert a leaf to a host array by TensorFlow's dtype rules.
+
+    Datasets, iterators and sparse tensors are returned as they are.
+    """
     if isinstance(value, np.ndarray) and value.dtype != object and value.dtype.kind not in "US":
         return value
-    if hasattr(value, "_elements") or is_sparse(value):
+    if isinstance(value, ElementSource) or is_sparse(value):
         return value
     if hasattr(value, "_as_tensor"):
         value = value._as_tensor()
@@ -52,24 +70,26 @@ def to_array(value: Any) -> Any:
     return value._concrete("an element of a dataset")
 
 
-def to_arrays(value: Any) -> Any:
-    """A structure of host arrays."""
+def to_arrays(value: PyTree) -> PyTree:
+    """Convert the leaves of a structure to host arrays."""
     return normalize(value, to_array)
 
 
 def to_tensor(value: Any) -> Any:
-    """A leaf as a tensor; datasets and sparse tensors stay."""
+    """Convert a leaf to a tensor; return datasets and sparse tensors as they are."""
     if (
         type(value) is np.ndarray
         and value.size > HOST_CONSTANT_SIZE
         and value.dtype.kind in "biufc"
     ):
         return Tensor(transfers.to_device(value))
-    return value if hasattr(value, "_elements") or is_sparse(value) else convert_to_tensor(value)
+    if isinstance(value, ElementSource) or is_sparse(value):
+        return value
+    return convert_to_tensor(value)
 
 
-def to_tensors(element: Any) -> Any:
-    """A structure of arrays as one of tensors."""
+def to_tensors(element: PyTree) -> PyTree:
+    """Convert the leaves of a structure to tensors."""
     if type(element) is np.ndarray:
         return to_tensor(element)
     if type(element) is tuple and _ARRAY.issuperset(map(type, element)):
@@ -80,35 +100,40 @@ def to_tensors(element: Any) -> Any:
 
 
 def scalar(value: Any) -> Any:
-    """What is in an array of one more axis as an array; strings and sparse tensors stay objects."""
+    """Wrap an item of an array in an array of rank 0 if it is a scalar or a string.
+
+    Sparse tensors are returned as they are.
+    """
     if is_sparse(value):
         return value
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def packer(spec: Any) -> Callable[[list[Any]], Any]:
-    """A function that puts the leaves of an element into its structure; the usual ones are quick.
+def packer(spec: PyTree) -> Callable[[list[Any]], Any]:
+    """Return a function that packs the list of leaves of an element into its structure.
+
+    Flat tuples and dictionaries have a faster implementation than nested structures.
 
     Args:
-      spec: the element's spec.
+      spec: Spec of the element.
     """
     if not nest.is_nested(spec):
         return lambda leaves: leaves[0]
     if type(spec) is tuple and not any(map(nest.is_nested, spec)):
         return tuple
     if type(spec) is dict and not any(map(nest.is_nested, spec.values())):
-        places = {key: nest.flatten(dict.fromkeys(spec, 0) | {key: 1}).index(1) for key in spec}
-        return lambda leaves: {key: leaves[place] for key, place in places.items()}
+        indices = {key: nest.flatten(dict.fromkeys(spec, 0) | {key: 1}).index(1) for key in spec}
+        return lambda leaves: {key: leaves[index] for key, index in indices.items()}
     return lambda leaves: nest.pack_sequence_as(spec, leaves)
 
 
-def compatible(first: Any, second: Any) -> bool:
-    """Whether two specs have the same structure, and leaves that fit together."""
+def compatible(first: PyTree, second: PyTree) -> bool:
+    """Check whether two specs have the same structure and compatible leaves."""
     try:
-        fit = map_specs(lambda a, b: a == b or a.is_compatible_with(b), first, second)
+        leaves_match = map_specs(lambda a, b: a == b or a.is_compatible_with(b), first, second)
     except (TypeError, ValueError, AttributeError):
         return False
-    return all(nest.flatten(fit))
+    return all(nest.flatten(leaves_match))
 
 
 class NoneTensorSpec(TypeSpec):
@@ -130,13 +155,13 @@ class NoneTensorSpec(TypeSpec):
         return "NoneTensorSpec()"
 
 
-def spec_of(element: Any) -> Any:
-    """The spec of an element."""
+def spec_of(element: PyTree) -> PyTree:
+    """Return the spec of an element of host arrays."""
 
     def leaf(array: Any) -> Any:
         if array is None:
             return NoneTensorSpec()
-        if hasattr(array, "_elements"):
+        if isinstance(array, ElementSource):
             return array._type_spec
         if is_sparse(array):
             return SparseTensorSpec.from_value(array)
@@ -145,8 +170,12 @@ def spec_of(element: Any) -> Any:
     return normalize(element, leaf, leaf)
 
 
-def spec_of_results(specs: Any) -> Any:
-    """What a traced function returns, as a spec: it has specs of tensors, constants and None."""
+def spec_of_results(specs: PyTree) -> PyTree:
+    """Return the spec of the results of a traced function.
+
+    Args:
+      specs: The results in their structure: specs for tensors; constants and None as they are.
+    """
 
     def leaf(value: Any) -> Any:
         if value is None:
@@ -156,13 +185,13 @@ def spec_of_results(specs: Any) -> Any:
     return map_specs(leaf, specs)
 
 
-def dtype_of(array: Any) -> dtypes.DType:
-    """The dtype of a host array; objects are strings."""
+def dtype_of(array: np.ndarray) -> dtypes.DType:
+    """Return the dtype of a host array; arrays of objects contain strings."""
     return dtypes.string if array.dtype == object else dtypes.as_dtype(array.dtype)
 
 
-def is_strings(spec: Any) -> bool:
-    """Whether elements are string scalars, as far as their spec tells."""
+def is_strings(spec: PyTree) -> bool:
+    """Check whether a spec describes scalar strings; an unknown shape counts as a scalar."""
     return (
         isinstance(spec, TensorSpec)
         and spec.dtype is dtypes.string
@@ -171,20 +200,20 @@ def is_strings(spec: Any) -> bool:
 
 
 def zeros(spec: TensorSpec) -> np.ndarray:
-    """An array of zeros, or of empty strings, of a spec; open sizes are 0."""
+    """Create an array of zeros or empty strings that matches a spec; unknown sizes become 0."""
     shape = [n or 0 for n in spec.shape.as_list()]
     if spec.dtype is dtypes.string:
         return np.full(shape, b"", object)
     return np.zeros(shape, spec.dtype.as_numpy_dtype)
 
 
-def map_specs(fn: Callable[..., Any], *specs: Any) -> Any:
-    """A function of the leaves of specs of the same structure."""
+def map_specs(fn: Callable[..., Any], *specs: PyTree) -> PyTree:
+    """Apply a function to the leaves of specs that have the same structure."""
     return nest.map_structure(fn, *specs)
 
 
-def static(spec: Any) -> bool:
-    """Whether a spec is of numbers of known sizes only."""
+def static(spec: PyTree) -> bool:
+    """Check whether a spec consists only of numeric tensors of known sizes."""
     leaves = nest.flatten(spec)
     return bool(leaves) and all(
         isinstance(s, TensorSpec) and s.dtype is not dtypes.string and s.shape.is_fully_defined()
@@ -192,10 +221,15 @@ def static(spec: Any) -> bool:
     )
 
 
-def batched(spec: Any, size: int | None) -> Any:
-    """The spec of batches of elements."""
+def batched(spec: PyTree, size: int | None) -> PyTree:
+    """Return the spec of batches of elements.
 
-    def leaf(s: Any) -> Any:
+    Args:
+      spec: Spec of an element.
+      size: Batch size, None if it is unknown.
+    """
+
+    def leaf(s: TypeSpec) -> Any:
         if isinstance(s, SparseTensorSpec):
             return sparse_leaves.batched(s, size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
@@ -205,18 +239,18 @@ def batched(spec: Any, size: int | None) -> Any:
     return map_specs(leaf, spec)
 
 
-def unbatched(spec: Any, hint: str = "") -> Any:
-    """The spec of the rows of elements.
+def unbatched(spec: PyTree, hint: str = "") -> PyTree:
+    """Return the spec of the rows of elements.
 
     Args:
-      spec: the spec of the elements.
-      hint: what to do, for the error.
+      spec: Spec of the elements.
+      hint: Advice that is appended to the error message.
 
     Raises:
-      ValueError: for scalars, and for parts of different numbers of rows.
+      ValueError: If a component is a scalar, or the sizes of the first axes differ.
     """
-    kinds = (TensorSpec, SparseTensorSpec)
-    rows = {s.shape[0] for s in nest.flatten(spec) if isinstance(s, kinds) and s.shape.rank}
+    spec_types = (TensorSpec, SparseTensorSpec)
+    rows = {s.shape[0] for s in nest.flatten(spec) if isinstance(s, spec_types) and s.shape.rank}
     rows.discard(None)
     if len(rows) > 1:
         raise ValueError(
@@ -224,8 +258,8 @@ def unbatched(spec: Any, hint: str = "") -> Any:
             f"Encountered {sorted(rows)}."
         )
 
-    def leaf(s: Any) -> Any:
-        if not isinstance(s, kinds) or s.shape.rank is None:
+    def leaf(s: TypeSpec) -> Any:
+        if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
             raise ValueError(f"Cannot unbatch an input with scalar components. {hint}".rstrip())
@@ -234,22 +268,22 @@ def unbatched(spec: Any, hint: str = "") -> Any:
     return map_specs(leaf, spec)
 
 
-def relaxed(spec: Any) -> Any:
-    """A spec with all sizes open: one element tells the ranks only."""
-    kinds = (TensorSpec, SparseTensorSpec)
+def relaxed(spec: PyTree) -> PyTree:
+    """Replace all sizes in a spec by None, because a single element determines only the ranks."""
+    spec_types = (TensorSpec, SparseTensorSpec)
     return map_specs(
-        lambda s: type(s)([None] * len(s.shape), s.dtype) if isinstance(s, kinds) else s, spec
+        lambda s: type(s)([None] * len(s.shape), s.dtype) if isinstance(s, spec_types) else s, spec
     )
 
 
-def merged(first: Any, second: Any) -> Any:
-    """The most specific spec that both fit.
+def merged(first: PyTree, second: PyTree) -> PyTree:
+    """Return the most specific spec that is compatible with both specs.
 
     Raises:
-      TypeError: when structures or dtypes differ.
+      TypeError: If the structures or dtypes differ.
     """
 
-    def leaf(a: Any, b: Any) -> Any:
+    def leaf(a: TypeSpec, b: TypeSpec) -> Any:
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return a
         if a.dtype is not b.dtype:
@@ -267,11 +301,11 @@ def merged(first: Any, second: Any) -> Any:
         ) from None
 
 
-def stack(elements: Sequence[Any]) -> Any:
-    """A batch of elements.
+def stack(elements: Sequence[Any]) -> PyTree:
+    """Stack elements to a batch.
 
     Raises:
-      InvalidArgumentError: when their shapes differ.
+      InvalidArgumentError: If the shapes of the elements differ.
     """
     columns = [nest.flatten(e) for e in elements]
     leaves: list[Any] = []
@@ -297,48 +331,48 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     first = arrays[0]
     if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
         return np.stack(arrays)
-    whole = transfers.joined(arrays)
-    if whole is not None:
-        return whole
+    adjacent = transfers.joined(arrays)
+    if adjacent is not None:
+        return adjacent
     return np.stack(arrays, out=transfers.fresh((len(arrays), *first.shape), first.dtype))
 
 
-def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
-    """A batch of elements, each padded to one shape.
+def padded(
+    elements: Sequence[Any], shapes: Sequence[Sequence[int | None] | None], values: Sequence[Any]
+) -> PyTree:
+    """Pad elements to one shape and stack them to a batch.
 
     Args:
-      elements: the elements.
-      shapes: for each leaf a list of sizes, None (or -1) for the largest of the batch.
-      values: for each leaf the number to pad with.
+      elements: The elements.
+      shapes: For each leaf a list of sizes, where None (or -1) means the largest size in the batch.
+      values: For each leaf the value to pad with.
 
     Raises:
-      DataLossError: when an element is larger than its shape.
+      DataLossError: If an element is larger than the padded shape.
+      ValueError: If the rank of a padded shape differs from that of the elements.
     """
     columns = [nest.flatten(e) for e in elements]
     leaves: list[Any] = []
     for component, arrays in enumerate(zip(*columns, strict=True)):
-        wanted = shapes[component]
-        if wanted is None:
-            wanted = [None] * arrays[0].ndim
-        if len(wanted) != arrays[0].ndim:
+        shape = shapes[component]
+        if shape is None:
+            shape = [None] * arrays[0].ndim
+        if len(shape) != arrays[0].ndim:
             raise ValueError(
-                f"The padded shape {wanted} is not compatible with the shape {list(arrays[0].shape)} of the "
+                f"The padded shape {shape} is not compatible with the shape {list(arrays[0].shape)} of the "
                 f"corresponding input component {component}."
             )
         largest = [max(a.shape[d] for a in arrays) for d in range(arrays[0].ndim)]
-        full = [n if w in (None, -1) else int(w) for w, n in zip(wanted, largest, strict=True)]
-        if any(n > f for n, f in zip(largest, full, strict=True)):
+        padded_shape = [
+            n if w in (None, -1) else int(w) for w, n in zip(shape, largest, strict=True)
+        ]
+        if any(n > f for n, f in zip(largest, padded_shape, strict=True)):
             raise DataLossError(
                 f"Attempted to pad to a smaller size than the input element: component {component} has an element of "
-                f"sizes up to {largest}, padded shape {full}."
+                f"sizes up to {largest}, padded shape {padded_shape}."
             )
-        batch: Any = np.full([len(arrays), *full], values[component], arrays[0].dtype)
+        batch: Any = np.full([len(arrays), *padded_shape], values[component], arrays[0].dtype)
         for i, array in enumerate(arrays):
             batch[(i, *(slice(0, n) for n in array.shape))] = array
         leaves.append(batch)
     return nest.pack_sequence_as(elements[0], leaves)
-
-
-def shapes_of(spec: Any) -> Any:
-    """The shapes of a spec."""
-    return map_specs(lambda s: s.shape if isinstance(s, TensorSpec) else TensorShape([]), spec)

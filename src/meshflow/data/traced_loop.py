@@ -1,7 +1,8 @@
-"""`for element in dataset` in a compiled function: a loop of the program that asks for its elements.
+"""Loops over a dataset in a compiled function.
 
-Shapes must be known when the function is traced: all elements alike, or all but a smaller last
-batch. Other datasets are unrolled into the program.
+The program of `for element in dataset` calls back to the host for each element. The shapes of the
+elements must be known when the function is traced: all elements have the same shape, except for a
+smaller last batch. Loops over other datasets are unrolled.
 """
 
 from __future__ import annotations
@@ -17,74 +18,85 @@ from meshflow.core.staging.loops import Elements
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
-from meshflow.data.epoch import Epoch
+from meshflow.data.epoch import Epoch, PipelineNode
 from meshflow.data.static_shapes import example_of
+from meshflow.environment.types import PyTree
 
 
 class LoopSource(Source):
-    """Passes over a dataset, one for each run of a program.
+    """Passes over a dataset, one for each run of a compiled program.
 
     Args:
-      dataset: the dataset.
-      prepare: what is done to each element.
+      dataset: The dataset.
+      prepare: Function that is applied to every element.
     """
 
-    def __init__(self, dataset: Any, prepare: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: PipelineNode, prepare: Callable[[Any], Any]) -> None:
         super().__init__()
         self._dataset, self._prepare = dataset, prepare
         self._elements: Iterator[Any] = iter(())
 
     def restart(self) -> None:
-        """Begins a new pass."""
-        self._elements = self._dataset._elements(Epoch(self._dataset, counts=True))
+        """Start a new pass."""
+        self._elements = self._dataset._elements(Epoch(self._dataset, measures_time=True))
 
-    def _produce(self) -> Any:
+    def _produce(self) -> PyTree:
         return self._prepare(next(self._elements))
 
 
 class LoopInfeed(Infeed):
-    """Hands the elements of a pass to a running program; number 0 begins a new one."""
+    """Infeed that provides the elements of a pass to a running program.
+
+    Element 0 starts a new pass.
+    """
 
     def next(self, *operands: Any) -> list[np.ndarray]:
-        """The leaves of an element.
+        """Return the leaves of the next element.
 
         Args:
-          operands: its number, and what it has to wait for.
+          *operands: The index of the element, followed by values that the program must have
+            computed before.
         """
         if int(operands[0]) == 0 and isinstance(self.source, LoopSource):
             self.source.restart()
         return super().next()
 
 
-def elements(dataset: Any, prepare: Callable[[Any], Any] = structure.to_tensors) -> Elements | None:
-    """What a staged loop over a dataset runs over; None to unroll it.
+def elements(
+    dataset: PipelineNode, prepare: Callable[[Any], Any] = structure.to_tensors
+) -> Elements | None:
+    """Describe the elements of a dataset to a compiled loop.
 
     Args:
-      dataset: the dataset.
-      prepare: what is done to each element.
+      dataset: The dataset.
+      prepare: Function that is applied to every element.
+
+    Returns:
+      The elements, or None if the loop has to be unrolled.
     """
-    known = dataset._static_shapes()
-    if known is None or known.count == 0:
+    shapes = dataset._static_shapes()
+    if shapes is None or shapes.count == 0:
         return None
     source = LoopSource(dataset, prepare)
 
-    def infeed_for(spec: Any) -> tuple[LoopInfeed, Any]:
+    def make_infeed(spec: PyTree) -> tuple[LoopInfeed, Any]:
         example = example_of(spec, prepare)
         return LoopInfeed(source, example), example
 
-    infeed, example = infeed_for(known.spec)
-    count: Any = known.count
+    infeed, example = make_infeed(shapes.spec)
+    count: Any = shapes.count
     if count == INFINITE_CARDINALITY:
         count = Tensor(np.array(np.iinfo(np.int32).max, np.int32))
-    number = Tensor(np.array(known.count, np.int32))
-    rest = []
-    if known.last is not None:
-        last_infeed, last_example = infeed_for(known.last)
+    end_index = Tensor(np.array(shapes.count, np.int32))
+    last_elements = []
+    if shapes.last is not None:
+        last_infeed, last_example = make_infeed(shapes.last)
 
-        def last(after: Tensor | None) -> Any:
-            # The program may not ask for it before the loop is over.
-            operands = [number] if after is None else [number, after]
+        def last(after: Tensor | None) -> PyTree:
+            # The dependency on the last state of the loop keeps XLA from requesting this element
+            # too early.
+            operands = [end_index] if after is None else [end_index, after]
             return infeed_element(last_infeed, last_example, operands)[0]
 
-        rest.append(last)
-    return Elements(count, lambda i: infeed_element(infeed, example, [i])[0], rest=rest)
+        last_elements.append(last)
+    return Elements(count, lambda i: infeed_element(infeed, example, [i])[0], rest=last_elements)

@@ -1,8 +1,8 @@
-"""What a worker process of `map_with_workers` runs: a file of its own, which imports nothing big.
+"""The program of a worker process of `map_with_workers`; it imports no large package by itself.
 
-The arguments are two file descriptors. On the first come the function and then elements, each as
-a pickled message, and the results go back. The second is never written to: its end is the
-parent's end, however that came about, and then this process ends as well.
+The arguments are two file descriptors. The first one is a connection that receives the function and
+then the elements, each as a pickled message, and sends the results. The second one is never written
+to: it is closed when the parent process ends for any reason, and then the worker ends, too.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from typing import Any
 
 
 def _follow(descriptor: int) -> None:
-    """Ends this process with its parent."""
+    """Exit the process as soon as the parent process has ended."""
     os.read(descriptor, 1)
     os._exit(1)
 
 
-def _packed(number: int, error: BaseException) -> bytes:
+def _packed(index: int, error: BaseException) -> bytes:
+    """Pickle an error with its traceback.
+
+    An error that cannot be pickled is replaced by its traceback.
+    """
     text = "".join(traceback.format_exception(error))
     try:
-        packed = pickle.dumps((number, error, text))
+        packed = pickle.dumps((index, error, text))
         pickle.loads(packed)
     except Exception:
-        # An exception that cannot be sent is told in words.
-        return pickle.dumps((number, None, text))
+        return pickle.dumps((index, None, text))
     return packed
 
 
 def main() -> None:
-    """Computes until the parent closes the connection."""
+    """Compute results until the parent closes the connection."""
     threading.Thread(target=_follow, args=(int(sys.argv[2]),), daemon=True).start()
     connection: Any = Connection(int(sys.argv[1]))
     try:
-        # Modules of the function are looked for where the parent finds them.
+        # The modules that the function needs must be found as in the parent.
         sys.path[:] = pickle.loads(connection.recv_bytes())
         packed = connection.recv_bytes()
         try:
@@ -47,17 +50,17 @@ def main() -> None:
         except Exception as error:
             connection.send_bytes(_packed(-1, error))
             return
-        # The parent is told of a function that cannot be read before anything large is imported.
+        # A function that cannot be unpickled is reported before a large package is imported.
         import numpy as np  # noqa: PLC0415
 
         while True:
-            number, seed, arguments = pickle.loads(connection.recv_bytes())
+            index, seed, arguments = pickle.loads(connection.recv_bytes())
             random.seed(seed)
             np.random.seed(seed % 2**32)
             try:
-                message = pickle.dumps((number, function(*arguments)), 5)
+                message = pickle.dumps((index, function(*arguments)), 5)
             except BaseException as error:
-                message = _packed(number, error)
+                message = _packed(index, error)
             connection.send_bytes(message)
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         return

@@ -1,4 +1,4 @@
-"""Maps whose functions run in processes of their own, for Python that keeps a processor busy."""
+"""Maps in worker processes, for Python functions that are limited by the speed of a processor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ import numpy as np
 from meshflow.core.runtime.errors import AbortedError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.data import structure
-from meshflow.data.arguments import integer
+from meshflow.data.arguments import IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution.resumable import Failed
+from meshflow.data.node import DatasetNode
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
 from meshflow.environment import extras
+from meshflow.environment.types import PyTree
 
 __all__ = ["map_with_workers"]
 
@@ -32,25 +34,29 @@ _PROGRAM = Path(__file__).with_name("worker_main.py")
 
 
 def map_with_workers(
-    map_func: Callable[..., Any], num_workers: Any = None, output_signature: Any = None
+    map_func: Callable[..., Any],
+    num_workers: IntLike | None = None,
+    output_signature: PyTree = None,
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that maps elements in worker processes, in order.
+    """Return a function for `Dataset.apply` that maps elements in worker processes, in order.
 
-    For functions that spend their time in Python, which threads cannot run side by side. Like that
-    of `tf.numpy_function`, the function gets NumPy arrays (scalars as NumPy numbers and bytes), and
-    gives arrays. Workers are fresh Python processes; the function is sent to them by cloudpickle, with
-    what it refers to, so it may be a lambda or come from a notebook. Before each element the seeds
-    of `random` and `numpy.random` are set from the pass and the element's number: results depend
-    on `tf.random.set_seed` only, not on the workers.
+    It is meant for functions that spend their time in Python code, which threads cannot run in
+    parallel. As for `tf.numpy_function`, the function receives NumPy arrays (scalars as NumPy
+    scalars and bytes) and returns arrays. Workers are new Python processes; cloudpickle sends them
+    the function with the objects that it refers to, so the function can be a lambda or be defined
+    in a notebook. Before each element, the seeds of `random` and `numpy.random` are set from the
+    pass and the index of the element: results depend on `tf.random.set_seed`, but not on the
+    workers.
 
     Args:
-      map_func: from the parts of an element to a new element.
-      num_workers: how many processes; default as many as there are processors.
-      output_signature: the spec of the results; by default the ranks and dtypes of the first.
+      map_func: Function from the components of an element to a new element.
+      num_workers: Number of processes, by default the number of processors.
+      output_signature: Spec of the results, by default the ranks and dtypes of the first one.
 
     Raises:
-      AbortedError: while iterating, when a worker is killed, naming signal and element.
-      ImportError: without the package cloudpickle.
+      AbortedError: While iterating, if a worker is killed; the message names the signal and the
+        element.
+      ImportError: If the package cloudpickle is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -70,24 +76,28 @@ def map_with_workers(
 
 
 class _Worker:
-    """A process that computes a function."""
+    """A worker process that computes a function.
+
+    Args:
+      function: The pickled function.
+    """
 
     def __init__(self, function: bytes) -> None:
-        here, there = socket.socketpair()
-        alive, follows = os.pipe()
+        local, remote = socket.socketpair()
+        read_end, write_end = os.pipe()
         limits = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
         try:
             self.process = subprocess.Popen(
-                [sys.executable, str(_PROGRAM), str(there.fileno()), str(alive)],
-                pass_fds=(there.fileno(), alive),
+                [sys.executable, str(_PROGRAM), str(remote.fileno()), str(read_end)],
+                pass_fds=(remote.fileno(), read_end),
                 env={**limits, **os.environ, "JAX_PLATFORMS": "cpu"},
             )
         finally:
-            there.close()
-            os.close(alive)
-        self._follows = follows
-        self.connection: Any = connection.Connection(here.detach())
-        # Number of the element it computes.
+            remote.close()
+            os.close(read_end)
+        self._follows = write_end
+        self.connection: Any = connection.Connection(local.detach())
+        # This is the index of the element that the worker is computing.
         self.number: int | None = None
         try:
             self.connection.send_bytes(pickle.dumps(sys.path))
@@ -95,16 +105,16 @@ class _Worker:
         except OSError:
             raise self.death() from None
 
-    def start(self, number: int, seed: int, arguments: Any) -> None:
-        """Gives it an element."""
-        self.number = number
+    def start(self, index: int, seed: int, arguments: tuple[Any, ...]) -> None:
+        """Send an element to the worker."""
+        self.number = index
         try:
-            self.connection.send_bytes(pickle.dumps((number, seed, arguments), 5))
+            self.connection.send_bytes(pickle.dumps((index, seed, arguments), 5))
         except OSError:
             raise self.death() from None
 
     def result(self) -> Any:
-        """What it computed; an exception that its function raised, or of its own death, is returned."""
+        """Receive the result; errors and the death of the worker are returned as failures."""
         try:
             message = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -113,18 +123,20 @@ class _Worker:
         return Failed(_raised(*message)) if len(message) == 3 else message[1]
 
     def death(self) -> AbortedError:
-        """The error for a worker that is dead."""
+        """Return the error for a dead worker."""
         code = self.process.wait()
-        how = f"exited with status {code}"
+        ending = f"exited with status {code}"
         if code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
+            ending = f"was killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
-            how += " (the system does so when memory runs out: use fewer workers)"
-        doing = "" if self.number is None else f" while it computed element {self.number}"
-        return AbortedError(f"Worker process {self.process.pid} of map_with_workers {how}{doing}.")
+            ending += " (the system does so when memory runs out: use fewer workers)"
+        context = "" if self.number is None else f" while it computed element {self.number}"
+        return AbortedError(
+            f"Worker process {self.process.pid} of map_with_workers {ending}{context}."
+        )
 
     def stop(self) -> None:
-        """Ends it."""
+        """Terminate the process."""
         self.connection.close()
         if self.process.poll() is None:
             self.process.terminate()
@@ -136,32 +148,32 @@ class _Worker:
         os.close(self._follows)
 
 
-def _raised(number: int, error: BaseException | None, text: str) -> BaseException:
-    """The error of a function, with where it happened."""
+def _raised(index: int, error: BaseException | None, text: str) -> BaseException:
+    """Return the error of a function with a note that contains the element and the traceback."""
     if error is None:
         error = RuntimeError("An exception in a worker process of map_with_workers:\n" + text)
         text = ""
-    if number < 0:
+    if index < 0:
         error.add_note("(while a worker process loaded the function)\n" + text)
     else:
-        error.add_note(f"(in a worker process, for element {number})\n{text}")
+        error.add_note(f"(in a worker process, for element {index})\n{text}")
     return error
 
 
 class WorkerMap(Unary):
-    """A function of every element, in worker processes.
+    """A function of every element, computed by worker processes.
 
     Args:
-      parent: the dataset.
-      function: the pickled function.
-      workers: how many processes.
-      spec: the spec of the results, or None.
+      parent: The dataset.
+      function: The pickled function.
+      workers: Number of processes.
+      spec: Spec of the results, or None.
     """
 
     reshuffles = True
     _apart = True
 
-    def __init__(self, parent: Dataset, function: bytes, workers: int, spec: Any) -> None:
+    def __init__(self, parent: DatasetNode, function: bytes, workers: int, spec: PyTree) -> None:
         super().__init__(parent)
         self._function, self._workers, self._own_spec = function, workers, spec
         self._unpack = type(parent.element_spec) is tuple
@@ -169,60 +181,63 @@ class WorkerMap(Unary):
         self.epoch = 0
 
     def seed(self) -> list[int]:
-        """The words of the seed."""
+        """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _why_not_vectorized(self) -> str:
         return f"it runs in {self._workers} worker processes"
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        # A thread keeps the workers busy while nobody asks for elements.
+        # A thread keeps the workers busy between two requests of the consumer.
         return ahead(self._computed(epoch), 2 * self._workers)
 
     def _computed(self, epoch: Epoch) -> Iterator[Any]:
         seed = int(epoch.generator(self).integers(1 << 32))
         elements = self._parent._elements(epoch)
         workers: list[_Worker] = []
-        done: dict[int, Any] = {}
-        started = given = 0
-        ended = False
+        results_by_index: dict[int, Any] = {}
+        num_started = num_yielded = 0
+        is_exhausted = False
         try:
             while True:
                 idle = [w for w in workers if w.number is None]
-                while not ended and started - given < 4 * self._workers:
+                while not is_exhausted and num_started - num_yielded < 4 * self._workers:
                     if not idle and len(workers) == self._workers:
                         break
                     element = next(elements, None)
                     if element is None:
-                        ended = True
+                        is_exhausted = True
                         break
                     if not idle:
                         workers.append(_Worker(self._function))
                         idle.append(workers[-1])
                     idle.pop().start(
-                        started, (seed + started) % (1 << 32), self._arguments(element)
+                        num_started, (seed + num_started) % (1 << 32), self._arguments(element)
                     )
-                    started += 1
-                if given in done:
-                    result = done.pop(given)
+                    num_started += 1
+                if num_yielded in results_by_index:
+                    result = results_by_index.pop(num_yielded)
                     if type(result) is Failed and isinstance(result.error, AbortedError):
                         raise result.error
-                    given += 1
-                    yield result if type(result) is Failed else self._checked(result, given - 1)
+                    num_yielded += 1
+                    yield (
+                        result if type(result) is Failed else self._checked(result, num_yielded - 1)
+                    )
                     continue
-                if given == started:
+                if num_yielded == num_started:
                     return
                 busy = {w.connection: w for w in workers if w.number is not None}
                 for ready in connection.wait(list(busy)):
                     worker = busy[ready]
-                    number = worker.number
-                    assert number is not None
-                    done[number] = worker.result()
+                    index = worker.number
+                    assert index is not None
+                    results_by_index[index] = worker.result()
                     if worker.number is not None:
-                        # It is dead, which is told when its element's turn comes.
+                        # The worker is dead. The error is raised when the element of the worker
+                        # would be yielded.
                         workers.remove(worker)
                         worker.stop()
         finally:
@@ -230,11 +245,11 @@ class WorkerMap(Unary):
                 worker.stop()
             elements.close()
 
-    def _arguments(self, element: Any) -> Any:
+    def _arguments(self, element: PyTree) -> PyTree:
         arguments = structure.normalize(element, lambda a: a[()])
         return arguments if self._unpack else (arguments,)
 
-    def _checked(self, result: Any, number: int) -> Any:
+    def _checked(self, result: PyTree, index: int) -> PyTree:
         arrays = structure.to_arrays(result)
         if self._own_spec is None:
             return arrays
@@ -243,7 +258,7 @@ class WorkerMap(Unary):
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"The function of map_with_workers returned another structure than output_signature "
-                f"{self._own_spec} for element {number}: {error}"
+                f"{self._own_spec} for element {index}: {error}"
             ) from None
         for spec, array in zip(nest.flatten(self._own_spec), nest.flatten(arrays), strict=True):
             if structure.dtype_of(array) is not spec.dtype or not spec.shape.is_compatible_with(
@@ -251,6 +266,6 @@ class WorkerMap(Unary):
             ):
                 raise TypeError(
                     f"The function of map_with_workers returned {structure.dtype_of(array).name} of shape "
-                    f"{np.shape(array)} for element {number}, output_signature says {spec}."
+                    f"{np.shape(array)} for element {index}, but output_signature is {spec}."
                 )
         return arrays

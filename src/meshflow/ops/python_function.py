@@ -110,7 +110,7 @@ def _raising_as_ops(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traced(name: str, call: Callable[..., Any], inp: Any, Tout: Any) -> Any:
-    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True, constant=False)
+    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True, is_foldable=False)
     outputs = list(apply(op, ([convert_to_tensor(i) for i in inp],)))
     return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
 

@@ -455,7 +455,7 @@ def _relaid(operands: Sequence[jax.Array], static: Sequence[Layout]) -> jax.Arra
     return _moved(operands[0], static[0].in_memory("device").sharding())
 
 
-_relayout = Op("relayout", _relaid, constant=False)
+_relayout = Op("relayout", _relaid, is_foldable=False)
 
 
 def place(tensor: Tensor, layout: Layout) -> Tensor:
@@ -492,7 +492,7 @@ def _move_like(operands: Sequence[jax.Array], _: object) -> jax.Array:
     return shard_like(operands[0], operands[1])
 
 
-_relayout_like = Op("relayout_like", _move_like, constant=False)
+_relayout_like = Op("relayout_like", _move_like, is_foldable=False)
 
 
 def place_like(tensor: Tensor, model: Tensor) -> Tensor:

@@ -209,7 +209,9 @@ def test_one_bit_adam_sends_momentum(rng):
 
 def test_what_one_bit_adam_refuses():
     mesh = dtensor.create_mesh({"data": 4})
-    with pytest.raises(ValueError, match="compress_after=3 says from when on"):
+    with pytest.raises(
+        ValueError, match="compress_after=3 sets when compression of gradients starts"
+    ):
         tf.distribute.MeshStrategy(mesh, "batch:data", compress_after=3)
     adam = tf.keras.optimizers.OneBitAdam
     with pytest.raises(ValueError, match="`freeze_step` must be an integer of at least 1"):

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from helpers import rounds
 
 import meshflow as tf
+from helpers import rounds
 from meshflow.distribute.parameter_server.hosting import placed_on
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 
 ROWS = np.random.default_rng(0).normal(size=(19, 3)).astype("float32")
 GOALS = (ROWS.sum(axis=1, keepdims=True) > 0).astype("float32")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 
 SCRIPT = Path(__file__).parent / "scripts" / "tpu_digits.py"
 experimental = tf.tpu.experimental

@@ -80,14 +80,14 @@ def recomputing(
 
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(rerun, tuple(tensors))
-        op = Op(f"recomputed_{traced.name}", form(traced.arrays), heavy=True, whole=True)
+        op = Op(f"recomputed_{traced.name}", form(traced.arrays), heavy=True, is_opaque=True)
         outputs = apply(op, (tensors, traced.captured_tensors(), ZERO))
         traced.assign(outputs[traced.count :])
         result = traced.rebuild(outputs[: traced.count])
         numbers = [slot.index for slot in traced.structure[1]] if beside else []
         if not numbers:
             return result
-        some = Op(f"beside_{traced.name}", lambda o, _: traced.some(numbers, *o), whole=True)
+        some = Op(f"beside_{traced.name}", lambda o, _: traced.some(numbers, *o), is_opaque=True)
         return result[0], apply(some, (tensors, traced.captured_tensors()))
 
     return wrapped

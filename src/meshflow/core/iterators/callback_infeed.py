@@ -127,7 +127,7 @@ def _spread(array: Any, sharding: Any) -> Any:
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-_next = Op("iterator_next", _call, differentiable=False, constant=False)
+_next = Op("iterator_next", _call, differentiable=False, is_foldable=False)
 
 
 def infeed_element(feed: Infeed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:

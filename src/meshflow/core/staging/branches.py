@@ -73,7 +73,7 @@ class _Branch:
                 self.templates.append(template)
             return tensors
 
-        self.traced: Traced = trace(collect, (), name="branch", branch=True)
+        self.traced: Traced = trace(collect, (), name="branch", is_branch=True)
 
 
 class _Traced:

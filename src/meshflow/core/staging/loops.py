@@ -96,7 +96,7 @@ def _while_loop(
         lambda *t: logic.scalar_bool(test(loop.values(t))), tuple(inputs), name="test"
     )
     traced_body = trace(
-        lambda *t: loop.collect(body(loop.values(t))), tuple(inputs), name="body", repeats=True
+        lambda *t: loop.collect(body(loop.values(t))), tuple(inputs), name="body", is_loop_body=True
     )
     return _run_while(loop, traced_test, traced_body, len(inputs), limit)
 
@@ -296,7 +296,7 @@ def _scan(
         outputs.append(Template(output))
         return loop.collect(values) + [to_tensor(leaf) for leaf in outputs[-1].leaves]
 
-    traced = trace(traced_step, (*heads, *inputs), name="body", repeats=True)
+    traced = trace(traced_step, (*heads, *inputs), name="body", is_loop_body=True)
     operands = Operands([traced])
     state = loop.starting(may_not_run=False)
     size = len(state)

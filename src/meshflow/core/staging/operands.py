@@ -76,6 +76,6 @@ def run(name: str, call: Any, *operands: list[Tensor]) -> list[Tensor]:
     # An operand that is no constant keeps the dispatcher from running the op at trace time, which
     # would also print and assert at trace time.
     token = Tensor(jnp.zeros((), jnp.int32))
-    op = Op(name, lambda operands, _: call(*operands[:-1]), heavy=True, whole=True)
+    op = Op(name, lambda operands, _: call(*operands[:-1]), heavy=True, is_opaque=True)
     result: list[Tensor] = apply(op, (*operands, [token]))
     return result

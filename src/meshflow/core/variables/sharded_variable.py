@@ -46,7 +46,7 @@ def _local(operands: Any, static: tuple[int, int]) -> Any:
     return jax.numpy.where(here, numbers - first, count)
 
 
-_local_numbers = Op("shard_rows", _local, constant=False)
+_local_numbers = Op("shard_rows", _local, is_foldable=False)
 
 
 def local_numbers(numbers: Tensor, first: int, count: int) -> Tensor:

@@ -1,1 +1,1 @@
-"""How elements are made: rows gathered, chunks, maps by programs and on the host, errors on the way."""
+"""Execution of pipelines: gathers, chunks, maps, threads, failures and timing."""

@@ -1,15 +1,15 @@
-"""Maps that scale numbers: casts to float32 and operations with constants, found in a traced function.
+"""Detection of affine maps in traced functions: casts to float32 and arithmetic with constants.
 
-A result that is such an affine map of one of the function's arguments is computed while the elements are
-gathered, in one pass over memory, and rounded after every operation as TensorFlow does. (XLA multiplies
-by the reciprocal of a constant divisor, and fuses products with sums.)
+A result that is an affine map of one argument is computed while the elements are gathered, in one
+pass over memory, and rounded after every operation, as TensorFlow does. XLA would multiply by the
+reciprocal of a constant divisor, and contract products and sums.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -18,8 +18,9 @@ from meshflow.core.tracing.trace import Traced
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.batched_gather import LeafGather
-from meshflow.data.execution.on_cpu import compiled_for_cpu
+from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, PyTree
 from meshflow.kernels import row_gather
 from meshflow.passes.sub_jaxprs import INLINED
 
@@ -29,11 +30,11 @@ _FLOAT = np.dtype(np.float32)
 
 
 class ComputedStep(NamedTuple):
-    """An operation with a number that the program computes for each element.
+    """An operation with a scalar that the program computes for each element.
 
     Attributes:
-      operation: one of `rows.OPERATIONS`.
-      variable: the number's variable.
+      operation: One of `row_gather.OPERATIONS`.
+      variable: Variable of the scalar in the jaxpr.
     """
 
     operation: str
@@ -41,15 +42,17 @@ class ComputedStep(NamedTuple):
 
 
 class AffineMap(NamedTuple):
-    """How a result follows from one argument.
+    """An affine map from one argument of a function to one of its results.
 
     Attributes:
-      leaf: the argument's number.
-      shape: the result's shape (without the first dimension of batches); None for the argument's own.
-      steps: what is done after a cast to float32, `rows.Step` or `ComputedStep`; None for an argument as it is.
-      mirrors: the axes along which it is reversed in the end, each where a bool variable of the program
-        is true.
-      window: which part is taken at first: its sizes, and variables that say where it begins.
+      leaf: Index of the argument among the leaves of an element.
+      shape: Shape of the result, without the batch axis; None for the shape of the argument.
+      steps: Operations after a cast to float32, each a `row_gather.Step` or `ComputedStep`; None
+        for an unchanged argument.
+      mirrors: Axes along which the result is finally reversed, each with the bool variable that
+        decides about it; the variable is None until a `select_n` is found.
+      window: The part of the argument that is taken first: its sizes, and the variables of its
+        start indices.
     """
 
     leaf: int
@@ -60,35 +63,38 @@ class AffineMap(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it is the same for all elements."""
-        alike = all(isinstance(step, row_gather.Step) for step in self.steps or ())
-        return alike and not self.mirrors and self.window is None
+        """Return whether the map is the same for all elements."""
+        has_constant_steps = all(isinstance(step, row_gather.Step) for step in self.steps or ())
+        return has_constant_steps and not self.mirrors and self.window is None
 
     def is_like(self, other: AffineMap | None) -> bool:
-        """Whether another one does the same."""
+        """Check whether another map, without mirrors and windows, computes the same."""
         if other is None or self[:2] != other[:2] or (self.steps is None) != (other.steps is None):
             return False
-        mine, others = self.steps or (), other.steps or ()
-        return len(mine) == len(others) and all(
+        own_steps, other_steps = self.steps or (), other.steps or ()
+        return len(own_steps) == len(other_steps) and all(
             a.operation == b.operation and np.array_equal(a.value, b.value)
-            for a, b in zip(mine, others, strict=True)
+            for a, b in zip(own_steps, other_steps, strict=True)
         )
 
 
 def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[AffineMap | None]:
-    """The affine map of every result; None where it is none.
+    """Find the results of a function that are affine maps of an argument.
 
     Args:
-      traced: a function of elements.
-      batched: whether they are batches of any size, which is the first dimension of all.
-      mirrors: whether they may be mirrored.
+      traced: A function of an element.
+      batched: Whether the function was traced for a batch, which is the first axis of all values.
+      mirrors: Whether to look for random flips and crops, too.
+
+    Returns:
+      The affine map of each result, None for other results.
     """
     jaxpr = traced.closed.jaxpr
-    count = len(jaxpr.invars) - len(traced.captures)
-    leaves, captured = jaxpr.invars[:count], jaxpr.invars[count:]
+    num_leaves = len(jaxpr.invars) - len(traced.captures)
+    leaves, captured = jaxpr.invars[:num_leaves], jaxpr.invars[num_leaves:]
     known: dict[Any, Any] = {v: AffineMap(i, v.aval.shape, None) for i, v in enumerate(leaves)}
     for variable, capture in zip(captured, traced.captures, strict=True):
-        # Variables may change.
+        # Variables are excluded because their values may change.
         if type(capture) is Tensor and not isinstance(capture._value, jax.core.Tracer):
             known[variable] = np.asarray(capture._value)
     for variable, constant in zip(jaxpr.constvars, traced.closed.consts, strict=True):
@@ -97,25 +103,28 @@ def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[A
     results: list[AffineMap | None] = []
     for variable in jaxpr.outvars[: traced.count]:
         found = None if isinstance(variable, jex_core.Literal) else known.get(variable)
-        if not isinstance(found, AffineMap) or any(given is None for _, given in found.mirrors):
+        if not isinstance(found, AffineMap) or any(flag is None for _, flag in found.mirrors):
             results.append(None)
             continue
-        whole: tuple[int, ...] = found.shape or ()
-        own = whole == leaves[found.leaf].aval.shape
-        shape = None if own else whole[1:] if batched else whole
+        full_shape: tuple[int, ...] = found.shape or ()
+        if full_shape == leaves[found.leaf].aval.shape:
+            shape = None
+        else:
+            shape = full_shape[1:] if batched else full_shape
         results.append(found._replace(shape=shape))
     return results
 
 
 class AffineMaps:
-    """How the results of a function of many elements are computed when some of them are affine maps.
+    """The computation of a function of many elements of which some results are affine maps.
 
     Args:
-      traced: the function.
-      found: the affine map of every result, None for those left to the compiled function.
+      traced: The function.
+      found: Affine map of each result, None for results that the compiled function computes.
 
     Attributes:
-      wanted: what must be taken from the arguments.
+      wanted: Affine maps to gather: those of the results, followed by the arguments of the compiled
+        function.
     """
 
     def __init__(self, traced: Traced, found: list[AffineMap | None]) -> None:
@@ -127,7 +136,7 @@ class AffineMaps:
         self._program: Any = None
 
     def of(self, leaves: list[Any]) -> list[Any]:
-        """The results for stacked arguments."""
+        """Compute the results for stacked arguments."""
         return self.finished(
             [
                 LeafGather(leaves[affine_map.leaf], affine_map.steps, affine_map.shape).all()
@@ -136,47 +145,58 @@ class AffineMaps:
         )
 
     def finished(self, arrays: list[Any]) -> list[Any]:
-        """The results, from what was wanted."""
-        split = len(self._found)
-        results = iter(arrays[:split])
+        """Compute the remaining results from the gathered arrays of `gathered_maps`."""
+        num_affine_maps = len(self._found)
+        results = iter(arrays[:num_affine_maps])
         if not self._others:
             return list(results)
-        computed = iter(self._computed(arrays[split:], len(arrays[0])))
-        others = set(self._others)
-        return [next(computed if i in others else results) for i in range(self._traced.count)]
+        computed = iter(self._computed(arrays[num_affine_maps:], len(arrays[0])))
+        computed_indices = set(self._others)
+        return [
+            next(computed if i in computed_indices else results) for i in range(self._traced.count)
+        ]
 
     @property
     def are_all(self) -> bool:
-        """Whether what is wanted are the results."""
+        """Return whether all results are affine maps."""
         return not self._others
 
-    def rebuilt(self, arrays: list[Any]) -> Any:
-        """The results of one element in their structure."""
+    def rebuilt(self, arrays: list[Any]) -> PyTree:
+        """Pack the results for one element into their structure."""
         return structure.to_arrays(self._traced.rebuild(arrays))
 
     def _computed(self, arrays: list[Any], count: int) -> list[Any]:
-        """The results that are none."""
+        """Run the compiled function for the results that are not affine maps.
+
+        Args:
+          arrays: The arguments that these results depend on, stacked.
+          count: Number of elements.
+        """
         if self._program is None:
 
-            def others(leaves: list[Any], captures: list[Any]) -> list[Any]:
+            def compute(leaves: list[Any], captures: list[Any]) -> list[Any]:
                 results = self._traced.arrays(leaves, captures)
                 return [results[i] for i in self._others]
 
-            self._program = compiled_for_cpu(jax.vmap(others, in_axes=(0, None)))
+            self._program = compile_for_cpu(jax.vmap(compute, in_axes=(0, None)))
         leaves = []
-        given = dict(zip(self._needed, arrays, strict=True))
-        for number, aval in enumerate(self._traced.closed.in_avals):
-            if number >= len(self._traced.closed.in_avals) - len(self._traced.captures):
-                break
-            # Arguments that only affine maps need are not looked at.
-            nothing = np.broadcast_to(np.zeros((), aval.dtype), (count, *aval.shape))
-            leaves.append(given.get(number, nothing))
+        used_arrays = dict(zip(self._needed, arrays, strict=True))
+        in_avals = self._traced.closed.in_avals
+        for index, aval in enumerate(in_avals[: len(in_avals) - len(self._traced.captures)]):
+            # The program does not read arguments that only affine maps use.
+            unused = np.broadcast_to(np.zeros((), aval.dtype), (count, *aval.shape))
+            leaves.append(used_arrays.get(index, unused))
         results = self._program(leaves, [c._value for c in self._traced.captures])
         return [np.asarray(r) for r in results]
 
 
 def arguments_of(traced: Traced, results: Sequence[int]) -> list[int]:
-    """Which arguments some results depend on."""
+    """Return the indices of the arguments that some results depend on.
+
+    Args:
+      traced: The function.
+      results: Indices of the results.
+    """
     jaxpr = traced.closed.jaxpr
     needed = {
         jaxpr.outvars[i] for i in results if not isinstance(jaxpr.outvars[i], jex_core.Literal)
@@ -189,30 +209,35 @@ def arguments_of(traced: Traced, results: Sequence[int]) -> list[int]:
 
 
 class _Scalar(NamedTuple):
-    """A number or bool that the program computes.
+    """A scalar that the program computes.
 
     Attributes:
-      variable: its variable.
+      variable: Its variable in the jaxpr.
     """
 
     variable: Any
 
 
+# The values that are propagated through a jaxpr; arrays are constants.
+_Value: TypeAlias = AffineMap | _Scalar | np.ndarray
+
+
 class _Search:
-    """Follows affine maps and constants through a program.
+    """A forward pass over a jaxpr that propagates affine maps and constants.
 
     Args:
-      known: what variables are: an `AffineMap` with its whole shape, or a constant; more are added.
-      batched: whether the first dimension is that of a batch.
-      mirrors: whether they may be mirrored.
+      known: For each variable its `AffineMap` with the full shape, or its constant value; extended
+        by `follow`.
+      batched: Whether the first axis is that of a batch.
+      mirrors: Whether to look for random flips and crops, too.
     """
 
     def __init__(self, known: dict[Any, Any], batched: bool, mirrors: bool = False) -> None:
         self._known, self._batched, self._mirrors = known, batched, mirrors
         self._chooses = mirrors
 
-    def follow(self, jaxpr: Any) -> None:
-        """Finds what the results of a program's equations are."""
+    def follow(self, jaxpr: Jaxpr) -> None:
+        """Propagate affine maps and constants through the equations of a jaxpr."""
         for equation in jaxpr.eqns:
             operands = [self._operand(v) for v in equation.invars]
             if equation.primitive.name in INLINED and self._mirrors:
@@ -224,39 +249,39 @@ class _Search:
                 if found is not None:
                     self._known[equation.outvars[0]] = found
 
-    def _operand(self, variable: Any) -> Any:
+    def _operand(self, variable: Atom) -> _Value | None:
         if isinstance(variable, jex_core.Literal):
             return np.asarray(variable.val)
-        found = self._known.get(variable)
-        aval = variable.aval
-        if found is None and self._chooses and aval.size == 1:
+        value = self._known.get(variable)
+        aval: Any = variable.aval
+        if value is None and self._chooses and aval.size == 1:
             return _Scalar(variable)
-        return found
+        return value
 
-    def _call(self, equation: Any, operands: list[Any]) -> None:
-        """Follows a program inside the program, which may have been called before."""
+    def _call(self, equation: JaxprEqn, operands: list[Any]) -> None:
+        """Propagate affine maps through a call of an inner jaxpr."""
         inner = equation.params["jaxpr"]
         known = zip(inner.jaxpr.invars, operands, strict=True)
         search = _Search({v: o for v, o in known if o is not None}, self._batched, True)
-        search._chooses = False  # its variables mean nothing outside
+        search._chooses = False  # Variables of the inner jaxpr have no meaning outside.
         search.follow(inner.jaxpr)
         for variable, result in zip(equation.outvars, inner.jaxpr.outvars, strict=True):
-            found = None if isinstance(result, jex_core.Literal) else search._known.get(result)
-            if found is not None:
-                self._known[variable] = found
+            value = None if isinstance(result, jex_core.Literal) else search._known.get(result)
+            if value is not None:
+                self._known[variable] = value
 
-    def reverse(self, equation: Any, x: Any) -> Any:
+    def reverse(self, equation: Any, x: _Value) -> _Value | None:
         axes = equation.params["dimensions"]
         if not self._mirrors or not isinstance(x, AffineMap) or len(axes) != 1:
             return None
-        # Mirrored for sure; `select` says when.
+        # The reversal is not conditional yet; `visit_select` adds the condition.
         return x._replace(mirrors=(*x.mirrors, (axes[0], None)))
 
-    def part(self, equation: Any, x: Any, *starts: Any) -> Any:
-        """A part of an image, with all its channels."""
+    def part(self, equation: Any, x: Any, *starts: Any) -> _Value | None:
+        """Handle a crop of an image that includes all its channels."""
         sizes = equation.params["slice_sizes"]
-        known = isinstance(x, AffineMap) and not x.mirrors and x.window is None and self._mirrors
-        if not known or len(sizes) != 3 or sizes[2] != x.shape[2]:
+        can_crop = isinstance(x, AffineMap) and not x.mirrors and x.window is None and self._mirrors
+        if not can_crop or len(sizes) != 3 or sizes[2] != x.shape[2]:
             return None
         if any(isinstance(step, row_gather.Step) and step.value.ndim for step in x.steps or ()):
             return None
@@ -264,56 +289,66 @@ class _Search:
             return None
         return x._replace(shape=sizes, window=(sizes, tuple(s.variable for s in starts[:2])))
 
-    def select(self, equation: Any, choice: Any, no: Any, yes: Any) -> Any:
-        if not isinstance(choice, _Scalar) or not isinstance(no, AffineMap):
+    def select(
+        self, equation: Any, choice: _Value, plain: _Value, mirrored: _Value
+    ) -> _Value | None:
+        """Handle the choice between an image and its mirror image."""
+        if not isinstance(choice, _Scalar) or not isinstance(plain, AffineMap):
             return None
         if equation.invars[0].aval.dtype != np.bool_:
             return None
-        if not isinstance(yes, AffineMap) or not yes.mirrors or yes.mirrors[-1][1] is not None:
+        if (
+            not isinstance(mirrored, AffineMap)
+            or not mirrored.mirrors
+            or mirrored.mirrors[-1][1] is not None
+        ):
             return None
-        same = yes.steps is no.steps and yes.window is no.window
-        if yes[:2] != no[:2] or not same:
+        same = mirrored.steps is plain.steps and mirrored.window is plain.window
+        if mirrored[:2] != plain[:2] or not same:
             return None
-        axis = yes.mirrors[-1][0]
-        alike = yes.mirrors[:-1] == no.mirrors and all(given is not None for _, given in no.mirrors)
-        return no._replace(mirrors=(*no.mirrors, (axis, choice.variable))) if alike else None
+        axis = mirrored.mirrors[-1][0]
+        if mirrored.mirrors[:-1] != plain.mirrors or any(flag is None for _, flag in plain.mirrors):
+            return None
+        return plain._replace(mirrors=(*plain.mirrors, (axis, choice.variable)))
 
-    def cast(self, equation: Any, x: Any) -> Any:
-        own, wanted = equation.invars[0].aval.dtype, equation.params["new_dtype"]
-        if own == wanted:
+    def cast(self, equation: Any, x: _Value) -> _Value | None:
+        old_dtype, new_dtype = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+        if old_dtype == new_dtype:
             return x
         if isinstance(x, _Scalar):
             return None
         if not isinstance(x, AffineMap):
-            return x.astype(wanted)
-        fits = x.steps is None and wanted == _FLOAT and own.name in row_gather.TYPES
-        return x._replace(steps=()) if fits else None
+            return x.astype(new_dtype)
+        is_float_cast = (
+            x.steps is None and new_dtype == _FLOAT and old_dtype.name in row_gather.TYPES
+        )
+        return x._replace(steps=()) if is_float_cast else None
 
-    def reshape(self, equation: Any, x: Any) -> Any:
+    def reshape(self, equation: Any, x: Any) -> _Value | None:
         if isinstance(x, _Scalar):
             return x if equation.outvars[0].aval.size == 1 else None
-        shape, own = equation.outvars[0].aval.shape, x.shape
-        if isinstance(x, AffineMap) and not x.plain and shape != own:
+        shape, old_shape = equation.outvars[0].aval.shape, x.shape
+        if isinstance(x, AffineMap) and not x.plain and shape != old_shape:
             return None
-        if math.prod(shape) != math.prod(own):
+        if math.prod(shape) != math.prod(old_shape):
             return None
         if not isinstance(x, AffineMap):
             return x.reshape(shape)
-        whole = not self._batched or shape[:1] == own[:1]
-        return x._replace(shape=shape) if whole else None
+        keeps_batch_axis = not self._batched or shape[:1] == old_shape[:1]
+        return x._replace(shape=shape) if keeps_batch_axis else None
 
-    def broadcast(self, equation: Any, x: Any) -> Any:
+    def broadcast(self, equation: Any, x: _Value) -> _Value | None:
         if isinstance(x, _Scalar):
             return x
         if isinstance(x, AffineMap):
             return self.reshape(equation, x)
-        # Sizes of one are left as they are: operations broadcast.
+        # Axes of size 1 need not be expanded, because the operations broadcast.
         sizes = [1] * len(equation.outvars[0].aval.shape)
-        for place, size in zip(equation.params["broadcast_dimensions"], x.shape, strict=True):
-            sizes[place] = size
+        for axis, size in zip(equation.params["broadcast_dimensions"], x.shape, strict=True):
+            sizes[axis] = size
         return x.reshape(sizes)
 
-    def operate(self, equation: Any, first: Any, second: Any) -> Any:
+    def operate(self, equation: Any, first: _Value, second: _Value) -> _Value | None:
         name = equation.primitive.name
         affine_map, value = first, second
         if isinstance(second, AffineMap):
@@ -321,7 +356,7 @@ class _Search:
             name = {"sub": "sub from", "div": "div into"}.get(name, name)
         if not isinstance(affine_map, AffineMap) or not isinstance(value, (np.ndarray, _Scalar)):
             return None
-        if any(given is None for _, given in affine_map.mirrors):
+        if any(flag is None for _, flag in affine_map.mirrors):
             return None
         result = equation.outvars[0].aval
         if result.dtype != _FLOAT or result.shape != affine_map.shape:
@@ -344,15 +379,15 @@ class _Search:
                     value.reshape(value.shape[1:] if value.ndim == len(row) else value.shape),
                 )
             value = np.broadcast_to(value, row).reshape(-1)
-        # Own memory, side by side, and a scalar stays one.
+        # The kernel needs contiguous memory of its own; a scalar must remain a scalar.
         step = row_gather.Step(name, np.array(value, _FLOAT, order="C"))
         steps = (*(affine_map.steps or ()), step)
         return affine_map._replace(steps=steps)
 
-    def negate(self, equation: Any, x: Any) -> Any:
+    def negate(self, equation: Any, x: _Value) -> _Value | None:
         if not isinstance(x, AffineMap) or equation.outvars[0].aval.dtype != _FLOAT:
             return None
-        if any(given is None for _, given in x.mirrors):
+        if any(flag is None for _, flag in x.mirrors):
             return None
         step = row_gather.Step("sub from", np.asarray(-0.0, _FLOAT))
         return x._replace(steps=(*(x.steps or ()), step))

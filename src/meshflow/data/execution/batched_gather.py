@@ -1,4 +1,4 @@
-"""BatchedGather of arrays gathered for batches, and begun before they are asked for."""
+"""Gathering of rows of several arrays, which can be started before the rows are requested."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from meshflow.core.runtime import transfers
 from meshflow.data.execution.stopwatch import Stopwatch
 from meshflow.kernels import row_gather as kernels
 
-# From an array of indices to the stacked leaves of their elements.
+# Function from an array of indices to the stacked leaves of their elements.
 Gather = Callable[[np.ndarray], list[Any]]
 Begun = list[Callable[[], np.ndarray]]
-# Bytes that are worth being handed to another thread.
+# For smaller gathers, in bytes, the hand-over to another thread would take longer.
 _AHEAD = 1 << 15
 
 
 class LeafGather:
-    """Takes some rows of an array, or what affine steps make of them.
+    """Gathers rows of an array, or affine maps of them.
 
     Args:
-      array: all rows.
-      steps: what is done after a cast to float32, `row_gather.Step`; None for the rows as they are.
-      shape: that of a result; None for a row's own.
+      array: All rows.
+      steps: Operations after a cast to float32, each a `row_gather.Step`; None for unchanged rows.
+      shape: Shape of a result, None for that of a row.
     """
 
     def __init__(
@@ -41,60 +41,63 @@ class LeafGather:
         self._shape: tuple[int, ...] = self._rows.shape if shape is None else shape
 
     def __call__(self, index: np.ndarray) -> np.ndarray:
-        """Some rows; the array itself may be a part of them.
+        """Return the rows of some indices; the result may be a view of the array.
 
         Args:
-          index: int64, their numbers.
+          index: Indices, int64.
         """
         if self._objects:
             return self._array[index].reshape(len(index), *self._shape)
         if self._is_part(index):
             part = np.asarray(self._array[index[0] : index[-1] + 1])
             return part.reshape(len(index), *self._shape)
-        found, address = transfers.filled_at((len(index), *self._shape), self._rows.dtype)
-        return self._rows.take(index, found, address)
+        out, address = transfers.filled_at((len(index), *self._shape), self._rows.dtype)
+        return self._rows.take(index, out, address)
 
     @property
     def begins(self) -> bool:
-        """Whether another thread takes what is begun."""
+        """Return whether another thread can gather rows that `start` requests."""
         return self._rows.begins
 
     def _is_part(self, index: np.ndarray) -> bool:
-        """Whether the rows follow each other in the array, and nothing is computed of them."""
+        """Check whether the indices are consecutive, so that a view of the array is enough."""
         if self._rows.steps is not None:
             return False
         first, last = int(index[0]), int(index[-1])
         return last - first == len(index) - 1 and bool((np.diff(index) == 1).all())
 
     def begin(self, index: np.ndarray) -> Callable[[], np.ndarray]:
-        """Has some rows taken while others are used.
+        """Start to gather rows in another thread.
+
+        Args:
+          index: Indices, int64.
 
         Returns:
-          A function that gives them, to be called once.
+          A function that returns the rows, to be called once.
         """
         if self._objects or self._is_part(index):
             return functools.partial(self, index)
-        found, address = transfers.filled_at((len(index), *self._shape), self._rows.dtype)
-        begun = self._rows.begin(index, found, address) if found.nbytes >= _AHEAD else None
+        out, address = transfers.filled_at((len(index), *self._shape), self._rows.dtype)
+        begun = self._rows.begin(index, out, address) if out.nbytes >= _AHEAD else None
         if begun is not None:
             return begun.result
-        self._rows.take(index, found, address)
-        return lambda: found
+        self._rows.take(index, out, address)
+        return lambda: out
 
     def all(self) -> np.ndarray:
-        """All rows."""
+        """Return all rows."""
         if self._rows.steps is None:
             return self._array.reshape(-1, *self._shape)
         return self(np.arange(len(self._array)))
 
 
 class BatchedGather:
-    """Gathers rows of arrays, as they are or computed on.
+    """Gathers rows of several arrays, or affine maps of them.
 
     Args:
-      leaves: for each leaf what takes its rows.
-      note: told what was read.
-      stopwatches: to what the time it takes is added.
+      leaves: For each leaf the object that gathers its rows.
+      note: Function that is called with the rows that were read.
+      stopwatches: Stopwatches that the time is added to.
     """
 
     def __init__(
@@ -107,45 +110,51 @@ class BatchedGather:
 
     @classmethod
     def joined(cls, parts: list[BatchedGather], order: list[int]) -> BatchedGather:
-        """All of several, with the leaves in an order."""
+        """Combine the leaves of several gathers in an order.
+
+        Args:
+          parts: The gathers.
+          order: For each leaf its index among the leaves of all parts.
+        """
         leaves = [leaf for part in parts for leaf in part._leaves]
 
-        def note(found: list[np.ndarray]) -> None:
+        def note(rows: list[np.ndarray]) -> None:
             for part in parts:
-                part._note(found)
+                part._note(rows)
 
         stopwatches = itertools.chain.from_iterable(part._stopwatches for part in parts)
         return cls([leaves[i] for i in order], note, tuple(stopwatches))
 
     @property
     def begins(self) -> bool:
-        """Whether another thread takes what is begun."""
+        """Return whether another thread can gather rows that `start` requests."""
         return all(leaf.begins for leaf in self._leaves)
 
     def timed(self, stopwatch: Stopwatch) -> BatchedGather:
-        """The same, which adds its time there too."""
+        """Return the same gather with a further stopwatch."""
         return BatchedGather(self._leaves, self._note, (*self._stopwatches, stopwatch))
 
     def __call__(self, index: np.ndarray) -> list[np.ndarray]:
-        """The rows of all leaves."""
+        """Return the rows of all leaves."""
         start = time.perf_counter()
-        found = [leaf(index) for leaf in self._leaves]
-        self._end(start, len(index), found)
-        return found
+        rows = [leaf(index) for leaf in self._leaves]
+        self._end(start, len(index), rows)
+        return rows
 
     def begin(self, index: np.ndarray) -> Begun:
-        """What `finish` makes of it, while others are used."""
+        """Start to gather rows; `finish` returns them."""
         return [leaf.begin(index) for leaf in self._leaves]
 
-    def finish(self, begun: Begun) -> list[np.ndarray]:
-        """The rows of all leaves."""
+    def finish(self, started: Begun) -> list[np.ndarray]:
+        """Wait for the rows of all leaves."""
         start = time.perf_counter()
-        found = [result() for result in begun]
-        self._end(start, len(found[0]), found)
-        return found
+        rows = [result() for result in started]
+        self._end(start, len(rows[0]), rows)
+        return rows
 
-    def _end(self, start: float, count: int, found: list[np.ndarray]) -> None:
-        self._note(found)
+    def _end(self, start: float, count: int, rows: list[np.ndarray]) -> None:
+        """Report the rows that were read, and add the time to the stopwatches that are not running."""
+        self._note(rows)
         seconds = time.perf_counter() - start
         for stopwatch in self._stopwatches:
             if not stopwatch.running:
@@ -154,15 +163,15 @@ class BatchedGather:
 
 
 def joined(gathers: list[Gather], order: list[int]) -> Gather:
-    """A function that gathers the leaves of several.
+    """Return a function that gathers the leaves of several functions.
 
     Args:
-      gathers: the functions.
-      order: the number of each leaf among all of theirs.
+      gathers: The functions.
+      order: For each leaf its index among the leaves of all functions.
     """
-    rows = [gather for gather in gathers if isinstance(gather, BatchedGather)]
-    if len(rows) == len(gathers):
-        return BatchedGather.joined(rows, order)
+    batched_gathers = [gather for gather in gathers if isinstance(gather, BatchedGather)]
+    if len(batched_gathers) == len(gathers):
+        return BatchedGather.joined(batched_gathers, order)
 
     def gather(index: np.ndarray) -> list[Any]:
         leaves = [leaf for part in gathers for leaf in part(index)]

@@ -1,4 +1,4 @@
-"""Streams of chunks put in another order: side by side, in turn, chosen, shuffled."""
+"""Reordering of streams of chunks: zipped, interleaved, chosen by index, and shuffled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ from meshflow.data.execution.resumable import Failed, close
 
 
 class Head:
-    """The front of a stream of chunks.
+    """Reads any number of elements from a stream of chunks.
 
     Args:
-      chunks: the stream.
-
-    Attributes:
-      chunk: what is left of the first chunk, or a failure; None at the end.
+      chunks: The stream of chunks and failures.
     """
 
     def __init__(self, chunks: Iterator[Any]) -> None:
@@ -31,7 +28,7 @@ class Head:
 
     @property
     def chunk(self) -> Any:
-        """The first chunk, or what is left of it; None at the end."""
+        """Return the next chunk, or the rest of it, without consuming it; None at the end."""
         if not self._known:
             self._chunk, self._known = next(self._chunks, None), True
             while self._chunk is not None and self.ready == 0 and type(self._chunk) is not Failed:
@@ -40,12 +37,19 @@ class Head:
 
     @property
     def ready(self) -> int:
-        """How many elements there are at once; none before a failure and at the end."""
+        """Return the number of elements that can be taken at once.
+
+        It is 0 before a failure and at the end.
+        """
         chunk = self._chunk if self._known else self.chunk
         return 0 if chunk is None or type(chunk) is Failed else length(chunk)
 
     def take(self, count: int) -> Any:
-        """At most so many elements, a failure (which counts as one), or None at the end."""
+        """Take up to `count` elements or one failure; return None at the end.
+
+        Args:
+          count: Largest number of elements to take.
+        """
         chunk = self.chunk
         if chunk is None:
             return None
@@ -56,12 +60,16 @@ class Head:
         return part(chunk, 0, count)
 
     def close(self) -> None:
-        """Closes the stream."""
+        """Close the stream."""
         close(self._chunks)
 
 
 def side_by_side(streams: list[Iterator[Any]]) -> Iterator[list[Chunk] | Failed]:
-    """The chunks of several streams, of the same lengths, until the first stream ends."""
+    """Split the chunks of several streams into chunks of equal sizes, until the first stream ends.
+
+    Yields:
+      A list with one chunk of each stream, or a failure of one of them.
+    """
     heads = [Head(s) for s in streams]
     try:
         while all(head.chunk is not None for head in heads):
@@ -69,53 +77,53 @@ def side_by_side(streams: list[Iterator[Any]]) -> Iterator[list[Chunk] | Failed]
             if count:
                 yield [head.take(count) for head in heads]
             else:
-                # A failure has the place of an element.
-                taken = [head.take(1) for head in heads]
-                yield next(t for t in taken if type(t) is Failed)
+                # A failure counts as an element, so the other streams skip one.
+                items = [head.take(1) for head in heads]
+                yield next(t for t in items if type(t) is Failed)
     finally:
         for head in heads:
             head.close()
 
 
 def in_turn(
-    sources: Iterator[Any], opened: Callable[[Any], Iterator[Any]], cycle: int, block: int
+    sources: Iterator[Any], open_stream: Callable[[Any], Iterator[Any]], cycle: int, block: int
 ) -> Iterator[Any]:
-    """Chunks of the streams that a function makes of sources; `turns.in_turn` gives their order.
+    """Interleave the streams that a function creates, in the order of `round_robin.interleave`.
 
     Args:
-      sources: what the streams are made of.
-      opened: makes one.
-      cycle: how many of them are open at a time.
-      block: how many elements of each follow each other.
+      sources: Items that the streams are created from.
+      open_stream: Function from an item to a stream of chunks.
+      cycle: Number of streams that are open at a time.
+      block: Number of consecutive elements taken from each stream.
     """
     if cycle == 1:
         for source in sources:
-            yield from opened(source)
+            yield from open_stream(source)
         return
     active: list[Head | None] = []
 
-    def following() -> Head | None:
+    def open_next() -> Head | None:
         for source in sources:
-            return Head(opened(source))
+            return Head(open_stream(source))
         return None
 
     try:
-        while len(active) < cycle and (first := following()) is not None:
+        while len(active) < cycle and (first := open_next()) is not None:
             active.append(first)
-        at = 0
+        position = 0
         while any(a is not None for a in active):
-            if at == 0 and (rounds := _rounds(active, block)):
+            if position == 0 and (rounds := _rounds(active, block)):
                 yield _woven([a.take(rounds * block) for a in active if a is not None], block)
                 continue
-            current, taken = active[at], 0
+            current, taken = active[position], 0
             while current is not None and taken < block:
                 item = current.take(block - taken)
                 if item is None:
-                    active[at] = following()
+                    active[position] = open_next()
                     break
                 taken += 1 if type(item) is Failed else length(item)
                 yield item
-            at = (at + 1) % len(active)
+            position = (position + 1) % len(active)
     finally:
         for head in active:
             if head is not None:
@@ -124,147 +132,156 @@ def in_turn(
 
 
 def _rounds(heads: list[Head | None], block: int) -> int:
-    """How many rounds of whole blocks of all heads there are at once."""
-    open_ones = [h for h in heads if h is not None]
-    if len(open_ones) < len(heads):
+    """Return for how many complete rounds all streams have elements ready."""
+    open_heads = [h for h in heads if h is not None]
+    if len(open_heads) < len(heads):
         return 0
-    rounds = min(h.ready for h in open_ones) // block
-    return rounds if rounds and all(alike(h.chunk, open_ones[0].chunk) for h in open_ones) else 0
+    rounds = min(h.ready for h in open_heads) // block
+    return rounds if rounds and all(alike(h.chunk, open_heads[0].chunk) for h in open_heads) else 0
 
 
 def _woven(parts: list[Chunk], block: int) -> Chunk:
-    """Blocks of several chunks of one length, in turn."""
+    """Interleave blocks of several chunks of the same length."""
     leaves = []
     count = length(parts[0])
     for arrays in zip(*parts, strict=True):
         row, dtype = arrays[0].shape[1:], arrays[0].dtype
         shape = (count // block, len(arrays), block, *row)
         out = _empty(shape, dtype)
-        for at, array in enumerate(arrays):
-            out[:, at] = array.reshape(count // block, block, *row)
+        for index, array in enumerate(arrays):
+            out[:, index] = array.reshape(count // block, block, *row)
         leaves.append(out.reshape(count * len(arrays), *row))
     return leaves
 
 
 def shuffled(chunks: Iterator[Any], blank: Chunk, buffer_size: int, draws: Draws) -> Iterator[Any]:
-    """Elements drawn at random from a buffer, in the order of `order.shuffled`, in chunks.
+    """Shuffle elements with a buffer, in the same order as `order.shuffle_items`.
 
     Args:
-      chunks: the elements.
-      blank: a chunk of one, in the place of a failure.
-      buffer_size: how many elements are drawn from.
-      draws: what is drawn in the pass.
+      chunks: The chunks.
+      blank: Chunk of one element that replaces a failure in the buffer.
+      buffer_size: Number of elements in the buffer.
+      draws: The random numbers.
     """
-    heads = Head(chunks)
+    reader = Head(chunks)
     try:
-        held: list[Chunk] = []
+        first_chunks: list[Chunk] = []
         count = 0
-        while count < buffer_size and (chunk := heads.take(buffer_size - count)) is not None:
+        while count < buffer_size and (chunk := reader.take(buffer_size - count)) is not None:
             chunk = _marked(chunk, blank)
-            held.append(chunk)
+            first_chunks.append(chunk)
             count += length(chunk)
-        if not held:
+        if not first_chunks:
             return
-        # Elements lie in places; which of them the buffer has in which order is a row of numbers.
-        places = [np.concatenate(arrays) for arrays in zip(*held, strict=True)]
-        del held
+        # The buffer holds slots of these arrays, so only integers are exchanged while shuffling.
+        slots = [np.concatenate(arrays) for arrays in zip(*first_chunks, strict=True)]
+        del first_chunks
         ring = Ring(draws.words, np.arange(count))
         buffer = ring.buffer
         if count == buffer_size:
-            while (chunk := heads.take(1 << 62)) is not None:
+            while (chunk := reader.take(1 << 62)) is not None:
                 chunk = _marked(chunk, blank)
                 new = np.arange(count, count + length(chunk))
-                left = ring.exchange(new)
-                yield from _unmarked(_gathered(places, chunk, left))
+                drawn = ring.exchange(new)
+                yield from _unmarked(_gathered(slots, chunk, drawn))
                 moved = np.flatnonzero(buffer >= count)
-                free = left[left < count]
-                for place, leaf in zip(places, chunk, strict=True):
-                    place[free] = leaf[buffer[moved] - count]
+                free = drawn[drawn < count]
+                for slot, leaf in zip(slots, chunk, strict=True):
+                    slot[free] = leaf[buffer[moved] - count]
                 buffer[moved] = free
-        left = draws.drained(ring.left())
+        remaining = draws.drained(ring.left())
         for start in range(0, count, BLOCK):
-            at = left[start : start + BLOCK]
-            yield from _unmarked([place[at] for place in places])
+            index = remaining[start : start + BLOCK]
+            yield from _unmarked([slot[index] for slot in slots])
     finally:
-        heads.close()
+        reader.close()
+        reader.close()
 
 
 def _marked(chunk: Any, blank: Chunk) -> Chunk:
-    """A chunk with one leaf more, which has the failures."""
+    """Prepend a leaf that contains the failures of a chunk, None for other elements."""
     if type(chunk) is not Failed:
         return [np.full(length(chunk), None, object), *chunk]
-    mark = np.empty(1, object)
-    mark[0] = chunk
-    return [mark, *blank]
+    failure = np.empty(1, object)
+    failure[0] = chunk
+    return [failure, *blank]
 
 
-def _gathered(places: Chunk, chunk: Chunk, index: np.ndarray) -> Chunk:
-    """Elements by number: those of the places, and after them those of a chunk."""
-    count = length(places)
-    new = index >= count
+def _gathered(slots: Chunk, chunk: Chunk, index: np.ndarray) -> Chunk:
+    """Gather elements by index from the slots of the buffer, and from a chunk after them.
+
+    Args:
+      slots: The arrays of the buffer.
+      chunk: The chunk; its indices start at the number of slots.
+      index: The indices.
+    """
+    count = length(slots)
+    is_new = index >= count
     leaves = []
-    for place, leaf in zip(places, chunk, strict=True):
-        shape = (len(index), *place.shape[1:])
-        out = _empty(shape, place.dtype)
-        out[~new] = place[index[~new]]
-        out[new] = leaf[index[new] - count]
+    for slot, leaf in zip(slots, chunk, strict=True):
+        shape = (len(index), *slot.shape[1:])
+        out = _empty(shape, slot.dtype)
+        out[~is_new] = slot[index[~is_new]]
+        out[is_new] = leaf[index[is_new] - count]
         leaves.append(out)
     return leaves
 
 
 def _unmarked(chunk: Chunk) -> Iterator[Any]:
-    failures = [i for i, mark in enumerate(chunk[0]) if mark is not None]
+    """Split a chunk with a leaf of failures into chunks without it, and failures."""
+    failures = [i for i, failure in enumerate(chunk[0]) if failure is not None]
     leaves, start = chunk[1:], 0
-    for at in (*failures, length(chunk)):
-        if at > start and leaves:
-            yield part(leaves, start, at)
-        if at < length(chunk):
-            yield chunk[0][at]
-        start = at + 1
+    for stop in (*failures, length(chunk)):
+        if stop > start and leaves:
+            yield part(leaves, start, stop)
+        if stop < length(chunk):
+            yield chunk[0][stop]
+        start = stop + 1
 
 
 def chosen(
     choices: Iterator[Any], streams: list[Iterator[Any]], stop_on_empty: bool
 ) -> Iterator[Any]:
-    """Elements of several streams, each of the one that a number names.
+    """Take each element from the stream that an index selects.
 
     Args:
-      choices: chunks of the numbers.
-      streams: chunks of the elements.
-      stop_on_empty: whether the end of one is the end; else its numbers are passed over.
+      choices: Chunks of the indices.
+      streams: Chunks of the elements.
+      stop_on_empty: Whether to stop as soon as a selected stream has ended; otherwise its indices
+        are skipped.
     """
     heads = [Head(s) for s in streams]
-    left = len(heads)
-    ended = [False] * left
+    num_open = len(heads)
+    has_ended = [False] * num_open
     try:
         for choice in choices:
             if type(choice) is Failed:
                 yield choice
                 continue
-            numbers = choice[0]
-            wrong = np.flatnonzero((numbers < 0) | (numbers >= len(heads)))
-            count = int(wrong[0]) if len(wrong) else len(numbers)
+            indices = choice[0]
+            invalid = np.flatnonzero((indices < 0) | (indices >= len(heads)))
+            count = int(invalid[0]) if len(invalid) else len(indices)
             start = 0
             while start < count:
-                stop = _reach(numbers[start:count], heads) + start
+                stop = _reach(indices[start:count], heads) + start
                 if stop > start:
-                    yield _picked(numbers[start:stop], heads)
+                    yield _picked(indices[start:stop], heads)
                     start = stop
                     continue
-                at = numbers[start]
+                index = indices[start]
                 start += 1
-                item = None if ended[at] else heads[at].take(1)
+                item = None if has_ended[index] else heads[index].take(1)
                 if item is not None:
                     yield item
                     continue
                 if stop_on_empty:
                     return
-                left -= not ended[at]
-                ended[at] = True
-                if not left:
+                num_open -= not has_ended[index]
+                has_ended[index] = True
+                if not num_open:
                     return
-            if count < len(numbers):
-                yield no_such(int(numbers[count]), len(heads))
+            if count < len(indices):
+                yield no_such(int(indices[count]), len(heads))
                 return
     finally:
         for head in heads:
@@ -273,55 +290,61 @@ def chosen(
 
 
 def no_such(choice: int, count: int) -> Failed:
-    """The failure of a choice that names none of the datasets."""
+    """Return the failure for an index that selects no dataset."""
     return Failed(InvalidArgumentError(f"selector_input must be in [0, {count}), got {choice}."))
 
 
-def _reach(numbers: np.ndarray, heads: list[Head]) -> int:
-    """How many of some choices can be taken at once."""
-    reach = len(numbers)
-    for at, head in enumerate(heads):
-        places = np.flatnonzero(numbers[:reach] == at)
-        if len(places) and len(places) > head.ready:
-            reach = int(places[head.ready])
+def _reach(choices: np.ndarray, heads: list[Head]) -> int:
+    """Return how many of the first choices can be taken at once."""
+    reach = len(choices)
+    for index, head in enumerate(heads):
+        positions = np.flatnonzero(choices[:reach] == index)
+        if len(positions) and len(positions) > head.ready:
+            reach = int(positions[head.ready])
     return reach
 
 
-def _picked(numbers: np.ndarray, heads: list[Head]) -> Chunk:
-    """The elements that some choices name, of which there are enough."""
+def _picked(choices: np.ndarray, heads: list[Head]) -> Chunk:
+    """Take the elements that some choices select, which must be ready."""
     taken = {
-        at: head.take(int(np.count_nonzero(numbers == at)))
-        for at, head in enumerate(heads)
-        if (numbers == at).any()
+        index: head.take(int(np.count_nonzero(choices == index)))
+        for index, head in enumerate(heads)
+        if (choices == index).any()
     }
     if len(taken) == 1:
         return next(iter(taken.values()))
     parts = list(taken.items())
     leaves = []
     for leaf, first in enumerate(parts[0][1]):
-        out = _empty((len(numbers), *first.shape[1:]), first.dtype)
-        for at, chunk in parts:
-            out[numbers == at] = chunk[leaf]
+        out = _empty((len(choices), *first.shape[1:]), first.dtype)
+        for index, chunk in parts:
+            out[choices == index] = chunk[leaf]
         leaves.append(out)
     return leaves
 
 
 def gather_of_two(
-    first: Callable[..., Chunk], second: Callable[..., Chunk], extent: int
+    first: Callable[..., Chunk], second: Callable[..., Chunk], index_limit: int
 ) -> Callable[[np.ndarray], Chunk]:
-    """A function that gathers from one dataset below an index, and from another from there on."""
+    """Return a function that gathers from the concatenation of two datasets.
+
+    Args:
+      first: Gather of the first dataset.
+      second: Gather of the second dataset.
+      index_limit: Number of indices of the first dataset, which those of the second one follow.
+    """
 
     def gather(index: np.ndarray) -> Chunk:
-        low = index < extent
+        low = index < index_limit
         if low.all():
             return first(index)
         if not low.any():
-            return second(index - extent)
+            return second(index - index_limit)
         leaves = []
-        parts = first(index[low]), second(index[~low] - extent)
-        for one, other in zip(*parts, strict=True):
-            out = _empty((len(index), *one.shape[1:]), one.dtype)
-            out[low], out[~low] = one, other
+        parts = first(index[low]), second(index[~low] - index_limit)
+        for first_rows, second_rows in zip(*parts, strict=True):
+            out = _empty((len(index), *first_rows.shape[1:]), first_rows.dtype)
+            out[low], out[~low] = first_rows, second_rows
             leaves.append(out)
         return leaves
 
@@ -329,5 +352,5 @@ def gather_of_two(
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array to be filled; one of numbers may become a tensor without being copied."""
+    """Create an uninitialized array; a numeric one can become a tensor without a copy."""
     return np.empty(shape, dtype) if dtype.hasobject else transfers.fresh(shape, dtype)

@@ -1,7 +1,7 @@
-"""Many elements at a time: the form of a dataset between a stream of indices and single elements.
+"""Chunks: many consecutive elements as a list of stacked leaves.
 
-A chunk is a list of the stacked leaves of consecutive elements. In the place of an element that
-cannot be made there is a `Failed`.
+Chunks are the form of a dataset between a stream of indices and single elements. A stream of chunks
+contains a `Failure` where an element could not be computed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.execution.resumable import Failed, close
+from meshflow.environment.types import PyTree
 
 Chunk = list[Any]
 
-# Elements of a chunk, and the bytes they may take.
+# Largest number of elements in a chunk, and the largest size of a chunk in bytes.
 BLOCK, _BYTES = 256, 1 << 22
-# What a string is thought to take.
+# Estimated size of a string, which the size of a chunk is based on.
 _STRING_BYTES = 64
 
 
 @contextlib.contextmanager
 def _closing(iterator: Iterator[Any]) -> Iterator[None]:
+    """Close an iterator when the block is left."""
     try:
         yield
     finally:
         close(iterator)
 
 
-def stackable(spec: Any) -> bool:
-    """Whether elements of a spec can be stacked: tensors of known sizes."""
+def stackable(spec: PyTree) -> bool:
+    """Check whether elements of a spec can be stacked: all leaves are tensors of known sizes."""
     leaves = nest.flatten(spec) if spec is not None else []
     return bool(leaves) and all(
         isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in leaves
     )
 
 
-def size_for(spec: Any) -> int:
-    """How many elements of a spec a chunk has."""
+def size_for(spec: PyTree) -> int:
+    """Return the number of elements in a chunk."""
     bytes_each = 1
     for leaf in nest.flatten(spec):
         if not isinstance(leaf, TensorSpec) or not leaf.shape.is_fully_defined():
@@ -55,23 +57,23 @@ def size_for(spec: Any) -> int:
 
 
 def length(chunk: Chunk) -> int:
-    """How many elements a chunk has."""
+    """Return the number of elements of a chunk."""
     return len(chunk[0])
 
 
-def fits(chunk: Chunk, spec: Any) -> bool:
-    """Whether the elements of a chunk have the sizes that a spec says: an element's may differ."""
+def fits(chunk: Chunk, spec: PyTree) -> bool:
+    """Check whether the elements of a chunk have the sizes of a spec."""
     leaves = zip(chunk, nest.flatten(spec), strict=True)
     return all(a.shape[1:] == tuple(s.shape.as_list()) for a, s in leaves)
 
 
 def part(chunk: Chunk, start: int, stop: int) -> Chunk:
-    """Some of a chunk's elements."""
+    """Return the elements of a chunk from `start` to `stop`."""
     return [a[start:stop] for a in chunk]
 
 
 def filled_up(chunk: Chunk, size: int) -> Chunk:
-    """A chunk of a size, the last element again and again where there are fewer."""
+    """Pad a chunk to a size by repeating its last element."""
     missing = size - length(chunk)
     if not missing:
         return chunk
@@ -79,11 +81,13 @@ def filled_up(chunk: Chunk, size: int) -> Chunk:
 
 
 def size_to_run(count: int, sizes: Collection[int]) -> int:
-    """For how many elements a program is to run for some: not for every number one is compiled.
+    """Choose the number of elements that a program is compiled for.
+
+    Programs are compiled for few sizes; smaller chunks are padded.
 
     Args:
-      count: how many elements there are.
-      sizes: for how many it has been compiled.
+      count: Number of elements.
+      sizes: Sizes that have been compiled already.
     """
     large = [s for s in sizes if count <= s <= 4 * count]
     if count in sizes or not large:
@@ -92,10 +96,10 @@ def size_to_run(count: int, sizes: Collection[int]) -> int:
 
 
 def joined(parts: list[Chunk]) -> Chunk:
-    """The elements of several chunks as one.
+    """Concatenate chunks.
 
     Raises:
-      InvalidArgumentError: when their sizes differ.
+      InvalidArgumentError: If the shapes of the elements differ.
     """
     if len(parts) == 1:
         return parts[0]
@@ -103,20 +107,20 @@ def joined(parts: list[Chunk]) -> Chunk:
     for arrays in zip(*parts, strict=True):
         first = arrays[0]
         if any(a.shape[1:] != first.shape[1:] for a in arrays):
-            # As for single elements, with its error.
+            # Stacking single elements raises the error that names the element.
             return nest.flatten(
                 structure.stack([tuple(row) for p in parts for row in zip(*p, strict=True)])
             )
         if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
             leaves.append(np.concatenate(arrays))
             continue
-        whole = transfers.fresh((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
-        leaves.append(np.concatenate(arrays, out=whole))
+        out = transfers.fresh((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
+        leaves.append(np.concatenate(arrays, out=out))
     return leaves
 
 
-def rows(chunks: Iterator[Any], spec: Any) -> Iterator[Any]:
-    """The elements of chunks one by one, or failures."""
+def rows(chunks: Iterator[Any], spec: PyTree) -> Iterator[Any]:
+    """Iterate over the elements of chunks, and failures."""
     pack = structure.packer(spec)
     with _closing(chunks):
         for chunk in chunks:
@@ -127,14 +131,14 @@ def rows(chunks: Iterator[Any], spec: Any) -> Iterator[Any]:
 
 
 def _single(leaf: np.ndarray) -> Iterator[Any]:
-    """What is in an array of one more axis, as arrays."""
+    """Iterate over the items of a leaf as arrays."""
     if leaf.ndim == 1 or leaf.dtype == object:
         return map(structure.scalar, leaf)
     return iter(leaf)
 
 
 def singles(elements: Iterator[Any]) -> Iterator[Any]:
-    """Elements as chunks of one, where nobody must wait for the next."""
+    """Wrap every element in a chunk of its own, so that no element waits for the next one."""
     for element in elements:
         if type(element) is Failed:
             yield element
@@ -147,11 +151,11 @@ def _stacked_alone(leaf: np.ndarray) -> np.ndarray:
 
 
 def applied(fn: Callable[[Chunk], Chunk | None], chunks: Iterator[Any]) -> Iterator[Any]:
-    """What a function makes of chunks; one that it cannot make is made element by element.
+    """Apply a function to chunks; if it fails, apply it to the elements of the chunk one by one.
 
     Args:
-      fn: from a chunk to a chunk; None for no elements.
-      chunks: the chunks.
+      fn: Function from a chunk to a chunk, or None if no element is left.
+      chunks: The chunks.
     """
     with _closing(chunks):
         for chunk in chunks:
@@ -159,41 +163,42 @@ def applied(fn: Callable[[Chunk], Chunk | None], chunks: Iterator[Any]) -> Itera
                 yield chunk
                 continue
             try:
-                found: Any = [fn(chunk)]
+                results: Any = [fn(chunk)]
             except Exception as error:
-                found = _one_by_one(fn, chunk) if length(chunk) > 1 else [Failed(error)]
-            for item in found:
+                results = _one_by_one(fn, chunk) if length(chunk) > 1 else [Failed(error)]
+            for item in results:
                 if item is not None:
                     yield item
 
 
 def _one_by_one(fn: Callable[[Chunk], Chunk | None], chunk: Chunk) -> Iterator[Any]:
-    for at in range(length(chunk)):
+    """Apply a function to each element of a chunk, as a chunk of one element."""
+    for i in range(length(chunk)):
         try:
-            item: Any = fn(part(chunk, at, at + 1))
+            item: Any = fn(part(chunk, i, i + 1))
         except Exception as error:
             item = Failed(error)
         yield item
 
 
 def regrouped(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
-    """Chunks of one size; one with a failure is lost as a whole.
+    """Change the size of chunks; a new chunk in which an element failed is replaced by the failure.
 
     Args:
-      chunks: chunks of any sizes.
-      size: how many elements each is to have.
-      drop: whether fewer at the end are left out.
+      chunks: Chunks of any sizes.
+      size: Number of elements in a new chunk.
+      drop: Whether to drop a smaller last chunk.
     """
-    held: list[Chunk] = []
+    pending: list[Chunk] = []
     count = 0
-    failed: Failed | None = None
+    failure: Failed | None = None
 
-    def finished() -> Any:
-        nonlocal held, count, failed
-        parts, hole = held, failed
-        held, count, failed = [], 0, None
-        if hole is not None:
-            return hole
+    def finish_chunk() -> Chunk | Failed:
+        nonlocal pending, count, failure
+        parts, first_failure = pending, failure
+        pending, count, failure = [], 0, None
+        if first_failure is not None:
+            return first_failure
         try:
             return joined(parts)
         except Exception as error:
@@ -202,43 +207,43 @@ def regrouped(chunks: Iterator[Any], size: int, drop: bool) -> Iterator[Any]:
     with _closing(chunks):
         for chunk in chunks:
             if type(chunk) is Failed:
-                failed, count = failed or chunk, count + 1
+                failure, count = failure or chunk, count + 1
                 if count == size:
-                    yield finished()
+                    yield finish_chunk()
                 continue
             start, stop = 0, length(chunk)
             while start < stop:
-                taken = min(size - count, stop - start)
-                held.append(part(chunk, start, start + taken))
-                start, count = start + taken, count + taken
+                step = min(size - count, stop - start)
+                pending.append(part(chunk, start, start + step))
+                start, count = start + step, count + step
                 if count == size:
-                    yield finished()
-        if count and (failed is not None or not drop):
-            yield finished()
+                    yield finish_chunk()
+        if count and (failure is not None or not drop):
+            yield finish_chunk()
 
 
 def merged(chunks: Iterator[Any], size: int) -> Iterator[Any]:
-    """Chunks with small ones joined, up to a size."""
-    held: list[Chunk] = []
+    """Concatenate small chunks, up to a size."""
+    pending: list[Chunk] = []
     count = 0
     with _closing(chunks):
         for chunk in chunks:
-            whole = type(chunk) is Failed or 4 * length(chunk) > size
-            different = held and not whole and not alike(held[0], chunk)
-            if held and (whole or different or count + length(chunk) > size):
-                yield joined(held)
-                held, count = [], 0
-            if whole:
+            is_separate = type(chunk) is Failed or 4 * length(chunk) > size
+            differs = pending and not is_separate and not alike(pending[0], chunk)
+            if pending and (is_separate or differs or count + length(chunk) > size):
+                yield joined(pending)
+                pending, count = [], 0
+            if is_separate:
                 yield chunk
             else:
-                held.append(chunk)
+                pending.append(chunk)
                 count += length(chunk)
-        if held:
-            yield joined(held)
+        if pending:
+            yield joined(pending)
 
 
 def alike(first: Chunk, second: Chunk) -> bool:
-    """Whether the elements of two chunks can be stacked."""
+    """Check whether the elements of two chunks can be stacked."""
     return all(
         a.shape[1:] == b.shape[1:] and a.dtype == b.dtype
         for a, b in zip(first, second, strict=True)
@@ -246,32 +251,38 @@ def alike(first: Chunk, second: Chunk) -> bool:
 
 
 def reblocked(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Index blocks of one size; the last may be smaller."""
-    held: list[np.ndarray] = []
+    """Change the size of blocks of indices; the last block may be smaller."""
+    pending: list[np.ndarray] = []
     count = 0
     for block in blocks:
         while count + len(block) >= size:
             cut = size - count
-            yield np.concatenate([*held, block[:cut]]) if held else block[:cut]
-            block, held, count = block[cut:], [], 0
+            yield np.concatenate([*pending, block[:cut]]) if pending else block[:cut]
+            block, pending, count = block[cut:], [], 0
         if len(block):
-            held.append(block)
+            pending.append(block)
             count += len(block)
-    if held:
-        yield np.concatenate(held)
+    if pending:
+        yield np.concatenate(pending)
 
 
 def gathered(
     gather: Callable[..., Chunk], blocks: Iterator[np.ndarray], size: int
 ) -> Iterator[Any]:
-    """The chunks of a stream of indices."""
+    """Gather the elements of a stream of indices in chunks.
+
+    Args:
+      gather: Function from indices to a chunk.
+      blocks: Arrays of indices.
+      size: Number of elements in a chunk.
+    """
     with _closing(blocks):
         for block in reblocked(blocks, size):
             try:
-                found: Any = [gather(block)]
+                results: Any = [gather(block)]
             except Exception as error:
-                found = [Failed(error)]
+                results = [Failed(error)]
                 if len(block) > 1:
-                    # One by one, to find those that cannot be made.
-                    found = _one_by_one(lambda index: gather(index[0]), [block])
-            yield from found
+                    # Gathering the elements one by one finds those that fail.
+                    results = _one_by_one(lambda index: gather(index[0]), [block])
+            yield from results

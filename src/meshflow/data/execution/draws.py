@@ -1,4 +1,4 @@
-"""What shuffles and random sources of one pass over a dataset draw."""
+"""Random numbers of shuffles and random sources, equal to those of TensorFlow's kernels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Draws", "Ring"]
 
 
 class Draws:
-    """The draws of one pass, those of TensorFlow's kernels.
+    """The random numbers of one node in one epoch.
 
     Args:
-      words: of the seed: the op's and the program's, as TensorFlow combines them.
-      number: which pass over the dataset it is.
-      renewed: whether each pass has seeds of its own, which the seed's generator draws.
+      words: Words of the seed: those of the op and of the program, as TensorFlow combines them.
+      number: Index of the epoch.
+      renewed: Whether each epoch has its own seeds, drawn from a generator with this seed.
 
     Example:
       >>> from meshflow.data.execution.draws import Draws
@@ -26,30 +26,30 @@ class Draws:
       [2870909127, 3455438759]
     """
 
-    def __init__(self, words: Sequence[int], number: int, renewed: bool = True) -> None:
+    def __init__(self, words: Sequence[int], epoch: int, reseed: bool = True) -> None:
         if len(words) > 2:
-            words = np.random.default_rng([*words, number]).integers(1 << 32, size=2).tolist()
-        place = [0, *words]
-        if renewed:
-            seeds = Words(place)
-            seeds.taken = 2 * number
-            place = [0, *seeds.take(2).tolist()[::-1]]
-        self.words = Words(place)
+            words = np.random.default_rng([*words, epoch]).integers(1 << 32, size=2).tolist()
+        key = [0, *words]
+        if reseed:
+            seeds = Words(key)
+            seeds.taken = 2 * epoch
+            key = [0, *seeds.take(2).tolist()[::-1]]
+        self.words = Words(key)
 
     def drained(self, buffer: np.ndarray) -> np.ndarray:
-        """All numbers of a buffer, int64, in random order."""
+        """Shuffle all indices of a buffer, int64."""
         return row_gather.shuffle(self.words.take(len(buffer)), np.array(buffer, np.int64))
 
 
 class Ring:
-    """A full buffer of numbers that gets a new one for each that is drawn, as TensorFlow's kernel keeps it.
+    """A full shuffle buffer of indices as a ring, as TensorFlow's kernel implements it.
 
     Args:
-      words: what is drawn with.
-      buffer: int64, changed.
+      words: The random words.
+      buffer: The indices, int64; changed in place.
 
     Attributes:
-      buffer: the numbers that are held.
+      buffer: The indices in the buffer.
     """
 
     def __init__(self, words: Words, buffer: np.ndarray) -> None:
@@ -57,11 +57,15 @@ class Ring:
         self._words, self._first = words, 0
 
     def exchange(self, items: np.ndarray) -> np.ndarray:
-        """As many numbers as there are new ones, int64."""
+        """Draw as many indices as there are new ones, and put the new ones into the buffer.
+
+        Args:
+          items: New indices, int64.
+        """
         words = self._words.take(len(items))
-        found, self._first = row_gather.exchange(words, items, self.buffer, self._first)
-        return found
+        drawn, self._first = row_gather.exchange(words, items, self.buffer, self._first)
+        return drawn
 
     def left(self) -> np.ndarray:
-        """The numbers that are held, the first one first."""
+        """Return the indices in the buffer, the oldest one first."""
         return np.roll(self.buffer, -self._first)

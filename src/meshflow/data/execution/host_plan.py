@@ -1,8 +1,9 @@
-"""Map functions of strings and of images of all sizes, taken apart.
+"""Execution of map functions of strings and of images of various sizes, partly on the host.
 
-What such a function does on the host (reading, decoding, parsing) is recorded once and run for groups
-of elements; files that become images of one size are read, decoded, resized and scaled by one compiled
-call, straight to their place in a batch. What follows is a program of numbers, as every map's.
+The host ops of such a function (reading, decoding, parsing) are recorded once and then run for
+groups of elements. Image files that are resized to one size are read, decoded, resized and scaled
+by one compiled call, directly into their slots in a batch. The rest of the function is a compiled
+program of numeric values, as for every map.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
-from meshflow.data.execution.on_cpu import compiled_for_cpu, on_cpu
+from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
+from meshflow.data.execution.image_loading import Source
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Jaxpr, PyTree, Var
 from meshflow.files import paths
 from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (
@@ -40,17 +43,19 @@ from meshflow.ops.host import on_host
 __all__ = ["Kept", "Plan", "places"]
 
 _AXES = {0: images.UP_DOWN, 1: images.LEFT_RIGHT}
-# Elements that are computed at once: records, and images, of which each takes much longer.
+# Number of elements that are computed together: parsed records, and images, which take much longer.
 _RECORDS, _IMAGES = 64, 16
-# Bytes of results that may lie in one block.
+# Largest size of the results in one block of memory, in bytes.
 _BLOCK = 1 << 28
 
 
 class Kept:
-    """A result of a map function that no program gives: a string, or an array of unknown size.
+    """A result of a map function that only the host can compute.
+
+    It is a string, or an array of unknown size.
 
     Args:
-      pending: what stands for it.
+      pending: The deferred value.
     """
 
     def __init__(self, pending: Pending) -> None:
@@ -58,11 +63,11 @@ class Kept:
 
 
 class _Group:
-    """Elements that are computed together.
+    """Elements that are computed together, with the results of host calls for them.
 
     Args:
-      leaves: the leaves of each element.
-      keys: int64 [elements, random ops, 3].
+      leaves: The leaves of each element.
+      keys: Random keys, int64 [elements, random ops, 3].
     """
 
     def __init__(self, leaves: list[list[Any]], keys: np.ndarray) -> None:
@@ -72,56 +77,60 @@ class _Group:
     def __len__(self) -> int:
         return len(self.leaves)
 
-    def column(self, source: Any, stand_ins: dict[int, Any]) -> Any:
-        """The values of all elements, by their source: an array with a first dimension, or a list."""
+    def column(self, source: Source, placeholders: dict[int, Any]) -> np.ndarray | list[Any]:
+        """Return the values of a source for all elements: a stacked array, or a list."""
         if isinstance(source, Argument):
             return [leaves[source.number] for leaves in self.leaves]
         if isinstance(source, Draw):
             return self.keys[:, source.position]
         call = source.call
         if call not in self._called:
-            self._called[call] = self._results(call, stand_ins)
+            self._called[call] = self._results(call, placeholders)
         return self._called[call][source.number]
 
-    def texts(self, source: Any, stand_ins: dict[int, Any]) -> list[bytes]:
-        """The values of all elements, which are strings."""
-        return [structure.scalar(text)[()] for text in self.column(source, stand_ins)]
+    def texts(self, source: Source, placeholders: dict[int, Any]) -> list[bytes]:
+        """Return the values of a source for all elements as byte strings."""
+        return [structure.scalar(text)[()] for text in self.column(source, placeholders)]
 
-    def _results(self, call: Call, stand_ins: dict[int, Any]) -> list[Any]:
+    def _results(self, call: Call, placeholders: dict[int, Any]) -> list[Any]:
+        """Run a host call for all elements; return a column for each of its results."""
         if call.batch is not None:
             texts = np.empty(len(self), object)
-            texts[:] = self.texts(call.args[0].source, stand_ins)
+            texts[:] = self.texts(call.args[0].source, placeholders)
             return [np.asarray(t._value) for t in nest.flatten(call.batch(Tensor(texts)))]
-        found = []
+        results = []
         for i in range(len(self)):
 
-            def known(value: Any, i: int = i) -> Tensor | None:
-                source = value.source if isinstance(value, Pending) else stand_ins.get(id(value))
+            def get_value(value: Any, i: int = i) -> Tensor | None:
+                source = value.source if isinstance(value, Pending) else placeholders.get(id(value))
                 if source is None:
                     return None
-                return self._tensor(source, i, stand_ins)
+                return self._tensor(source, i, placeholders)
 
-            found.append(values_of(call, known))
-        return [list(column) for column in zip(*found, strict=True)]
+            results.append(values_of(call, get_value))
+        return [list(column) for column in zip(*results, strict=True)]
 
-    def _tensor(self, source: Any, i: int, stand_ins: dict[int, Any]) -> Tensor:
-        """A value of element i; what was read from a file knows which, for errors."""
-        value = structure.scalar(self.column(source, stand_ins)[i])
+    def _tensor(self, source: Source, i: int, placeholders: dict[int, Any]) -> Tensor:
+        """Return the value of a source for element i.
+
+        The contents of a file carry its name, for errors.
+        """
+        value = structure.scalar(self.column(source, placeholders)[i])
         if not isinstance(source, Part) or source.call.function is not read_file:
             return Tensor(value)
         (name,) = source.call.args or (source.call.kwargs["filename"],)
         if isinstance(name, Pending):
-            name = structure.scalar(self.column(name.source, stand_ins)[i])[()]
+            name = structure.scalar(self.column(name.source, placeholders)[i])[()]
         return FileContents(value[()], paths.text(name))
 
 
 class _Image(NamedTuple):
-    """A result that is loaded straight to its place.
+    """A result that is loaded from an image file directly into its slot.
 
     Attributes:
-      loader: how.
-      affine_map: what is done after resizing.
-      wanted: the variables of the program that it needs for each element, by their numbers among its results.
+      loader: The loader of the image.
+      affine_map: The operations after resizing.
+      wanted: For each variable of the affine map its index among the results of the program.
     """
 
     loader: image_loading.Loader
@@ -130,102 +139,112 @@ class _Image(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the result."""
+        """Return the height and width of the result."""
         window = self.affine_map.window
-        how = self.loader.how
-        return (how.height, how.width) if window is None else (window[0][0], window[0][1])
+        loading = self.loader.how
+        return (loading.height, loading.width) if window is None else (window[0][0], window[0][1])
 
 
 class Plan:
-    """How a map function's results are made.
+    """The execution of a map function that partly runs on the host.
 
     Args:
-      traced: the program, whose captures are stand-ins of inputs among others.
-      recording: what is done before.
-      arguments: the numbers of the element's leaves that are the program's arguments.
-      spec: the spec of the results.
+      traced: The program; some of its captures are placeholders for inputs that the host computes.
+      recording: The recorded host calls.
+      arguments: Indices of the leaves of an element that are arguments of the program.
+      spec: Spec of the results.
 
     Attributes:
-      traced: the program, with its inputs as arguments.
-      spec: likewise.
-      draws: of its random ops, the seeds, None for those without, and what they use of a counter.
-      loads: whether it does more on the host than parse strings.
+      traced: The program, with the inputs from the host as further arguments.
+      spec: Spec of the results.
+      draws: For each random op its seed (None if it has none), and how far it advances its counter.
+      loads: Whether the host does more than parsing strings.
     """
 
     def __init__(
-        self, traced: Traced, recording: Recording, arguments: Sequence[int], spec: Any
+        self, traced: Traced, recording: Recording, arguments: Sequence[int], spec: PyTree
     ) -> None:
         self.spec, self._structure = spec, traced.structure
-        self._recording = recording  # whose tensors are told apart by their identities
+        self._recording = (
+            recording  # The placeholders are identified by `id`, so they are kept alive.
+        )
         self._stand_ins = recording.sources
         sources: list[Any] = [Argument(i) for i in arguments]
         self.draws = [(s.seed, s.used) for _, s in recording.inputs if isinstance(s, Draw)]
         self.traced, self._sources = _with_inputs(traced, sources, recording)
-        kept = [leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, Kept)]
-        sources = [*self._sources, *(p.source for p in kept)]
+        host_results = [
+            leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, Kept)
+        ]
+        sources = [*self._sources, *(p.source for p in host_results)]
         calls = [s.call for s in sources if isinstance(s, Part)]
         self.loads = any(call.batch is None for call in calls)
         self._find_images()
 
     @property
     def size(self) -> int:
-        """How many elements are best computed at once."""
+        """Return how many elements should be computed together."""
         return _IMAGES if self.loads else _RECORDS
 
     @property
     def words(self) -> str:
-        """What it does, for `explain`."""
+        """Return the description that `explain` shows."""
         if self._images:
             return "it loads images, in groups"
         return "it calls Python, in groups" if self.loads else "it parses strings"
 
     @property
     def vectorizes(self) -> bool:
-        """Whether it can make any elements at once, in any order."""
+        """Return whether the plan can compute many elements at once, in any order."""
         return not self.draws and not self.loads and all(map(is_known, nest.flatten(self.spec)))
 
     def _find_images(self) -> None:
-        """Finds which results are loaded to their places, which are other affine maps, and what is left."""
+        """Partition the results into loaded images, other affine maps, and results of the program."""
         traced, jaxpr = self.traced, self.traced.closed.jaxpr
-        found = affine.find(traced, mirrors=True)
+        affine_maps = affine.find(traced, mirrors=True)
         self._images: dict[int, _Image] = {}
         self._affine_maps: dict[int, affine.AffineMap] = {}
-        used = [None if affine_map is None else affine_map.leaf for affine_map in found]
-        wanted: list[Any] = []
-        others = [i for i, affine_map in enumerate(found) if affine_map is None]
-        busy = set(affine.arguments_of(traced, others))
-        for i, affine_map in enumerate(found):
+        used_leaves = [None if m is None else m.leaf for m in affine_maps]
+        image_variables: list[Var] = []
+        others = [i for i, m in enumerate(affine_maps) if m is None]
+        used_by_program = set(affine.arguments_of(traced, others))
+        for i, affine_map in enumerate(affine_maps):
             if affine_map is None:
                 continue
             loader = image_loading.find(self._sources[affine_map.leaf])
-            alone = used.count(affine_map.leaf) == 1 and affine_map.leaf not in busy
+            is_only_use = (
+                used_leaves.count(affine_map.leaf) == 1 and affine_map.leaf not in used_by_program
+            )
             axes = [axis for axis, _ in affine_map.mirrors]
-            alike = all(
+            has_scalar_steps = all(
                 isinstance(s, affine.ComputedStep) or s.value.ndim == 0
                 for s in affine_map.steps or ()
             )
-            fits = len(set(axes)) == len(axes) and set(axes) <= set(_AXES) and (alike or not axes)
+            can_mirror = not axes or (
+                has_scalar_steps and len(set(axes)) == len(axes) and set(axes) <= set(_AXES)
+            )
             if (
                 loader is not None
-                and alone
-                and fits
+                and is_only_use
+                and can_mirror
                 and (affine_map.shape is None or affine_map.window)
             ):
-                needs = [variable for _, variable in affine_map.mirrors]
-                needs += [
+                variables = [variable for _, variable in affine_map.mirrors]
+                variables += [
                     s.variable for s in affine_map.steps or () if isinstance(s, affine.ComputedStep)
                 ]
-                needs += affine_map.window[1] if affine_map.window else ()
-                places = {v: len(wanted) + n for n, v in enumerate(dict.fromkeys(needs))}
-                wanted += places
-                self._images[i] = _Image(loader, affine_map, places)
+                variables += affine_map.window[1] if affine_map.window else ()
+                indices = {
+                    v: len(image_variables) + n for n, v in enumerate(dict.fromkeys(variables))
+                }
+                image_variables += indices
+                self._images[i] = _Image(loader, affine_map, indices)
             elif affine_map.plain:
                 self._affine_maps[i] = affine_map
         self._computed = [
             i for i in range(traced.count) if i not in {**self._images, **self._affine_maps}
         ]
-        outputs = [*wanted, *(jaxpr.outvars[i] for i in self._computed)]
-        self._helpers = len(wanted)
+        outputs = [*image_variables, *(jaxpr.outvars[i] for i in self._computed)]
+        self._helpers = len(image_variables)
         closed = traced.closed
         part = jaxpr.replace(outvars=outputs, debug_info=jaxpr.debug_info.with_unknown_names())
         self._program: Any = None
@@ -235,25 +254,29 @@ class Plan:
             run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, closed.consts))
             in_avals = closed.in_avals[: len(self._sources)]
 
-            def computed(_: Any, inputs: list[Any], captures: list[Any]) -> list[Any]:
-                given = dict(zip(self._needed, inputs, strict=True))
-                full = [given.get(i, np.zeros(a.shape, a.dtype)) for i, a in enumerate(in_avals)]
+            def compute(_: np.ndarray, inputs: list[Any], captures: list[Any]) -> list[Any]:
+                used = dict(zip(self._needed, inputs, strict=True))
+                full = [used.get(i, np.zeros(a.shape, a.dtype)) for i, a in enumerate(in_avals)]
                 return run(*full, *captures)
 
-            self._program = compiled_for_cpu(jax.vmap(computed, in_axes=(0, 0, None)))
+            self._program = compile_for_cpu(jax.vmap(compute, in_axes=(0, 0, None)))
 
-    def together(self, wanted: int) -> int:
-        """How many elements' results lie in one block, if so many are wanted, as they become a batch."""
-        size = sum(a.size * a.dtype.itemsize for a in self.traced.closed.out_avals)
-        return wanted if wanted * size <= _BLOCK else 1
+    def together(self, batch_size: int) -> int:
+        """Return how many elements have their results in one block of memory.
+
+        Args:
+          batch_size: Batch size of the consumer.
+        """
+        num_bytes = sum(a.size * a.dtype.itemsize for a in self.traced.closed.out_avals)
+        return batch_size if batch_size * num_bytes <= _BLOCK else 1
 
     def blocks(self, count: int) -> list[np.ndarray]:
-        """Where the results of elements that follow each other go."""
+        """Allocate memory for the results of consecutive elements, one block for each result."""
         specs = self.traced.out_specs
         return [transfers.fresh((count, *s.shape.as_list()), s.dtype.dtype) for s in specs]
 
     def many(self, columns: list[Any]) -> list[np.ndarray]:
-        """The results for many elements, given and returned as stacked leaves; if it vectorizes."""
+        """Compute the results of stacked leaves, stacked; only if the plan `vectorizes`."""
         count = len(columns[0])
         leaves = [[structure.scalar(value) for value in row] for row in zip(*columns, strict=True)]
         blocks = self.blocks(count)
@@ -261,166 +284,182 @@ class Plan:
         return blocks
 
     def results(
-        self, leaves: list[list[Any]], keys: np.ndarray, places: list[list[Any]]
+        self, leaves: list[list[Any]], keys: np.ndarray, slots: list[list[Any]]
     ) -> list[Any]:
-        """The results for elements.
+        """Compute the results of a group of elements.
 
         Args:
-          leaves: the leaves of each.
-          keys: int64 [elements, random ops, 3], what the ops draw.
-          places: the rows of blocks for each.
-        """
-        with on_host(), on_cpu():
-            return self._results(_Group(leaves, keys), places)
+          leaves: The leaves of each element.
+          keys: Random keys, int64 [elements, random ops, 3].
+          slots: For each element its slots in the blocks of memory.
 
-    def _results(self, group: _Group, places: list[list[Any]]) -> list[Any]:
+        Returns:
+          The resulting elements.
+        """
+        with on_host(), cpu_scope():
+            return self._results(_Group(leaves, keys), slots)
+
+    def _results(self, group: _Group, slots: list[list[Any]]) -> list[Any]:
         column = lambda source: group.column(source, self._stand_ins)
         stacked: dict[int, np.ndarray] = {}
 
-        def leaf(number: int) -> np.ndarray:
-            if number not in stacked:
-                loader = image_loading.find(self._sources[number])
+        def get_leaf(index: int) -> np.ndarray:
+            if index not in stacked:
+                loader = image_loading.find(self._sources[index])
                 if loader is None:
-                    stacked[number] = _stack(column(self._sources[number]))
+                    stacked[index] = _stack(column(self._sources[index]))
                 else:
-                    aval = self.traced.closed.in_avals[number]
+                    aval = self.traced.closed.in_avals[index]
                     block = transfers.fresh((len(group), *aval.shape), aval.dtype)
-                    plain = _Image(loader, affine.AffineMap(number, None, None), {})
-                    self._load(group, plain, [], list(block))
-                    stacked[number] = block
-            return stacked[number]
+                    image = _Image(loader, affine.AffineMap(index, None, None), {})
+                    self._load(group, image, [], list(block))
+                    stacked[index] = block
+            return stacked[index]
 
         computed: list[np.ndarray] = []
         if self._program is not None:
             captures = [c._value for c in self.traced.captures]
-            # There is one program, for the largest groups.
-            inputs = [_filled(leaf(i), self.size) for i in self._needed]
+            # The program is compiled once, for groups of the largest size.
+            inputs = [_filled(get_leaf(i), self.size) for i in self._needed]
             count = len(group)
-            # One of them is always there, for the number of elements.
-            numbers = _filled(np.zeros(count, np.uint8), self.size)
-            found = self._program(numbers, inputs, captures)
-            computed = [np.asarray(r)[:count] for r in found]
+            # `vmap` needs at least one argument with a batch axis.
+            batch_axis = _filled(np.zeros(count, np.uint8), self.size)
+            results = self._program(batch_axis, inputs, captures)
+            computed = [np.asarray(r)[:count] for r in results]
         for i, image in self._images.items():
-            self._load(group, image, computed, [row[i][0] for row in places])
+            self._load(group, image, computed, [row[i][0] for row in slots])
         values = {
-            i: LeafGather(leaf(c.leaf), c.steps, c.shape).all()
-            for i, c in self._affine_maps.items()
+            i: LeafGather(get_leaf(m.leaf), m.steps, m.shape).all()
+            for i, m in self._affine_maps.items()
         }
         values |= dict(zip(self._computed, computed[self._helpers :], strict=True))
         for i, value in values.items():
-            for row, number in zip(places, value, strict=True):
-                row[i][0] = number
-        return [self._rebuilt(group, place, n) for n, place in enumerate(places)]
+            for row, item in zip(slots, value, strict=True):
+                row[i][0] = item
+        return [self._rebuilt(group, row, n) for n, row in enumerate(slots)]
 
     def _load(
         self, group: _Group, image: _Image, computed: list[np.ndarray], out: list[np.ndarray]
     ) -> None:
+        """Load the images of a group into their slots; compute failed ones step by step."""
         texts = group.texts(image.loader.text, self._stand_ins)
-        value = lambda variable: computed[image.wanted[variable]].reshape(len(group))
-        windows, affine_map = _windows(image, len(group), value), image.affine_map
-        steps = _steps(affine_map.steps or (), len(group), value)
+        get_values = lambda variable: computed[image.wanted[variable]].reshape(len(group))
+        windows, affine_map = _windows(image, len(group), get_values), image.affine_map
+        steps = _steps(affine_map.steps or (), len(group), get_values)
         mirrored = np.zeros(len(group), np.uint8)
         for axis, variable in affine_map.mirrors:
-            mirrored |= value(variable).astype(np.uint8) * np.uint8(_AXES[axis])
+            mirrored |= get_values(variable).astype(np.uint8) * np.uint8(_AXES[axis])
         failed = images.load(texts, image.loader.how, windows, steps, mirrored, out)
         for i in np.flatnonzero(failed):
-            one = _Group([group.leaves[i]], group.keys[i : i + 1])
-            made = one.column(self._sources[affine_map.leaf], self._stand_ins)[0]
+            single = _Group([group.leaves[i]], group.keys[i : i + 1])
+            resized = single.column(self._sources[affine_map.leaf], self._stand_ins)[0]
             top, left, height, width = windows[i]
-            out[i][...] = made[top : top + height, left : left + width]
+            out[i][...] = resized[top : top + height, left : left + width]
             row_gather.operate(out[i].reshape(1, -1), steps[i])
             axes = [axis for axis, bit in _AXES.items() if mirrored[i] & bit]
             if axes:
                 out[i][...] = np.flip(out[i], tuple(axes)).copy()
 
-    def _rebuilt(self, group: _Group, place: list[Any], number: int) -> Any:
+    def _rebuilt(self, group: _Group, slots: list[Any], index: int) -> PyTree:
+        """Return the result for an element of the group in its structure."""
+
         def leaf(value: Any) -> Any:
             if isinstance(value, Slot):
-                return place[value.index][0, ...]
+                return slots[value.index][0, ...]
             if isinstance(value, Kept):
                 column = group.column(value.pending.source, self._stand_ins)
-                return structure.scalar(column[number])
+                return structure.scalar(column[index])
             return structure.to_array(value)
 
         return structure.normalize(self._structure, leaf)
 
 
-def _windows(image: _Image, count: int, value: Callable[[Any], np.ndarray]) -> np.ndarray:
-    """Which parts of resized images are wanted: top, left, height and width of each."""
-    how, size = image.loader.how, image.size
+def _windows(image: _Image, count: int, get_values: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """Return the crops of the resized images: top, left, height and width of each."""
+    loading, size = image.loader.how, image.size
     windows = np.tile(np.array([0, 0, *size], np.int64), (count, 1))
     if image.affine_map.window is not None:
-        for axis, (variable, whole) in enumerate(
-            zip(image.affine_map.window[1], (how.height, how.width), strict=True)
+        sizes = (loading.height, loading.width)
+        for axis, (variable, full_size) in enumerate(
+            zip(image.affine_map.window[1], sizes, strict=True)
         ):
-            # As XLA begins, so that all is inside.
-            windows[:, axis] = np.clip(value(variable), 0, whole - size[axis])
+            # XLA clamps the start of a dynamic slice in the same way.
+            windows[:, axis] = np.clip(get_values(variable), 0, full_size - size[axis])
     return windows
 
 
 def _steps(
-    steps: Sequence[Any], count: int, value: Callable[[Any], np.ndarray]
+    steps: Sequence[Any], count: int, get_values: Callable[[Any], np.ndarray]
 ) -> list[Sequence[row_gather.Step]]:
-    """The operations on each image."""
+    """Return the operations on each image, with the scalars that the program computed."""
     if not any(isinstance(step, affine.ComputedStep) for step in steps):
         return [steps] * count
-    numbers = [
-        value(s.variable).astype(np.float32) if isinstance(s, affine.ComputedStep) else None
+    columns = [
+        get_values(s.variable).astype(np.float32) if isinstance(s, affine.ComputedStep) else None
         for s in steps
     ]
     return [
         [
-            step if known is None else row_gather.Step(step.operation, known[i : i + 1].reshape(()))
-            for step, known in zip(steps, numbers, strict=True)
+            step
+            if column is None
+            else row_gather.Step(step.operation, column[i : i + 1].reshape(()))
+            for step, column in zip(steps, columns, strict=True)
         ]
         for i in range(count)
     ]
 
 
 def places(blocks: list[np.ndarray], count: int) -> list[list[np.ndarray]]:
-    """For each of so many elements its rows of the blocks, as blocks of one."""
+    """Return the slots of each element: its rows of the blocks, each of length 1."""
     return [[block[i : i + 1] for block in blocks] for i in range(count)]
 
 
 def _with_inputs(
     traced: Traced, sources: list[Any], recording: Recording
 ) -> tuple[Traced, list[Any]]:
-    """The program with its stand-ins as arguments, and where all its arguments come from."""
+    """Turn the placeholders among the captures of a program into arguments.
+
+    Returns:
+      The program, and the sources of all its arguments.
+    """
     closed, captures = traced.closed, traced.captures
-    stand_ins = {id(captured): source for captured, source in recording.inputs}
+    placeholders = {id(captured): source for captured, source in recording.inputs}
     count = len(closed.jaxpr.invars) - len(captures)
-    ours = [i for i, captured in enumerate(captures) if id(captured) in stand_ins]
-    rest = [i for i in range(len(captures)) if i not in ours]
+    input_indices = [i for i, captured in enumerate(captures) if id(captured) in placeholders]
+    other_indices = [i for i in range(len(captures)) if i not in input_indices]
     variables = closed.jaxpr.invars
     jaxpr = closed.jaxpr.replace(
-        invars=[*variables[:count], *(variables[count + i] for i in [*ours, *rest])],
+        invars=[
+            *variables[:count],
+            *(variables[count + i] for i in [*input_indices, *other_indices]),
+        ],
         debug_info=closed.jaxpr.debug_info.with_unknown_names(),
     )
-    made = Traced(
+    program = Traced(
         traced.name,
         jex_core.ClosedJaxpr(jaxpr, closed.consts),
-        [captures[i] for i in rest],
+        [captures[i] for i in other_indices],
         traced.writes,
         traced.structure,
         traced.count,
     )
-    return made, [*sources, *(stand_ins[id(captures[i])] for i in ours)]
+    return program, [*sources, *(placeholders[id(captures[i])] for i in input_indices)]
 
 
-def _needed(jaxpr: Any, count: int) -> list[int]:
-    """Which of a program's first arguments its results depend on."""
-    needed = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
+def _needed(jaxpr: Jaxpr, count: int) -> list[int]:
+    """Return which of the first `count` arguments the results of a program depend on."""
+    used = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
     for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            needed |= {v for v in equation.invars if not isinstance(v, jex_core.Literal)}
-    return [i for i, variable in enumerate(jaxpr.invars[:count]) if variable in needed]
+        if used & set(equation.outvars):
+            used |= {v for v in equation.invars if not isinstance(v, jex_core.Literal)}
+    return [i for i, variable in enumerate(jaxpr.invars[:count]) if variable in used]
 
 
-def _stack(column: Any) -> np.ndarray:
+def _stack(column: np.ndarray | list[np.ndarray]) -> np.ndarray:
     return column if isinstance(column, np.ndarray) else np.stack(column)
 
 
 def _filled(array: np.ndarray, size: int) -> np.ndarray:
-    """An array with its last row repeated up to a number of rows."""
+    """Repeat the last row of an array up to a number of rows."""
     missing = size - len(array)
     return np.concatenate([array, array[-1:].repeat(missing, 0)]) if missing > 0 else array

@@ -1,6 +1,6 @@
-"""Inputs of map functions that are made of image files: found in what the functions do on the host.
+"""Recognition of the loading of image files in map functions.
 
-Files that are read, decoded, cut, scaled by constants and resized become images by one compiled call
+Reading, decoding, cropping, scaling and resizing are executed by one compiled call
 (`kernels/images.py`).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from meshflow.kernels import images, row_gather
 from meshflow.ops import casting
 from meshflow.ops import image as image_ops
 from meshflow.ops import math as math_ops
-from meshflow.ops.deferred_host_values import Call, Part, Pending
+from meshflow.ops.deferred_host_values import Argument, Call, Draw, Part, Pending
 from meshflow.ops.files import read_file
 
 __all__ = ["Loader", "find"]
@@ -25,12 +25,16 @@ __all__ = ["Loader", "find"]
 _FLOAT = np.dtype(np.float32)
 
 
+# The origin of an input of a recorded function.
+Source: TypeAlias = Argument | Draw | Part
+
+
 class Loader(NamedTuple):
-    """An input that is made of image files.
+    """The loading of one input of a map function from image files.
 
     Attributes:
-      text: where their paths or contents come from.
-      how: how they become images.
+      text: Source of the paths or the contents of the files.
+      how: Arguments of the compiled call.
     """
 
     text: Any
@@ -38,51 +42,65 @@ class Loader(NamedTuple):
 
 
 def _bound(call: Call) -> dict[str, Any]:
+    """Return the arguments of a call by parameter name, including defaults."""
     bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
     return bound.arguments
 
 
-def _called(value: Any) -> Call | None:
-    """The call that a pending value comes from."""
-    known = isinstance(value, Pending) and isinstance(value.source, Part)
-    return value.source.call if known else None
+def _called(value: object) -> Call | None:
+    """Return the call that produced a deferred value, None for other values."""
+    if isinstance(value, Pending) and isinstance(value.source, Part):
+        return value.source.call
+    return None
 
 
-def find(source: Any) -> Loader | None:
-    """How an input is made of image files; None when it is not."""
+def find(source: Source) -> Loader | None:
+    """Recognize an input that is loaded from image files.
+
+    Args:
+      source: Source of the input.
+
+    Returns:
+      The loader, or None if the input is computed in another way.
+    """
     if not isinstance(source, Part) or source.call.function is not image_ops.resize:
         return None
     resize = _bound(source.call)
     if resize["method"] != "bilinear" or resize["antialias"] or resize["preserve_aspect_ratio"]:
         return None
-    before: list[row_gather.Step] = []
-    value, share = resize["images"], 1.0
+    steps: list[row_gather.Step] = []
+    value, fraction = resize["images"], 1.0
     while (call := _called(value)) is not None:
-        if call.function is image_ops.central_crop and share == 1:
-            cropped = _bound(call)
-            value, share = cropped["image"], float(cropped["central_fraction"])
+        if call.function is image_ops.central_crop and fraction == 1:
+            arguments = _bound(call)
+            value, fraction = arguments["image"], float(arguments["central_fraction"])
             continue
-        found = _scaled(call)
-        if found is None:
+        scaling = _scaled(call)
+        if scaling is None:
             break
-        value, steps = found
-        before[:0] = steps
-    how = None if call is None else _decoding(call)
-    if call is None or how is None:
+        value, earlier_steps = scaling
+        steps[:0] = earlier_steps
+    options = None if call is None else _decoding(call)
+    if call is None or options is None:
         return None
     contents = _bound(call)["contents"]
     height, width = (int(n) for n in np.asarray(resize["size"]))
     reading = _called(contents)
-    paths = reading is not None and reading.function is read_file
-    text = _bound(reading)["filename"] if paths else contents  # type: ignore[arg-type]
+    are_paths = reading is not None and reading.function is read_file
+    text = _bound(reading)["filename"] if are_paths else contents  # type: ignore[arg-type]
     if not isinstance(text, Pending):
         return None
-    return Loader(text.source, images.Loading(paths, *how, height, width, tuple(before), share))
+    loading = images.Loading(are_paths, *options, height, width, tuple(steps), fraction)
+    return Loader(text.source, loading)
 
 
 def _decoding(call: Call) -> tuple[int, int, bool, bool] | None:
-    """Channels, ratio, speed and interpolation of a call that decodes an image to bytes."""
+    """Return the options of a call that decodes an image to uint8, None for other calls.
+
+    Returns:
+      Channels, ratio, whether the DCT is fast, whether upscaling is fancy.
+    """
     options = _bound(call) if call.function in _DECODERS else {}
     if options.get("channels") not in (1, 3) or options.get("dtype", dtypes.uint8) != dtypes.uint8:
         return None
@@ -92,20 +110,24 @@ def _decoding(call: Call) -> tuple[int, int, bool, bool] | None:
 
 
 def _scaled(call: Call) -> tuple[Any, list[row_gather.Step]] | None:
-    """What a call scales by constants, in float32, and how."""
+    """Return the operand and the steps of a call that scales by constants.
+
+    Returns:
+      The operand and its operations in float32, or None for other calls.
+    """
     options = _bound(call)
     if call.function is image_ops.convert_image_dtype:
-        value, wanted = options["image"], dtypes.as_dtype(options["dtype"])
-        if isinstance(value, Pending) and (value.dtype.name, wanted.name) == ("uint8", "float32"):
+        value, dtype = options["image"], dtypes.as_dtype(options["dtype"])
+        if isinstance(value, Pending) and (value.dtype.name, dtype.name) == ("uint8", "float32"):
             return value, [_step("mul", 1.0 / 255)]
     elif call.function is casting._cast:
-        value, wanted = options["x"], dtypes.as_dtype(options["dtype"])
-        if isinstance(value, Pending) and (value.dtype.name, wanted.name) == ("uint8", "float32"):
+        value, dtype = options["x"], dtypes.as_dtype(options["dtype"])
+        if isinstance(value, Pending) and (value.dtype.name, dtype.name) == ("uint8", "float32"):
             return value, []
     elif call.function in _OPERATIONS:
         value, constant = options["x"], options["y"]
-        scales = isinstance(value, Pending) and value.dtype.name == "float32"
-        if scales and type(constant) in (int, float):
+        is_float = isinstance(value, Pending) and value.dtype.name == "float32"
+        if is_float and type(constant) in (int, float):
             return value, [_step(_OPERATIONS[call.function], constant)]
     return None
 

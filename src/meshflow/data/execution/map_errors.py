@@ -1,7 +1,8 @@
-"""Telling a mistake in a user's function from a function that only cannot be traced.
+"""Classification of errors that a map function raises while it is traced.
 
-TensorFlow traces a function when it is given to a dataset, and raises there what is wrong with it.
-Functions that call Python cannot be traced and run as they are, so not every error is a mistake.
+TensorFlow traces a function when it is passed to a dataset, and raises errors of the function
+immediately. A function that calls Python code cannot be traced and runs eagerly, so not every error
+while tracing is a mistake in the function.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from meshflow.core.runtime import errors
 
 _STAGING = os.sep + os.path.join("meshflow", "core", "staging") + os.sep
 _RAISE = dis.opmap["RAISE_VARARGS"]
-# How messages show what is only known at run time.
+# These words occur in messages about values that are only known at run time.
 _SYMBOLS = ("symbolic", "Tensor(", "Traced", "Tracer")
-# What no other value of a tensor would have prevented.
+# These errors do not depend on the value of a tensor.
 _LOOKUPS = (NameError, KeyError)
 
 
 def is_user_error(error: Exception, sizes_known: bool) -> bool:
-    """Whether an error of a function that was traced would meet its elements, too.
+    """Check whether an error of a traced function would occur for real elements, too.
 
     Args:
-      error: the error.
-      sizes_known: whether it was traced for the sizes that elements have; otherwise what it says of shapes
-        counts for nothing.
+      error: The error.
+      sizes_known: Whether the function was traced for the actual sizes of the elements; otherwise
+        errors about shapes are not meaningful.
     """
     last = error.__traceback__
     while last is not None:
         if _STAGING in last.tb_frame.f_code.co_filename:
-            return False  # Perhaps of a branch that no element takes.
+            return False  # The error may belong to a branch that no element takes.
         if last.tb_next is None:
             break
         last = last.tb_next
     if isinstance(error, errors.DtypeMismatchError):
         return True
     if isinstance(error, errors.InvalidValueError):
-        # What needs a value, not a shape, names the symbol that it got instead.
+        # An error about a value, not a shape, mentions the symbolic tensor.
         return sizes_known and not any(word in str(error) for word in _SYMBOLS)
     if last is None or not is_users_file(last.tb_frame.f_code.co_filename):
         return False
@@ -47,5 +48,5 @@ def is_user_error(error: Exception, sizes_known: bool) -> bool:
 
 
 def _raised(last: TracebackType) -> bool:
-    """Whether a frame ended with a `raise` or `assert` of its own."""
+    """Check whether a frame ended with a `raise` or `assert` statement."""
     return last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE

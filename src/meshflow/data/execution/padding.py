@@ -1,4 +1,4 @@
-"""What users say about padding: shapes and values, for each component of an element."""
+"""Parsing of padded shapes and padding values, for each component of an element."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
+from meshflow.environment.types import PyTree
 
 
-def flat_up_to(spec: Any, shapes: Any) -> list[Any]:
-    """Shapes, one for each leaf of a spec; a shape may be a list, a TensorShape or a tensor.
+def flat_up_to(spec: PyTree, shapes: PyTree) -> list[Any]:
+    """Return a shape for each leaf of a spec; a shape may be a list, a TensorShape or a tensor.
 
     Raises:
-      ValueError: when they have another structure.
+      ValueError: If the structures differ.
     """
     if isinstance(spec, tuple):
         if not isinstance(shapes, (tuple, list)) or len(shapes) != len(spec):
@@ -30,32 +32,32 @@ def flat_up_to(spec: Any, shapes: Any) -> list[Any]:
 
 
 def sizes(shape: Any, spec: TensorSpec | None = None) -> list[Any] | None:
-    """A shape as a list, in which None stands for the largest size of a batch.
+    """Convert a shape to a list, in which None means the largest size in a batch.
 
     Args:
-      shape: a list, TensorShape, tensor or array of integers; -1 means None.
-      spec: what is padded to it.
+      shape: List, TensorShape, tensor or array of integers; -1 means None.
+      spec: Spec of the component that is padded.
 
     Raises:
-      ValueError: when it is no shape, or does not fit the spec.
-      TypeError: for a tensor that does not hold integers.
+      ValueError: If the shape is not a vector, or not compatible with the spec.
+      TypeError: If a tensor does not contain integers.
     """
     if shape is None:
         return None
     if hasattr(shape, "as_list"):
-        found = None if shape.rank is None else shape.as_list()
+        sizes = None if shape.rank is None else shape.as_list()
     elif isinstance(shape, int):
-        found = [shape]
+        sizes = [shape]
     else:
-        found = _listed(shape)
-    if found is not None:
-        found = [None if n in (None, -1) else int(n) for n in found]
+        sizes = _listed(shape)
+    if sizes is not None:
+        sizes = [None if n in (None, -1) else int(n) for n in sizes]
         if spec is not None and spec.shape.rank is not None:
-            _check(found, spec)
-    return found
+            _check(sizes, spec)
+    return sizes
 
 
-def _listed(shape: Any) -> list[Any]:
+def _listed(shape: TensorLike) -> list[Any]:
     if hasattr(shape, "numpy") or isinstance(shape, np.ndarray):
         array = np.asarray(structure.to_array(shape))
     else:
@@ -72,20 +74,20 @@ def _listed(shape: Any) -> list[Any]:
 
 
 def _check(shape: list[Any], spec: TensorSpec) -> None:
-    """Raises an error when elements cannot be padded to a shape."""
-    own = spec.shape.as_list()
-    fits = len(own) == len(shape) and all(
-        n is None or m is None or m <= n for n, m in zip(shape, own, strict=True)
+    """Raise an error if elements cannot be padded to a shape."""
+    spec_shape = spec.shape.as_list()
+    is_compatible = len(spec_shape) == len(shape) and all(
+        n is None or m is None or m <= n for n, m in zip(shape, spec_shape, strict=True)
     )
-    if not fits:
+    if not is_compatible:
         raise ValueError(
-            f"The padded shape {tuple(shape)} is not compatible with the shape {tuple(own)} of the "
+            f"The padded shape {tuple(shape)} is not compatible with the shape {tuple(spec_shape)} of the "
             "corresponding input component."
         )
 
 
-def flat_values(spec: Any, values: Any) -> list[Any]:
-    """Padding values, one for each leaf of a spec; None where there is none, one for all if not nested."""
+def flat_values(spec: PyTree, values: PyTree) -> list[Any]:
+    """Return a padding value for each leaf of a spec; a single value applies to all leaves."""
     if isinstance(spec, tuple) and isinstance(values, tuple) and len(values) == len(spec):
         return [x for s, v in zip(spec, values, strict=True) for x in flat_values(s, v)]
     if isinstance(spec, dict) and isinstance(values, dict) and set(values) == set(spec):
@@ -95,12 +97,12 @@ def flat_values(spec: Any, values: Any) -> list[Any]:
     return [values] * len(nest.flatten(spec))
 
 
-def padding_value(value: Any, spec: TensorSpec) -> Any:
-    """The number or string that a component is padded with; default 0 or an empty one.
+def padding_value(value: TensorLike, spec: TensorSpec) -> bytes | np.generic:
+    """Return the value that a component is padded with, by default 0 or an empty string.
 
     Raises:
-      ValueError: when it is no scalar.
-      TypeError: when it has another dtype than the component.
+      ValueError: If the value is not a scalar.
+      TypeError: If its dtype differs from that of the component.
     """
     if value is None:
         return b"" if spec.dtype is dtypes.string else spec.dtype.as_numpy_dtype(0)

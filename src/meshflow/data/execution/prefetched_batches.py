@@ -1,4 +1,4 @@
-"""Batches of rows of arrays, several of small ones gathered at once, and some begun ahead."""
+"""Batches that are gathered from arrays: small batches in groups, and some of them in advance."""
 
 from __future__ import annotations
 
@@ -13,37 +13,45 @@ from meshflow.data import structure
 from meshflow.data.execution.batched_gather import BatchedGather, Begun, Gather
 from meshflow.data.execution.chunks import reblocked
 from meshflow.data.execution.resumable import Resuming
+from meshflow.environment.types import PyTree
 
-# Elements that are gathered at once where batches are small, and the bytes they may take: of two such
-# groups, one in use and one being filled, a processor's own caches have both.
+# Small batches are gathered in groups of this many elements and bytes. Two groups, one in use and
+# one being filled, fit into the caches of a processor core.
 _CHUNK, _CHUNK_BYTES = 1024, 1 << 19
-# Larger groups are not begun before they are asked for, unless that is asked for.
+# Larger groups are only gathered in advance on request.
 _AHEAD_BYTES = 1 << 21
 
 
 class PrefetchedBatches(Resuming):
-    """Batches of what is gathered.
+    """Batches of gathered elements.
 
     Args:
-      blocks: arrays of indices.
-      gather: from indices to stacked leaves.
-      spec: the structure of the leaves.
-      size: how many elements make a batch.
-      drop: whether fewer at the end are left out.
+      blocks: Arrays of indices.
+      gather: Function from indices to stacked leaves.
+      spec: Structure of the leaves.
+      size: Number of elements in a batch.
+      drop: Whether to drop a smaller last batch.
     """
 
     def __init__(
-        self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any, size: int, drop: bool
+        self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree, size: int, drop: bool
     ) -> None:
         self._blocks, self._gather = blocks, gather
         self._pack, self._size, self._drop = structure.packer(spec), size, drop
-        # How many groups are begun ahead: two, as the other thread may lose its processor for a while, and
-        # only small ones unless it was asked for.
+        # Two groups are gathered in advance, because the other thread may be descheduled for a
+        # while. Large groups are only gathered in advance if `go_ahead` was called.
         self._ahead, self._asked = 2, False
         super().__init__(self._batches, blocks)
 
     def go_ahead(self, size: int) -> bool:
-        """Begins so many batches before they are asked for from now on, if another thread can do that."""
+        """Gather so many batches in advance from now on, if another thread can do so.
+
+        Args:
+          size: Number of batches.
+
+        Returns:
+          Whether batches are gathered in advance.
+        """
         if not isinstance(self._gather, BatchedGather) or not self._gather.begins:
             return False
         self._ahead, self._asked = size, True
@@ -59,28 +67,30 @@ class PrefetchedBatches(Resuming):
                     yield pack(rows)
 
     def _groups(self) -> Iterator[list[Any]]:
-        single = reblocked(self._blocks, self._size)
-        first = next(single, None)
+        batch_blocks = reblocked(self._blocks, self._size)
+        first = next(batch_blocks, None)
         if first is None:
             return
         leaves = self._gather(first)
         yield leaves
         size = sum(a.nbytes for a in leaves)
-        groups = _grouped(single, max(1, min(_CHUNK // len(first), _CHUNK_BYTES // (size + 1))))
+        groups = _grouped(
+            batch_blocks, max(1, min(_CHUNK // len(first), _CHUNK_BYTES // (size + 1)))
+        )
         gather = self._gather
         if not isinstance(gather, BatchedGather):
             yield from map(gather, groups)
             return
-        begun: collections.deque[Begun] = collections.deque()
+        started: collections.deque[Begun] = collections.deque()
         for group in groups:
             if size <= _AHEAD_BYTES or self._asked:
-                begun.append(gather.begin(group))
-                if len(begun) > self._ahead:
-                    yield gather.finish(begun.popleft())
+                started.append(gather.begin(group))
+                if len(started) > self._ahead:
+                    yield gather.finish(started.popleft())
             else:
                 yield gather(group)
-        while begun:
-            yield gather.finish(begun.popleft())
+        while started:
+            yield gather.finish(started.popleft())
 
 
 def _grouped(blocks: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:

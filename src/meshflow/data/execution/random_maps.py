@@ -1,4 +1,4 @@
-"""What the random ops of users' functions draw in one pass over a dataset."""
+"""Random ops of users' functions: their states in a pass, and vectorized random maps."""
 
 from __future__ import annotations
 
@@ -14,57 +14,60 @@ from meshflow.core.tracing.trace import Traced
 from meshflow.core.variables.random import is_stream_state
 from meshflow.core.variables.variable import Variable
 from meshflow.data.execution import affine, chunks
-from meshflow.data.execution.on_cpu import on_cpu
+from meshflow.data.execution.cpu_programs import cpu_scope
 
 
 class RandomStates:
     """The states of random ops in one pass.
 
-    Ops that have a seed, or run under a global one, begin every pass at the same place, as
-    TensorFlow's do; within a pass they go on, also through `repeat`.
+    Ops with a seed, or under a global seed, start every pass in the same state, as in TensorFlow.
+    Within a pass, the states advance, also through `repeat`.
     """
 
     def __init__(self) -> None:
-        # By function, by what an op begins with, and by how many begin alike before it: the function may be
+        # A key consists of the id of the function, the initial state of the op, and the number of
+        # earlier ops with that state. It does not contain the capture, because the function may be
         # traced for several shapes.
         self._states: dict[tuple[int, ...], Any] = {}
         self._calls: dict[int, Iterator[int]] = {}
 
-    def captures(self, function: Any, traced: Traced) -> list[Any]:
-        """The arrays that a traced form of a function captures, with the states of this pass."""
+    def captures(self, function: object, traced: Traced) -> list[Any]:
+        """Return the values that a traced function captures, with the random states of this pass."""
         streams = _streams(function, traced)
-        found = []
+        values = []
         for captured in traced.captures:
-            known = streams.get(id(captured))
-            if known is None:
-                found.append(captured._value)
+            key = streams.get(id(captured))
+            if key is None:
+                values.append(captured._value)
             else:
-                first = np.array(known[1:4], np.int64)
-                found.append(self._states.get(known, first))
-        return found
+                initial_state = np.array(key[1:4], np.int64)
+                values.append(self._states.get(key, initial_state))
+        return values
 
-    def assign(self, function: Any, traced: Traced, values: Sequence[Any]) -> None:
-        """Takes the new values of the variables that it writes."""
+    def assign(self, function: object, traced: Traced, values: Sequence[Any]) -> None:
+        """Store the new values of the variables that a traced function writes."""
         streams = _streams(function, traced)
         for variable, value in zip(traced.writes, values, strict=True):
-            known = streams.get(id(variable))
-            if known is None:
+            key = streams.get(id(variable))
+            if key is None:
                 variable._value = value
             else:
-                self._states[known] = value
+                self._states[key] = value
 
-    def numbers(self, function: Any) -> Iterator[int]:
-        """The numbers of a function's calls, counted on from earlier rounds of this pass."""
+    def numbers(self, function: object) -> Iterator[int]:
+        """Return the iterator over the indices of a function's calls in this pass."""
         return self._calls.setdefault(id(function), itertools.count())
 
 
 class RandomMap:
-    """A function that draws random numbers, for many elements at once: each draws what it draws in turn.
+    """A vectorized function with random ops.
 
-    The states that its elements begin with are found first, by running what leads from one to the next.
+    Each element draws the same numbers as in a loop over the elements. The random states of the
+    elements are computed first, by a scan that advances the states; then the function is mapped
+    over elements and states.
 
     Args:
-      traced: the function, for which `can_be_stacked`.
+      traced: The function, for which `is_stackable` is true.
     """
 
     def __init__(self, traced: Traced) -> None:
@@ -74,67 +77,77 @@ class RandomMap:
 
     def _run(self, leaves: list[Any], captures: list[Any]) -> tuple[list[Any], list[Any]]:
         traced = self.traced
-        places = [
+        state_indices = [
             self._written.index(id(c)) if id(c) in self._written else None for c in traced.captures
         ]
         first = [leaf[0] for leaf in leaves]
 
-        def given(states: list[Any]) -> list[Any]:
-            return [c if at is None else states[at] for c, at in zip(captures, places, strict=True)]
+        def insert_states(states: list[Any]) -> list[Any]:
+            return [
+                c if index is None else states[index]
+                for c, index in zip(captures, state_indices, strict=True)
+            ]
 
-        def following(states: list[Any], _: Any) -> tuple[list[Any], list[Any]]:
-            return traced.arrays(first, given(states))[traced.count :], states
+        def advance(states: list[Any], _: None) -> tuple[list[Any], list[Any]]:
+            return traced.arrays(first, insert_states(states))[traced.count :], states
 
-        start: list[Any] = [None] * len(self._written)
-        for at, value in zip(places, captures, strict=True):
-            if at is not None:
-                start[at] = value
-        last, states = jax.lax.scan(following, start, length=len(leaves[0]))
-        one = lambda row, own: traced.arrays(row, given(own))[: traced.count]
-        results = jax.vmap(one)(leaves, states)
+        initial_states: list[Any] = [None] * len(self._written)
+        for index, value in zip(state_indices, captures, strict=True):
+            if index is not None:
+                initial_states[index] = value
+        last, states = jax.lax.scan(advance, initial_states, length=len(leaves[0]))
+        compute = lambda row, own: traced.arrays(row, insert_states(own))[: traced.count]
+        results = jax.vmap(compute)(leaves, states)
         return results, [
             jax.numpy.concatenate([s, e[None]]) for s, e in zip(states, last, strict=True)
         ]
 
     def __call__(
-        self, leaves: list[Any], size: int, function: Any, random_states: RandomStates
+        self, leaves: list[Any], size: int, function: object, random_states: RandomStates
     ) -> list[Any]:
-        """The results for consecutive elements, stacked; the pass goes on behind them.
+        """Compute the stacked results for consecutive elements, and advance the states of the pass.
 
         Args:
-          leaves: the stacked leaves of the elements.
-          size: for how many the program is made, at least as many.
-          function: whose states the pass keeps.
-          random_states: the states of the pass.
+          leaves: Stacked leaves of the elements.
+          size: Number of elements that the program is compiled for, at least that of the leaves.
+          function: The function that the states belong to.
+          random_states: States of the pass.
         """
         count = len(leaves[0])
-        with on_cpu():
+        with cpu_scope():
             captures = random_states.captures(function, self.traced)
             results, states = self._program(chunks.filled_up(leaves, size), captures)
-            found = [np.asarray(r)[:count] for r in results]
+            arrays = [np.asarray(r)[:count] for r in results]
             random_states.assign(function, self.traced, [s[count] for s in states])
-        return found
+        return arrays
 
 
 def can_be_stacked(traced: Traced) -> bool:
-    """Whether all that a function changes are states of random ops, whatever its arguments are."""
+    """Check whether a function writes only states of random ops.
+
+    They must advance independently of the arguments of the function.
+    """
     results = range(traced.count, traced.count + len(traced.writes))
     return all(map(is_stream_state, traced.writes)) and not affine.arguments_of(traced, results)
 
 
-def _streams(function: Any, traced: Traced) -> dict[int, tuple[int, ...]]:
-    """What the states of a function's streams are kept by."""
-    alike: collections.Counter[tuple[int, ...]] = collections.Counter()
-    found: dict[int, tuple[int, ...]] = {}
+def _streams(function: object, traced: Traced) -> dict[int, tuple[int, ...]]:
+    """Return the keys of the random states that a function captures, by the id of the capture."""
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    keys: dict[int, tuple[int, ...]] = {}
     for captured in traced.captures:
         start = _start(captured)
         if start is not None:
-            found[id(captured)] = (id(function), *start, alike[tuple(start)])
-            alike[tuple(start)] += 1
-    return found
+            keys[id(captured)] = (id(function), *start, counts[tuple(start)])
+            counts[tuple(start)] += 1
+    return keys
 
 
-def _start(captured: Any) -> list[int] | None:
-    """What the stream of a captured variable begins every pass with; None for all others."""
+def _start(captured: object) -> list[int] | None:
+    """Return the state that the stream of a captured variable has at the start of a pass.
+
+    Returns:
+      None for captures that are not random states.
+    """
     stream = getattr(captured, "_stream", None) if isinstance(captured, Variable) else None
     return None if stream is None else stream.start

@@ -1,8 +1,8 @@
-"""Errors in a pass over a dataset: they do not end it, and the next element comes after them.
+"""Errors in a pass over a dataset, after which the pass continues with the next element.
 
-Python's generators end with an error. Where a transformation keeps nothing from element to element,
-its generator is begun again on the same input (`Resuming`). Where it does, failures travel through it
-as items (`caught`) and are raised behind it (`Raising`).
+A Python generator ends with an error. If a transformation keeps no state between elements, its
+generator is restarted on the same input (`ResumingIterator`). Otherwise errors travel through the
+transformation as items (`catch_failures`) and are raised at its output (`RaisingIterator`).
 """
 
 from __future__ import annotations
@@ -10,24 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
+from meshflow.environment.types import PyTree
+
 
 class Failed(NamedTuple):
-    """An error in the place of an element."""
+    """An error in place of an element.
+
+    Attributes:
+      error: The error.
+    """
 
     error: BaseException
 
 
 class ClosingIterator(Generator[Any, None, None]):
-    """An iterator with `close`, which also closes what it takes its items from."""
+    """An iterator with a `close` method that also closes its inputs.
+
+    Args:
+      *inputs: The inputs.
+    """
 
     def __init__(self, *inputs: Iterator[Any]) -> None:
         self._inputs = inputs
 
     def go_ahead(self, size: int) -> bool:
-        """Asks it to begin so many items before they are asked for; whether it does, without a thread."""
+        """Let the iterator produce items in advance without a further thread.
+
+        Args:
+          size: Number of items to produce in advance.
+
+        Returns:
+          Whether the iterator does so.
+        """
         return False
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> Any:
         return self.__next__()
 
     def throw(self, *error: Any) -> Any:
@@ -37,11 +54,11 @@ class ClosingIterator(Generator[Any, None, None]):
 
 
 class Resuming(ClosingIterator):
-    """What a generator gives, begun again after an error.
+    """Iterates over a generator, and restarts it after an error.
 
     Args:
-      body: makes the generator, which takes its items from the inputs.
-      *inputs: iterators; they outlive an error and are closed with this one.
+      body: Function that creates the generator, which reads from the inputs.
+      *inputs: Iterators that survive an error, and are closed together with this one.
     """
 
     def __init__(self, body: Callable[[], Iterator[Any]], *inputs: Iterator[Any]) -> None:
@@ -49,7 +66,7 @@ class Resuming(ClosingIterator):
         self._body = body
         self._now: Iterator[Any] | None = body()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         if self._now is None:
             self._now = self._body()
         try:
@@ -67,17 +84,17 @@ class Resuming(ClosingIterator):
 
 
 class Raising(ClosingIterator):
-    """Items, with failures among them raised.
+    """Iterates over items, and raises the failures among them.
 
     Args:
-      items: an iterator.
+      items: Items and failures.
     """
 
     def __init__(self, items: Iterator[Any]) -> None:
         super().__init__(items)
         self._items = items
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         item = next(self._items)
         if type(item) is Failed:
             raise item.error
@@ -85,7 +102,7 @@ class Raising(ClosingIterator):
 
 
 def caught(elements: Iterator[Any]) -> Iterator[Any]:
-    """Elements, with a failure in the place of each error."""
+    """Iterate over elements, with a failure in place of each error."""
     try:
         while True:
             try:
@@ -99,7 +116,7 @@ def caught(elements: Iterator[Any]) -> Iterator[Any]:
         close(elements)
 
 
-def close(iterator: Any) -> None:
-    """Closes an iterator that can be."""
+def close(iterator: object) -> None:
+    """Close an iterator if it has a `close` method."""
     if hasattr(iterator, "close"):
         iterator.close()

@@ -1,4 +1,4 @@
-"""Several sequences of elements in turn, as `interleave` takes them."""
+"""Round-robin iteration over several sequences of elements, as for `interleave`."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ _NOTHING = object()
 
 
 def in_turn(
-    sources: Iterator[Any], opened: Callable[[Any], Iterator[Any]], cycle: int, block: int
+    sources: Iterator[Any], open_sequence: Callable[[Any], Iterator[Any]], cycle: int, block: int
 ) -> Generator[Any, None, None]:
-    """Elements of the sequences that a function makes of sources.
+    """Interleave the sequences that a function creates.
 
     Args:
-      sources: what the sequences are made of.
-      opened: makes one.
-      cycle: how many of them are open at a time.
-      block: how many elements of each follow each other.
+      sources: Items that the sequences are created from.
+      open_sequence: Function from an item to a sequence.
+      cycle: Number of sequences that are open at a time.
+      block: Number of consecutive elements taken from each sequence.
     """
     active: list[Iterator[Any] | None] = []
 
-    def following() -> Iterator[Any] | None:
+    def open_next() -> Iterator[Any] | None:
         source = next(sources, _NOTHING)
-        return None if source is _NOTHING else opened(source)
+        return None if source is _NOTHING else open_sequence(source)
 
     try:
-        while len(active) < cycle and (first := following()) is not None:
+        while len(active) < cycle and (first := open_next()) is not None:
             active.append(first)
-        at = 0
+        position = 0
         while any(a is not None for a in active):
-            current = active[at]
+            current = active[position]
             taken = 0
             while current is not None and taken < block:
                 element = next(current, _NOTHING)
                 if element is _NOTHING:
-                    # A fresh one takes its whole turn in the next round, as in TensorFlow.
-                    current = active[at] = following()
+                    # As in TensorFlow, the new sequence has to wait for its turn in the next round.
+                    current = active[position] = open_next()
                     break
                 taken += 1
                 yield element
-            at = (at + 1) % len(active)
+            position = (position + 1) % len(active)
     finally:
         for iterator in (*active, sources):
             if iterator is not None and hasattr(iterator, "close"):

@@ -1,4 +1,4 @@
-"""How long something took, and how many elements it gave."""
+"""A stopwatch that measures the time and number of elements of a transformation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class Stopwatch:
-    """What a transformation, and all before it, spent in all passes so far.
+    """The time and number of elements of a transformation and its ancestors, in all passes so far.
 
     Attributes:
-      elements: how many elements it gave.
-      seconds: how long they took.
-      running: whether a clock runs for it.
+      elements: Number of elements that the transformation produced.
+      seconds: Time that they took.
+      running: Whether the time is being measured, by an outer call.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Stopwatch:
         self.running = False
 
     def call(self, fn: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a function, with its time added."""
+        """Call a function and add its time."""
         if self.running:
             return fn(*arguments)
         self.running = True

@@ -1,57 +1,78 @@
-"""Where the time of a pipeline goes: what every transformation spends, for `explain`."""
+"""Measurement of the time that each transformation of a pipeline takes, for `explain`."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshflow.data.execution.batched_gather import BatchedGather, Gather
 from meshflow.data.execution.resumable import ClosingIterator, Failed
 from meshflow.data.execution.stopwatch import Stopwatch
+from meshflow.environment.types import PyTree
+
+
+class MeasuredPass(Protocol):
+    """A pass over a dataset."""
+
+    counts: bool
+
+
+class MeasuredNode(Protocol):
+    """A dataset with a stopwatch."""
+
+    @property
+    def _stopwatch(self) -> Stopwatch: ...
 
 
 def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
-    """A function that gathers elements, with its time added.
+    """Wrap a function that gathers elements, such that its time is added to a stopwatch.
 
     Args:
-      gather: the function.
-      stopwatch: to what it is added.
+      gather: The function.
+      stopwatch: The stopwatch.
     """
     if isinstance(gather, BatchedGather):
         return gather.timed(stopwatch)
 
-    def timed(index: np.ndarray) -> list[Any]:
+    def gather_timed(index: np.ndarray) -> list[Any]:
         if stopwatch.running:
             return gather(index)
         stopwatch.elements += len(index)
         return stopwatch.call(gather, index)
 
-    return timed
+    return gather_timed
 
 
 class Timed(ClosingIterator):
-    """An iterator's items, with the time that each takes added.
+    """Iterates over items, and adds the time that they take to a stopwatch.
 
     Args:
-      items: the iterator.
-      stopwatch: to what it is added.
-      counts: whether the items are elements.
+      items: The items.
+      stopwatch: The stopwatch.
+      count_items: Whether the items are elements, which the stopwatch counts.
     """
 
-    def __init__(self, items: Iterator[Any], stopwatch: Stopwatch, counts: bool) -> None:
+    def __init__(self, items: Iterator[Any], stopwatch: Stopwatch, count_items: bool) -> None:
         super().__init__(items)
-        self._items, self._stopwatch, self._counts = items, stopwatch, counts
+        self._items, self._stopwatch, self._counts = items, stopwatch, count_items
 
     def go_ahead(self, size: int) -> bool:
-        """As the iterator does."""
+        """Forward the request to the items.
+
+        Args:
+          size: Number of items to produce in advance.
+
+        Returns:
+          Whether the items are produced in advance.
+        """
         return isinstance(self._items, ClosingIterator) and self._items.go_ahead(size)
 
-    def __next__(self) -> Any:
-        # `Stopwatch.call`, written out: it is called for every element.
+    def __next__(self) -> PyTree:
+        # This is `Stopwatch.call`, inlined because it runs for every element.
         stopwatch = self._stopwatch
         if stopwatch.running:
             item = next(self._items)
@@ -68,66 +89,81 @@ class Timed(ClosingIterator):
 
 
 class TimedChunks(Timed):
-    """As `Timed`, for chunks of elements."""
+    """Iterates over chunks like `TimedIterator`, and counts their elements.
+
+    Args:
+      items: The chunks and failures.
+      stopwatch: The stopwatch.
+    """
 
     def __init__(self, items: Iterator[Any], stopwatch: Stopwatch) -> None:
         super().__init__(items, stopwatch, False)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         stopwatch = self._stopwatch
-        counted_elsewhere = stopwatch.running
+        is_counted = stopwatch.running
         item = super().__next__()
-        if not counted_elsewhere:
+        if not is_counted:
             stopwatch.elements += 1 if type(item) is Failed else len(item[0])
         return item
 
 
 def timed(cls: type) -> None:
-    """Makes a class of datasets take the time of its `_elements`, `_by_chunks` and `_vector`."""
-    own = cls.__dict__
-    if "_elements" in own:
-        cls._elements = _timed_elements(own["_elements"])  # type: ignore[attr-defined]
-    if "_by_chunks" in own:
-        cls._by_chunks = _timed_chunks(own["_by_chunks"])  # type: ignore[attr-defined]
-    if "_vector" in own:
-        cls._vector = _timed_vector(own["_vector"])  # type: ignore[attr-defined]
+    """Make a class of datasets measure the time of its elements, chunks and index streams."""
+    methods = cls.__dict__
+    for name, wrap in _WRAPPERS.items():
+        if name in methods:
+            setattr(cls, name, wrap(methods[name]))
 
 
 def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def elements(self: Any, epoch: Any) -> Iterator[Any]:
+    def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Iterator[Any]:
         iterator = fn(self, epoch)
-        # A subclass that calls this takes the time itself.
-        if not epoch.counts or type(self)._elements is not elements:
+        # If a method of a subclass calls this one, the method of the subclass measures the time.
+        if not epoch.counts or getattr(type(self), fn.__name__) is not timed_method:
             return iterator
         return Timed(iterator, self._stopwatch, True)
 
-    return elements
+    return timed_method
 
 
 def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def chunks(self: Any, epoch: Any) -> Any:
-        found = fn(self, epoch)
-        if found is None or not epoch.counts:
-            return found
-        return TimedChunks(found, self._stopwatch)
+    def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Iterator[Any] | None:
+        stream = fn(self, epoch)
+        if stream is None or not epoch.counts:
+            return stream
+        return TimedChunks(stream, self._stopwatch)
 
-    return chunks
+    return timed_method
 
 
 def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def vector(self: Any, epoch: Any) -> Any:
-        found = fn(self, epoch)
-        if found is None or not epoch.counts or type(self)._vector is not vector:
-            return found
+    def timed_method(self: MeasuredNode, epoch: MeasuredPass) -> Any:
+        stream = fn(self, epoch)
+        is_outermost = getattr(type(self), fn.__name__) is timed_method
+        if stream is None or not epoch.counts or not is_outermost:
+            return stream
         stopwatch = self._stopwatch
-        mapped = found.mapped
-        return found._replace(
-            gather=timed_gather(found.gather, stopwatch),
-            blocks=Timed(found.blocks, stopwatch, False),
-            mapped=mapped and (lambda wanted: timed_gather(mapped(wanted), stopwatch)),
+        gather_affine = stream.gather_affine
+        return stream._replace(
+            gather=timed_gather(stream.gather, stopwatch),
+            blocks=Timed(stream.blocks, stopwatch, False),
+            gather_affine=gather_affine
+            and (lambda affine_maps: timed_gather(gather_affine(affine_maps), stopwatch)),
         )
 
-    return vector
+    return timed_method
+
+
+# The methods of `DatasetNode` that are measured.
+_WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "_elements": _timed_elements,
+    "_by_chunks": _timed_chunks,
+    "_vector": _timed_vector,
+    "iter_elements": _timed_elements,
+    "_iter_chunks": _timed_chunks,
+    "vectorize": _timed_vector,
+}

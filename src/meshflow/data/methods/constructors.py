@@ -1,34 +1,29 @@
-"""What methods of datasets make: datasets themselves, whose classes stand above these methods.
+"""The classes and functions that the methods of datasets call to create datasets.
 
-The package's face hands the classes in, so that methods know them by name without importing them.
+The classes derive from `Dataset`, so the modules that define its methods cannot import them.
+`meshflow.data` calls `register` once, which binds them in this module. The stub `constructors.pyi`
+imports them under the same names: type checkers see the classes themselves, and "go to definition"
+on `constructors.Map` leads to the class.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, TypeVar
-
-# The class that has the methods: `Dataset`.
-DatasetT = TypeVar("DatasetT")
+from typing import Any
 
 
-class Constructors:
-    """Classes of datasets, and functions that make datasets, by name."""
+def register(*modules: ModuleType) -> None:
+    """Bind the public names of modules in this module.
 
-    def register(self, *modules: ModuleType) -> None:
-        """Takes in what modules offer.
-
-        Args:
-          *modules: their `__all__` counts.
-        """
-        for module in modules:
-            vars(self).update((name, getattr(module, name)) for name in module.__all__)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"No kind of dataset is called {name!r}: the `__all__` of a module that `meshflow.data` registers "
-            "has to name it."
-        )
+    Args:
+      *modules: Modules that list the names in `__all__`.
+    """
+    for module in modules:
+        globals().update((name, getattr(module, name)) for name in module.__all__)
 
 
-make = Constructors()
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"There is no dataset constructor {name!r}: add it to the `__all__` of a module that `meshflow.data` registers, "
+        "and to constructors.pyi."
+    )

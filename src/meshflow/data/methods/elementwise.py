@@ -1,45 +1,51 @@
-"""Methods for functions of every element."""
+"""Methods of datasets that apply a function to every element."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.data.arguments import threads_of
-from meshflow.data.methods.constructors import DatasetT, make
+from meshflow.data.arguments import IntLike, threads_of
+from meshflow.data.methods import constructors
+from meshflow.data.node import DatasetNode
+from meshflow.environment.types import PyTree
+
+if TYPE_CHECKING:
+    from meshflow.data.methods.constructors import Dataset
 
 
-class Elementwise(Generic[DatasetT]):
-    """Methods for functions of every element."""
+class ElementwiseMethods(DatasetNode):
+    """Methods that apply a function to every element; a base class of `Dataset`."""
 
     def map(
         self,
         map_func: Callable[..., Any],
-        num_parallel_calls: Any = None,
+        num_parallel_calls: IntLike | None = None,
         deterministic: bool | None = None,
         synchronous: bool | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """A function of every element.
+    ) -> Dataset:
+        """Apply a function to every element.
 
-        The function is traced and compiled; it may use Python control flow on tensors. One that
-        cannot be traced runs eagerly. Where it can, it runs on many elements at once; results are the same.
+        The function is traced and compiled, and may use Python control flow on tensors. A function
+        that cannot be traced runs eagerly. Where possible, one call computes many elements; the
+        results are the same.
 
-        Random ops with a `seed`, and all of them after `tf.random.set_seed`, draw the same numbers in every
-        pass over the dataset, as in TensorFlow, and go on through `repeat`. For other numbers in every
-        epoch set no seed, or draw from a `tf.random.Generator`.
+        Random ops with a `seed`, and all random ops after `tf.random.set_seed`, draw the same
+        numbers in every pass over the dataset, as in TensorFlow, and continue through `repeat`. To
+        draw other numbers in every epoch, set no seed, or draw from a `tf.random.Generator`.
 
         Args:
-          map_func: from the parts of an element to a new element.
-          num_parallel_calls: how many threads run a function that cannot be compiled;
-            `tf.data.AUTOTUNE` for one per processor. The order is always kept, and random ops draw
-            by the element's number. A function that draws from `random` or `numpy.random`, or that
-            refers to variables or layers, runs in one thread.
-          deterministic: accepted.
-          synchronous: accepted.
-          name: ignored.
+          map_func: Function from the components of an element to a new element.
+          num_parallel_calls: Number of threads that run a function which cannot be compiled;
+            `tf.data.AUTOTUNE` uses one per processor. The order of the elements is always
+            preserved, and random ops draw by the index of the element. A function that draws from
+            `random` or `numpy.random`, or that refers to variables or layers, runs in one thread.
+          deterministic: Ignored; the order is always preserved.
+          synchronous: Ignored.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -47,45 +53,45 @@ class Elementwise(Generic[DatasetT]):
           >>> [int(element["sum"]) for element in data]
           [11, 22]
         """
-        return make.Map(self, map_func, num_parallel_calls)
+        return constructors.Map(self, map_func, num_parallel_calls)
 
-    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> DatasetT:
-        """The elements for which a function is true.
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+        """Keep the elements for which a predicate is true.
 
         Args:
-          predicate: from the parts of an element to a bool scalar.
-          name: ignored.
+          predicate: Function from the components of an element to a bool scalar.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(6).filter(lambda x: x % 2 == 0)]
           [0, 2, 4]
         """
-        return make.Filter(self, predicate)
+        return constructors.Filter(self, predicate)
 
-    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> DatasetT:
-        """The elements before the first for which a function is false.
+    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+        """Stop at the first element for which a predicate is false.
 
         Args:
-          predicate: from the parts of an element to a bool scalar.
-          name: ignored.
+          predicate: Function from the components of an element to a bool scalar.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(10).take_while(lambda x: x < 3)]
           [0, 1, 2]
         """
-        return make.TakeWhile(self, predicate)
+        return constructors.TakeWhile(self, predicate)
 
     def scan(
-        self, initial_state: Any, scan_func: Callable[..., Any], name: str | None = None
-    ) -> DatasetT:
-        """A function of a state and every element.
+        self, initial_state: PyTree, scan_func: Callable[..., Any], name: str | None = None
+    ) -> Dataset:
+        """Apply a function to every element that also carries a state from element to element.
 
         Args:
-          initial_state: a structure of tensors.
-          scan_func: from (state, element) to (next state, new element).
-          name: ignored.
+          initial_state: Nested structure of tensors.
+          scan_func: Function from (state, element) to (next state, new element).
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -94,28 +100,31 @@ class Elementwise(Generic[DatasetT]):
           >>> [int(x) for x in sums]
           [1, 3, 6, 10]
         """
-        return make.Scan(self, initial_state, scan_func)
+        return constructors.Scan(self, initial_state, scan_func)
 
-    def enumerate(self, start: Any = 0, name: str | None = None) -> DatasetT:
-        """Pairs of number and element.
+    def enumerate(self, start: Any = 0, name: str | None = None) -> Dataset:
+        """Pair every element with its index.
 
         Args:
-          start: the first number.
-          name: ignored.
+          start: Index of the first element.
+          name: Ignored.
+
+        Returns:
+          A dataset of (index, element); the index is an int64 scalar.
 
         Example:
           >>> import meshflow as tf
           >>> [(int(i), x.numpy()) for i, x in tf.data.Dataset.from_tensor_slices(["a", "b"]).enumerate(start=5)]
           [(5, b'a'), (6, b'b')]
         """
-        return make.Enumerate(self, start)
+        return constructors.Enumerate(self, start)
 
-    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> DatasetT:
-        """The elements of the datasets that a function gives, one dataset after another.
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> Dataset:
+        """Map every element to a dataset, and concatenate these datasets.
 
         Args:
-          map_func: from the parts of an element to a dataset.
-          name: ignored.
+          map_func: Function from the components of an element to a dataset.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -123,29 +132,31 @@ class Elementwise(Generic[DatasetT]):
           >>> [int(x) for x in data]
           [1, 2, 2, 3, 3, 3]
         """
-        return make.FlatMap(self, map_func)
+        return constructors.FlatMap(self, map_func)
 
     def interleave(
         self,
         map_func: Callable[..., Any],
         cycle_length: int | None = None,
         block_length: int | None = None,
-        num_parallel_calls: Any = None,
+        num_parallel_calls: IntLike | None = None,
         deterministic: bool | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """The elements of the datasets that a function gives, several datasets in turn.
+    ) -> Dataset:
+        """Map every element to a dataset, and interleave the elements of these datasets.
 
         Args:
-          map_func: from the parts of an element to a dataset.
-          cycle_length: how many are open at a time; default (also AUTOTUNE) the number of cores.
-          block_length: how many elements of each follow each other; default 1.
-          num_parallel_calls: accepted; at most `cycle_length`.
-          deterministic: accepted; the order is always the same.
-          name: ignored.
+          map_func: Function from the components of an element to a dataset.
+          cycle_length: Number of datasets that are open at a time; None or AUTOTUNE uses the number
+            of processors.
+          block_length: Number of consecutive elements taken from each dataset, by default 1.
+          num_parallel_calls: Only checked; at most `cycle_length`.
+          deterministic: Ignored; the order is always the same.
+          name: Ignored.
 
         Raises:
-          InvalidArgumentError: for numbers that are not greater than zero, and for more calls than datasets.
+          InvalidArgumentError: If a number is not greater than zero, or `num_parallel_calls`
+            exceeds `cycle_length`.
 
         Example:
           >>> import meshflow as tf
@@ -153,11 +164,12 @@ class Elementwise(Generic[DatasetT]):
           >>> [int(x) for x in tf.data.Dataset.range(3).interleave(twice, cycle_length=2)]
           [0, 1, 0, 1, 2, 2]
         """
-        open_cycle = cycle_length in (None, -1)
-        cycle = (os.cpu_count() or 1) if open_cycle else int(cycle_length)  # type: ignore[arg-type]
+        is_automatic = cycle_length in (None, -1)
+        cycle = (os.cpu_count() or 1) if is_automatic else int(cycle_length)  # type: ignore[arg-type]
         calls = None if num_parallel_calls is None else threads_of(num_parallel_calls)
-        if calls is not None and not open_cycle and calls > cycle > 0:
+        if calls is not None and not is_automatic and calls > cycle > 0:
             raise InvalidValueError(
                 f"num_parallel_calls must be less than or equal to cycle_length, got {calls} and {cycle}."
             )
-        return make.FlatMap(self, map_func, cycle, 1 if block_length is None else int(block_length))
+        block = 1 if block_length is None else int(block_length)
+        return constructors.FlatMap(self, map_func, cycle, block)

@@ -1,41 +1,49 @@
-"""Methods that gather elements: batches, windows, groups by key."""
+"""Methods of datasets that combine elements into batches, windows and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.values import nest
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor
+from meshflow.data.arguments import IntLike
 from meshflow.data.execution import padding
-from meshflow.data.methods.constructors import DatasetT, make
+from meshflow.data.methods import constructors
+from meshflow.data.node import DatasetNode
+from meshflow.environment.types import PyTree
 from meshflow.ops import math
 
+if TYPE_CHECKING:
+    from meshflow.data.methods.constructors import Dataset
 
-class Groups(Generic[DatasetT]):
-    """Methods that gather elements."""
+
+class GroupingMethods(DatasetNode):
+    """Methods that combine elements, or split them; a base class of `Dataset`."""
 
     def batch(
         self,
-        batch_size: Any,
+        batch_size: IntLike,
         drop_remainder: bool = False,
-        num_parallel_calls: Any = None,
+        num_parallel_calls: IntLike | None = None,
         deterministic: bool | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Consecutive elements, stacked.
+    ) -> Dataset:
+        """Stack consecutive elements into batches.
 
         Args:
-          batch_size: how many.
-          drop_remainder: whether a smaller last batch is left out.
-          num_parallel_calls: accepted.
-          deterministic: accepted.
-          name: ignored.
+          batch_size: Number of elements in a batch.
+          drop_remainder: Whether to drop the last batch if it is smaller than `batch_size`.
+          num_parallel_calls: Ignored.
+          deterministic: Ignored.
+          name: Ignored.
 
         Raises:
-          InvalidArgumentError: while iterating, for elements of different shapes.
+          InvalidArgumentError: While iterating, if the elements of a batch have different shapes.
 
         Example:
           >>> import meshflow as tf
@@ -44,24 +52,26 @@ class Groups(Generic[DatasetT]):
           >>> [batch.tolist() for batch in tf.data.Dataset.range(5).batch(2, True).as_numpy_iterator()]
           [[0, 1], [2, 3]]
         """
-        return make.Batch(self, batch_size, drop_remainder)
+        return constructors.Batch(self, batch_size, drop_remainder)
 
     def padded_batch(
         self,
-        batch_size: Any,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        batch_size: IntLike,
+        padded_shapes: PyTree = None,
+        padding_values: PyTree = None,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> DatasetT:
-        """Consecutive elements, padded to one shape and stacked.
+    ) -> Dataset:
+        """Pad consecutive elements to one shape and stack them into batches.
 
         Args:
-          batch_size: how many.
-          padded_shapes: a shape for each component, None for the largest size; default all None.
-          padding_values: a number for each component, or one for all; default 0 or ''.
-          drop_remainder: whether a smaller last batch is left out.
-          name: ignored.
+          batch_size: Number of elements in a batch.
+          padded_shapes: Shape for each component, where None (or -1) means the largest size in the
+            batch; by default all sizes are None.
+          padding_values: Scalar for each component, or one for all; by default 0, or an empty
+            string.
+          drop_remainder: Whether to drop the last batch if it is smaller than `batch_size`.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -69,27 +79,35 @@ class Groups(Generic[DatasetT]):
           >>> rows.padded_batch(2).get_single_element().numpy().tolist()
           [[1, 0], [2, 2]]
         """
-        return make.PaddedBatch(self, batch_size, padded_shapes, padding_values, drop_remainder)
+        return constructors.PaddedBatch(
+            self, batch_size, padded_shapes, padding_values, drop_remainder
+        )
 
-    def ragged_batch(self, *args: Any, **kwargs: Any) -> DatasetT:
-        """Not available.
+    def ragged_batch(self, *args: Any, **kwargs: Any) -> Dataset:
+        """Raise an error, because ragged tensors are not supported.
+
+        Args:
+          *args: Ignored.
+          **kwargs: Ignored.
 
         Raises:
-          NotImplementedError: always: use `padded_batch`.
+          NotImplementedError: Always; use `padded_batch` instead.
         """
         raise NotImplementedError(f"{RAGGED_HELP} Dataset.padded_batch does it for batches.")
 
-    def sparse_batch(self, batch_size: Any, row_shape: Any, name: str | None = None) -> DatasetT:
-        """Consecutive tensors of different sizes as `tf.SparseTensor`s, one row for each.
+    def sparse_batch(
+        self, batch_size: IntLike, row_shape: ShapeLike, name: str | None = None
+    ) -> Dataset:
+        """Combine consecutive tensors of different sizes into `tf.SparseTensor`s, one row per element.
 
         Args:
-          batch_size: how many.
-          row_shape: the dense shape of a row; None (or -1) for the largest size of the batch.
-          name: ignored.
+          batch_size: Number of elements in a batch.
+          row_shape: Dense shape of a row; None (or -1) means the largest size in the batch.
+          name: Ignored.
 
         Raises:
-          TypeError: when elements are more than one tensor.
-          DataLossError: when iterating, for an element larger than `row_shape`.
+          TypeError: If an element consists of more than one tensor.
+          DataLossError: While iterating, if an element is larger than `row_shape`.
 
         Example:
           >>> import meshflow as tf
@@ -97,13 +115,13 @@ class Groups(Generic[DatasetT]):
           >>> tf.sparse.to_dense(rows.sparse_batch(2, [3]).get_single_element()).numpy().tolist()
           [[1, 0, 0], [2, 2, 0]]
         """
-        return make.SparseBatch(self, batch_size, row_shape)
+        return constructors.SparseBatch(self, batch_size, row_shape)
 
-    def unbatch(self, name: str | None = None) -> DatasetT:
-        """The rows of every element.
+    def unbatch(self, name: str | None = None) -> Dataset:
+        """Split every element into its rows along the first axis.
 
         Args:
-          name: ignored.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -111,20 +129,23 @@ class Groups(Generic[DatasetT]):
           >>> [int(x) for x in pairs.unbatch()]
           [1, 2, 3, 4]
         """
-        return make.Unbatch(self)
+        return constructors.Unbatch(self)
 
     def rebatch(
-        self, batch_size: Any, drop_remainder: bool = False, name: str | None = None
-    ) -> DatasetT:
-        """Batches of another size.
+        self,
+        batch_size: IntLike | Sequence[int],
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Change the size of the batches of a batched dataset.
 
         Args:
-          batch_size: how many elements; several numbers are used in turns.
-          drop_remainder: whether a smaller last batch is left out.
-          name: ignored.
+          batch_size: New batch size, or several sizes that are used cyclically.
+          drop_remainder: Whether to drop the last batch if it is too small.
+          name: Ignored.
 
         Raises:
-          ValueError: when the elements are no batches.
+          ValueError: If the elements have no batch axis.
 
         Example:
           >>> import meshflow as tf
@@ -132,24 +153,24 @@ class Groups(Generic[DatasetT]):
           >>> [batch.numpy().tolist() for batch in batches]
           [[0], [1, 2], [3], [4, 5]]
         """
-        return make.Rebatch(self, batch_size, drop_remainder)
+        return constructors.Rebatch(self, batch_size, drop_remainder)
 
     def window(
         self,
-        size: Any,
-        shift: Any = None,
-        stride: Any = 1,
+        size: IntLike,
+        shift: IntLike | None = None,
+        stride: IntLike = 1,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> DatasetT:
-        """Datasets of consecutive elements.
+    ) -> Dataset:
+        """Split the elements into windows, each a dataset.
 
         Args:
-          size: elements per window.
-          shift: elements between the starts of windows; default `size`.
-          stride: distance of the elements in a window.
-          drop_remainder: whether smaller last windows are left out.
-          name: ignored.
+          size: Number of elements in a window.
+          shift: Number of elements between the starts of consecutive windows, by default `size`.
+          stride: Distance between consecutive elements of a window.
+          drop_remainder: Whether to drop windows at the end that have fewer than `size` elements.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -157,27 +178,27 @@ class Groups(Generic[DatasetT]):
           >>> [[int(x) for x in w] for w in windows]
           [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
-        return make.Window(self, size, shift, stride, drop_remainder)
+        return constructors.Window(self, size, shift, stride, drop_remainder)
 
     def group_by_window(
         self,
         key_func: Callable[..., Any],
-        reduce_func: Callable[..., Any],
-        window_size: Any = None,
+        reduce_func: Callable[[Tensor, Dataset], Dataset],
+        window_size: int | None = None,
         window_size_func: Callable[..., Any] | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Gathers elements by key, and reduces every full group to a dataset.
+    ) -> Dataset:
+        """Group elements by key, and reduce every full group to a dataset.
 
         Args:
-          key_func: from an element to an int64 scalar.
-          reduce_func: from (key, dataset of the group) to a dataset.
-          window_size: elements per group.
-          window_size_func: from a key to it.
-          name: ignored.
+          key_func: Function from an element to an int64 scalar.
+          reduce_func: Function from (key, dataset of the group) to a dataset.
+          window_size: Number of elements in a group.
+          window_size_func: Function from a key to the number of elements in a group.
+          name: Ignored.
 
         Raises:
-          ValueError: unless exactly one of the last two is given.
+          ValueError: Unless exactly one of `window_size` and `window_size_func` is passed.
 
         Example:
           >>> import meshflow as tf
@@ -190,36 +211,38 @@ class Groups(Generic[DatasetT]):
             raise ValueError(
                 "Must pass either the `window_size` argument or the `window_size_func` argument."
             )
-        size = window_size_func or (lambda key: window_size)
-        return make.GroupByWindow(self, key_func, reduce_func, lambda key: int(size(np.int64(key))))
+        size: Callable[..., Any] = window_size_func or (lambda key: window_size)
+        return constructors.GroupByWindow(
+            self, key_func, reduce_func, lambda key: int(size(np.int64(key)))
+        )
 
     def bucket_by_sequence_length(
         self,
         element_length_func: Callable[..., Any],
-        bucket_boundaries: Any,
-        bucket_batch_sizes: Any,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: PyTree = None,
+        padding_values: PyTree = None,
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> DatasetT:
-        """Batches of elements of similar length.
+    ) -> Dataset:
+        """Batch elements of similar length.
 
         Args:
-          element_length_func: from an element to its length.
-          bucket_boundaries: where the next bucket begins.
-          bucket_batch_sizes: batch size of each bucket, one more than boundaries.
-          padded_shapes: as for `padded_batch`.
-          padding_values: as for `padded_batch`.
-          pad_to_bucket_boundary: whether unknown sizes become the bucket's largest.
-          no_padding: whether elements are only stacked.
-          drop_remainder: whether smaller last batches are left out.
-          name: ignored.
+          element_length_func: Function from an element to its length.
+          bucket_boundaries: Ascending lengths; each is the smallest length of the next bucket.
+          bucket_batch_sizes: Batch size of each bucket, one more than there are boundaries.
+          padded_shapes: As for `padded_batch`.
+          padding_values: As for `padded_batch`.
+          pad_to_bucket_boundary: Whether to pad unknown sizes to the largest length of the bucket.
+          no_padding: Whether to stack elements without padding.
+          drop_remainder: Whether to drop the last batch of a bucket if it is too small.
+          name: Ignored.
 
         Raises:
-          ValueError: for another number of batch sizes.
+          ValueError: If the number of batch sizes is not the number of boundaries + 1.
 
         Example:
           >>> import meshflow as tf
@@ -235,13 +258,13 @@ class Groups(Generic[DatasetT]):
             )
         boundaries = [int(b) for b in bucket_boundaries]
 
-        def bucket(*element: Any) -> Any:
+        def find_bucket(*element: PyTree) -> Tensor:
             length = math.cast(element_length_func(*element), "int64")
             return math.reduce_sum(
                 math.cast(math.greater_equal(length, np.array(boundaries, np.int64)), "int64")
             )
 
-        def reduced(key: Any, group: Any) -> Any:
+        def batch_bucket(key: Tensor, group: Dataset) -> Dataset:
             size = int(bucket_batch_sizes[int(key)])
             if no_padding:
                 return group.batch(size, drop_remainder)
@@ -253,19 +276,23 @@ class Groups(Generic[DatasetT]):
                     )
                 limit = boundaries[int(key)] - 1
                 spec = group.element_spec
-                known = (
+                open_shapes = (
                     [s.shape.as_list() for s in nest.flatten(spec)]
                     if shapes is None
                     else [padding.sizes(s) for s in padding.flat_up_to(spec, shapes)]
                 )
-                full = [[limit if n in (None, -1) else n for n in shape or ()] for shape in known]
+                full_shapes = [
+                    [limit if n in (None, -1) else n for n in shape or ()] for shape in open_shapes
+                ]
                 shapes = (
-                    nest.pack_sequence_as(spec, [tuple(f) for f in full])
+                    nest.pack_sequence_as(spec, [tuple(shape) for shape in full_shapes])
                     if nest.is_nested(spec)
-                    else full[0]
+                    else full_shapes[0]
                 )
             return group.padded_batch(size, shapes, padding_values, drop_remainder)
 
         return self.group_by_window(
-            bucket, reduced, window_size_func=lambda key: int(bucket_batch_sizes[int(key)])
+            find_bucket,
+            batch_bucket,
+            window_size_func=lambda key: int(bucket_batch_sizes[int(key)]),
         )

@@ -1,34 +1,41 @@
-"""Methods about order and number of elements, and how they are kept and made ahead."""
+"""Methods of datasets that select, reorder, cache and prefetch elements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.data.arguments import SHARD_HINT, integer
-from meshflow.data.methods.constructors import DatasetT, make
+from meshflow.core.values.tensor import TensorLike
+from meshflow.data.arguments import SHARD_HINT, IntLike, integer
+from meshflow.data.methods import constructors
+from meshflow.data.node import DatasetNode
+from meshflow.data.options import Options
 from meshflow.data.structure import to_array
+from meshflow.environment.types import StrPath
+
+if TYPE_CHECKING:
+    from meshflow.data.methods.constructors import Dataset
 
 
-class Order(Generic[DatasetT]):
-    """Methods about order and number, and about running."""
+class OrderMethods(DatasetNode):
+    """Methods that change the order, the number or the execution of elements; a base class of `Dataset`."""
 
     def shuffle(
         self,
-        buffer_size: Any,
+        buffer_size: IntLike,
         seed: int | None = None,
         reshuffle_each_iteration: bool | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Elements in random order: each drawn from a buffer that is filled again from the front.
+    ) -> Dataset:
+        """Shuffle elements with a buffer: draw each element from the buffer, and refill it with the next one.
 
         Args:
-          buffer_size: elements in the buffer; the dataset's size, or `tf.data.UNKNOWN_CARDINALITY` for all
-            elements, for a perfect shuffle.
-          seed: of the order, together with `tf.random.set_seed`.
-          reshuffle_each_iteration: whether every pass has another order; True by default.
-          name: ignored.
+          buffer_size: Number of elements in the buffer. The size of the dataset, or
+            `tf.data.UNKNOWN_CARDINALITY` for all elements, results in a perfect shuffle.
+          seed: Seed of the order, combined with the seed of `tf.random.set_seed`.
+          reshuffle_each_iteration: Whether every pass has another order, by default True.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -37,85 +44,89 @@ class Order(Generic[DatasetT]):
           >>> first == second, first == sorted(first), sorted(first) == list(range(100))
           (True, False, True)
         """
-        return make.Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
+        return constructors.Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
 
-    def repeat(self, count: Any = None, name: str | None = None) -> DatasetT:
-        """Elements again and again.
+    def repeat(self, count: IntLike | None = None, name: str | None = None) -> Dataset:
+        """Repeat the elements.
 
         Args:
-          count: how often; None or -1 for ever.
-          name: ignored.
+          count: Number of repetitions; None or -1 repeats the elements indefinitely.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(3).repeat(2)]
           [0, 1, 2, 0, 1, 2]
         """
-        return make.Repeat(self, count)
+        return constructors.Repeat(self, count)
 
-    def take(self, count: Any, name: str | None = None) -> DatasetT:
-        """The first elements.
+    def take(self, count: IntLike, name: str | None = None) -> Dataset:
+        """Keep only the first elements.
 
         Args:
-          count: how many; -1 for all.
-          name: ignored.
+          count: Number of elements to keep; -1 keeps all.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(5).take(3)]
           [0, 1, 2]
         """
-        number = integer(count, "count")
-        return make.Slice(self, 0, None if number < 0 else number)
+        stop = integer(count, "count")
+        return constructors.Slice(self, 0, None if stop < 0 else stop)
 
-    def skip(self, count: Any, name: str | None = None) -> DatasetT:
-        """All but the first elements.
+    def skip(self, count: IntLike, name: str | None = None) -> Dataset:
+        """Drop the first elements.
 
         Args:
-          count: how many are left out; -1 for all.
-          name: ignored.
+          count: Number of elements to drop; -1 drops all.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(5).skip(3)]
           [3, 4]
         """
-        number = integer(count, "count")
-        return make.Slice(self, 0, 0) if number < 0 else make.Slice(self, number, None)
+        start = integer(count, "count")
+        if start < 0:
+            return constructors.Slice(self, 0, 0)
+        return constructors.Slice(self, start, None)
 
-    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> DatasetT:
-        """Every `num_shards`-th element, from number `index` on.
+    def shard(self, num_shards: IntLike, index: IntLike, name: str | None = None) -> Dataset:
+        """Keep every `num_shards`-th element, starting at `index`.
 
         Args:
-          num_shards: among how many the elements are divided; `tf.data.experimental.SHARD_HINT` for
-            the number of workers, under the auto-shard policy HINT.
-          index: which part; `SHARD_HINT` for a worker's own.
-          name: ignored.
+          num_shards: Number of shards; `tf.data.experimental.SHARD_HINT` means the number of
+            workers, under the auto-shard policy HINT.
+          index: Index of the shard to keep; `SHARD_HINT` means the index of the worker.
+          name: Ignored.
 
         Raises:
-          InvalidArgumentError: for numbers that do not fit.
+          InvalidArgumentError: Unless 0 <= `index` < `num_shards`.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(7).shard(num_shards=3, index=1)]
           [1, 4]
         """
-        number, at = integer(num_shards, "num_shards"), integer(index, "index")
-        if number == at == SHARD_HINT:
-            return make.ShardHint(self)
-        if number < 1 or not 0 <= at < number:
-            raise InvalidArgumentError(f"Index must be between 0 and {number - 1}, got index={at}.")
-        return make.Slice(self, at, None, number)
+        count, start = integer(num_shards, "num_shards"), integer(index, "index")
+        if count == start == SHARD_HINT:
+            return constructors.ShardHint(self)
+        if count < 1 or not 0 <= start < count:
+            raise InvalidArgumentError(
+                f"Index must be between 0 and {count - 1}, got index={start}."
+            )
+        return constructors.Slice(self, start, None, count)
 
-    def concatenate(self, dataset: DatasetT, name: str | None = None) -> DatasetT:
-        """These elements, then those of another dataset.
+    def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
+        """Append the elements of another dataset.
 
         Args:
-          dataset: the other, of the same structure and dtypes.
-          name: ignored.
+          dataset: Dataset of elements with the same structure and dtypes.
+          name: Ignored.
 
         Raises:
-          TypeError: when they do not fit together.
+          TypeError: If the structures or dtypes differ.
 
         Example:
           >>> import meshflow as tf
@@ -123,49 +134,50 @@ class Order(Generic[DatasetT]):
           >>> [int(x) for x in data]
           [0, 1, 10, 11]
         """
-        return make.Concatenate(self, dataset)
+        return constructors.Concatenate(self, dataset)
 
-    def unique(self, name: str | None = None) -> DatasetT:
-        """Each element once.
+    def unique(self, name: str | None = None) -> Dataset:
+        """Drop elements that are equal to an earlier one.
 
         Args:
-          name: ignored.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.from_tensor_slices([3, 1, 3, 2, 1]).unique()]
           [3, 1, 2]
         """
-        return make.Unique(self)
+        return constructors.Unique(self)
 
     def rejection_resample(
         self,
         class_func: Callable[..., Any],
-        target_dist: Any,
-        initial_dist: Any = None,
+        target_dist: TensorLike,
+        initial_dist: TensorLike | None = None,
         seed: int | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Leaves out elements at random so that classes come in given shares.
+    ) -> Dataset:
+        """Drop elements at random, such that the classes have a target distribution.
 
         Args:
-          class_func: from an element to its class, an int32 or int64 scalar.
-          target_dist: the wanted share of each class.
-          initial_dist: the present shares; default counted while iterating.
-          seed: of the choice.
-          name: ignored.
+          class_func: Function from an element to its class, an int32 or int64 scalar.
+          target_dist: Target probability of each class.
+          initial_dist: Probability of each class in this dataset; by default estimated while
+            iterating.
+          seed: Seed of the random choices.
+          name: Ignored.
 
         Returns:
           A dataset of (class, element).
         """
-        return make.Resample(self, class_func, target_dist, initial_dist, seed)
+        return constructors.Resample(self, class_func, target_dist, initial_dist, seed)
 
-    def cache(self, filename: Any = "", name: str | None = None) -> DatasetT:
-        """Keeps the elements of the first whole pass.
+    def cache(self, filename: TensorLike = "", name: str | None = None) -> Dataset:
+        """Store the elements of the first complete pass, and read them in later passes.
 
         Args:
-          filename: a file to keep them in; memory without one.
-          name: ignored.
+          filename: File that stores the elements; an empty name stores them in memory.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -173,33 +185,36 @@ class Order(Generic[DatasetT]):
           >>> [float(x) for x in data] == [float(x) for x in data]
           True
         """
-        text = to_array(filename)[()] if not isinstance(filename, str) else filename
-        return make.Cache(self, text.decode() if isinstance(text, bytes) else str(text))
+        path = to_array(filename)[()] if not isinstance(filename, str) else filename
+        return constructors.Cache(self, path.decode() if isinstance(path, bytes) else str(path))
 
     def snapshot(
         self,
-        path: str,
+        path: StrPath,
         compression: str | None = "AUTO",
-        reader_func: Any = None,
-        shard_func: Any = None,
+        reader_func: Callable[[Dataset], Dataset] | None = None,
+        shard_func: Callable[..., Any] | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Keeps the elements of the first whole pass in a folder; later passes and programs read them.
+    ) -> Dataset:
+        """Store the elements of the first complete pass in a folder; later passes and programs read them.
 
-        A snapshot belongs to the transformations before it: when they change, another is written.
+        A snapshot belongs to the transformations before it: if they change, another snapshot is
+        written.
 
         Args:
-          path: the folder, which several datasets may share.
-          compression: 'AUTO' and 'SNAPPY' compress fast, 'GZIP' well, None not at all.
-          reader_func: from a dataset of shards, themselves datasets, to a dataset of elements;
-            default one element of each shard in turn.
-          shard_func: from the parts of an element to the number of the shard it is written to;
-            default in turn, as many shards as there are processors.
-          name: ignored.
+          path: Folder, which several datasets may share.
+          compression: 'AUTO' and 'SNAPPY' compress fast, 'GZIP' compresses well, None does not
+            compress.
+          reader_func: Function from a dataset of shards, which are datasets, to a dataset of
+            elements; by default the shards are interleaved.
+          shard_func: Function from the components of an element to the index of its shard; by
+            default elements are distributed cyclically over as many shards as there are processors.
+          name: Ignored.
 
         Raises:
-          TypeError: when `shard_func` gives something other than an integer, or `reader_func` no dataset.
-          ValueError: for another compression.
+          TypeError: If `shard_func` does not return an integer, or `reader_func` does not return a
+            dataset.
+          ValueError: If the compression is unknown.
 
         Example:
           >>> import tempfile
@@ -209,28 +224,28 @@ class Order(Generic[DatasetT]):
           ...     [int(x) for x in dataset], [int(x) for x in dataset]
           ([0, 1, 4, 9], [0, 1, 4, 9])
         """
-        return make.Snapshot(self, path, compression, reader_func, shard_func)
+        return constructors.Snapshot(self, path, compression, reader_func, shard_func)
 
-    def prefetch(self, buffer_size: Any, name: str | None = None) -> DatasetT:
-        """Elements made ahead by a thread.
+    def prefetch(self, buffer_size: IntLike | None, name: str | None = None) -> Dataset:
+        """Produce elements in a background thread before they are requested.
 
         Args:
-          buffer_size: how many; AUTOTUNE for two.
-          name: ignored.
+          buffer_size: Number of elements to produce ahead; AUTOTUNE means two.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(3).prefetch(tf.data.AUTOTUNE)]
           [0, 1, 2]
         """
-        return make.Prefetch(self, buffer_size)
+        return constructors.Prefetch(self, buffer_size)
 
-    def with_options(self, options: Any, name: str | None = None) -> DatasetT:
-        """A dataset with options.
+    def with_options(self, options: Options, name: str | None = None) -> Dataset:
+        """Return a dataset with the same elements and additional options.
 
         Args:
-          options: a `tf.data.Options`.
-          name: ignored.
+          options: A `tf.data.Options`; its settings override those of this dataset.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -239,14 +254,14 @@ class Order(Generic[DatasetT]):
           >>> tf.data.Dataset.range(3).with_options(options).options().deterministic
           False
         """
-        return make.WithOptions(self, options)
+        return constructors.WithOptions(self, options)
 
-    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> DatasetT:
-        """Leaves out elements whose making raises an error.
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+        """Drop elements that raise an error when they are computed.
 
         Args:
-          log_warning: whether each is reported.
-          name: ignored.
+          log_warning: Whether to log a warning for each of them.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
@@ -255,4 +270,4 @@ class Order(Generic[DatasetT]):
           >>> [float(x) for x in checked.ignore_errors()]
           [1.0, 0.25]
         """
-        return make.IgnoreErrors(self, log_warning)
+        return constructors.IgnoreErrors(self, log_warning)

@@ -1,34 +1,42 @@
-"""Where datasets come from, and how they get to disk and back."""
+"""Methods of datasets that create datasets from other data, or save and load them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.arguments import integer
+from meshflow.data.arguments import IntLike, integer
 from meshflow.data.execution import padding
-from meshflow.data.methods.constructors import DatasetT, make
+from meshflow.data.methods import constructors
+from meshflow.data.node import DatasetNode
 from meshflow.data.structure import to_array
+from meshflow.environment.types import PyTree, StrPath
+
+if TYPE_CHECKING:
+    from meshflow.data.methods.constructors import Dataset
 
 
-class Sources(Generic[DatasetT]):
-    """Methods that make datasets of something else."""
+class SourceMethods(DatasetNode):
+    """Methods that create datasets, save and load them; a base class of `Dataset`."""
 
     @staticmethod
-    def from_tensor_slices(tensors: Any, name: str | None = None) -> DatasetT:
-        """The rows of tensors.
+    def from_tensor_slices(tensors: PyTree, name: str | None = None) -> Dataset:
+        """Create a dataset of the slices of tensors along their first axis.
 
         Args:
-          tensors: a tensor, or tuples and dictionaries of tensors of the same first size; `tf.SparseTensor`s too.
-          name: ignored.
+          tensors: Tensor, or nested tuples and dictionaries of tensors that have the same size in
+            their first axis. `tf.SparseTensor`s are supported.
+          name: Ignored.
 
         Raises:
-          ValueError: for scalars or unequal first sizes.
+          ValueError: If a tensor is a scalar, or the sizes differ.
 
         Example:
           >>> import meshflow as tf
@@ -38,45 +46,46 @@ class Sources(Generic[DatasetT]):
         """
         element = structure.to_arrays(tensors)
         if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
-            return make.Fixed([element], structure.spec_of(element)).unbatch()
-        return make.TensorSlices(tensors)
+            return constructors.ElementList([element], structure.spec_of(element)).unbatch()
+        return constructors.TensorSlices(tensors)
 
     @staticmethod
-    def from_tensors(tensors: Any, name: str | None = None) -> DatasetT:
-        """One element.
+    def from_tensors(tensors: PyTree, name: str | None = None) -> Dataset:
+        """Create a dataset of a single element.
 
         Args:
-          tensors: the element.
-          name: ignored.
+          tensors: The element: nested tuples and dictionaries of tensors.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> tf.data.Dataset.from_tensors([1, 2, 3]).element_spec.shape
           TensorShape([3])
         """
-        return make.Tensors(tensors)
+        return constructors.Tensors(tensors)
 
     @staticmethod
     def from_generator(
         generator: Callable[..., Any],
-        output_types: Any = None,
-        output_shapes: Any = None,
-        args: Any = None,
-        output_signature: Any = None,
+        output_types: PyTree = None,
+        output_shapes: PyTree = None,
+        args: Iterable[TensorLike] | None = None,
+        output_signature: PyTree = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """What a Python generator yields.
+    ) -> Dataset:
+        """Create a dataset of the values that a Python generator yields.
 
         Args:
-          generator: a function that gives an iterable, called anew for every pass.
-          output_types: dtypes of the elements, in their structure (or `output_signature`).
-          output_shapes: their shapes; default unknown.
-          args: arguments of the function, given as NumPy values.
+          generator: Function that returns an iterable; called at the start of every pass.
+          output_types: Dtypes of the elements, in their structure; an alternative to
+            `output_signature`.
+          output_shapes: Shapes of the elements, by default unknown.
+          args: Arguments of the function, which receives them as NumPy values.
           output_signature: `tf.TensorSpec`s of the elements, in their structure.
-          name: ignored.
+          name: Ignored.
 
         Raises:
-          TypeError: without types and without a signature, or with both.
+          TypeError: Unless exactly one of `output_types` and `output_signature` is passed.
 
         Example:
           >>> import meshflow as tf
@@ -97,92 +106,98 @@ class Sources(Generic[DatasetT]):
                     "Either `output_types` or `output_signature` is required, got neither."
                 )
             types = _tuples(output_types)
-            kinds = nest.flatten(types)
-            shapes: list[Any] = [None] * len(kinds)
+            flat_types = nest.flatten(types)
+            shapes: list[Any] = [None] * len(flat_types)
             if output_shapes is not None:
                 shapes = padding.flat_up_to(
                     types, _tuples(output_shapes) if nest.is_nested(types) else output_shapes
                 )
-            specs = [TensorSpec(s, dtypes.as_dtype(t)) for s, t in zip(shapes, kinds, strict=True)]
+            specs = [
+                TensorSpec(s, dtypes.as_dtype(t)) for s, t in zip(shapes, flat_types, strict=True)
+            ]
             signature = nest.pack_sequence_as(types, specs)
-        return make.Generator(generator, _tuples(signature), tuple(args or ()))
+        return constructors.Generator(generator, _tuples(signature), tuple(args or ()))
 
     @staticmethod
-    def range(*args: Any, output_type: Any = "int64", name: str | None = None) -> DatasetT:
-        """Numbers at equal distances.
+    def range(*args: IntLike, output_type: DTypeLike = "int64", name: str | None = None) -> Dataset:
+        """Create a dataset of equally spaced integers.
 
         Args:
-          *args: stop; start and stop; or start, stop and step.
-          output_type: their dtype; default int64.
-          name: ignored.
+          *args: `stop`; `start` and `stop`; or `start`, `stop` and `step`.
+          output_type: Dtype of the elements, by default int64.
+          name: Ignored.
 
         Raises:
-          ValueError: for another number of arguments.
+          ValueError: If the number of arguments is not 1 to 3.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(10, 0, -3)]
           [10, 7, 4, 1]
         """
-        numbers = [integer(a, "range") for a in args]
-        if not 1 <= len(numbers) <= 3:
-            raise ValueError(f"Invalid `args`. `args` must have 1 to 3 values, got {len(numbers)}.")
-        start, stop = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
-        step = numbers[2] if len(numbers) == 3 else 1
-        return make.Range(start, stop, step, output_type)
+        values = [integer(a, "range") for a in args]
+        if not 1 <= len(values) <= 3:
+            raise ValueError(f"Invalid `args`. `args` must have 1 to 3 values, got {len(values)}.")
+        start, stop = (0, values[0]) if len(values) == 1 else values[:2]
+        step = values[2] if len(values) == 3 else 1
+        return constructors.Range(start, stop, step, output_type)
 
     @staticmethod
     def counter(
-        start: Any = 0, step: Any = 1, dtype: Any = "int64", name: str | None = None
-    ) -> DatasetT:
-        """Numbers without end.
+        start: IntLike = 0,
+        step: IntLike = 1,
+        dtype: DTypeLike = "int64",
+        name: str | None = None,
+    ) -> Dataset:
+        """Create an infinite dataset of equally spaced integers.
 
         Args:
-          start: the first.
-          step: their distance.
-          dtype: their dtype; default int64.
-          name: ignored.
+          start: The first element.
+          step: Difference between consecutive elements.
+          dtype: Dtype of the elements, by default int64.
+          name: Ignored.
 
         Example:
           >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.counter(5, -2).take(3)]
           [5, 3, 1]
         """
-        first, distance = integer(start, "start"), integer(step, "step")
-        return make.Range(first, first + distance * (1 << 62), distance, dtype, endless=True)
+        first, difference = integer(start, "start"), integer(step, "step")
+        stop = first + difference * (1 << 62)
+        return constructors.Range(first, stop, difference, dtype, endless=True)
 
     @staticmethod
     def random(
         seed: int | None = None,
         rerandomize_each_iteration: bool | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Uniform int64 numbers in [0, 2**32) without end.
+    ) -> Dataset:
+        """Create an infinite dataset of uniform random int64 scalars in [0, 2**32).
 
         Args:
-          seed: makes every pass the same.
-          rerandomize_each_iteration: whether later passes differ.
-          name: ignored.
+          seed: Seed; every pass yields the same numbers.
+          rerandomize_each_iteration: Whether later passes yield other numbers.
+          name: Ignored.
         """
-        return make.Random(seed, rerandomize_each_iteration)
+        return constructors.Random(seed, rerandomize_each_iteration)
 
     @staticmethod
     def list_files(
-        file_pattern: Any,
+        file_pattern: TensorLike,
         shuffle: bool | None = None,
         seed: int | None = None,
         name: str | None = None,
-    ) -> DatasetT:
-        """Names of files.
+    ) -> Dataset:
+        """Create a dataset of the names of files that match a pattern.
 
         Args:
-          file_pattern: a pattern with wildcards, or several.
-          shuffle: whether in random order; True by default.
-          seed: of the order.
-          name: ignored.
+          file_pattern: Pattern with wildcards, or several patterns.
+          shuffle: Whether to return the names in random order, by default True.
+          seed: Seed of the order.
+          name: Ignored.
 
         Raises:
-          InvalidArgumentError: when no file matches.
+          InvalidArgumentError: If no file matches.
 
         Example:
           >>> import meshflow as tf
@@ -194,18 +209,21 @@ class Sources(Generic[DatasetT]):
           ...     [os.path.basename(name) for name in names.as_numpy_iterator()]
           [b'a.txt', b'b.txt']
         """
-        found = make.list_files(file_pattern)
-        dataset = make.TensorSlices(np.array([f.encode() for f in found], object))
-        return dataset if shuffle is False else dataset.shuffle(len(found), seed=seed)
+        names = constructors.list_files(file_pattern)
+        dataset = constructors.TensorSlices(np.array([n.encode() for n in names], object))
+        return dataset if shuffle is False else dataset.shuffle(len(names), seed=seed)
 
     @staticmethod
-    def zip(*args: Any, datasets: Any = None, name: str | None = None) -> DatasetT:
-        """Elements of several datasets side by side, up to the end of the shortest.
+    def zip(*args: PyTree, datasets: PyTree = None, name: str | None = None) -> Dataset:
+        """Combine the elements of several datasets, until the shortest one ends.
 
         Args:
-          *args: datasets, or one tuple or dictionary of datasets.
-          datasets: the same by keyword.
-          name: ignored.
+          *args: Datasets, or one nested tuple or dictionary of datasets.
+          datasets: The same as a keyword argument.
+          name: Ignored.
+
+        Returns:
+          A dataset of elements that have the structure of the argument.
 
         Example:
           >>> import meshflow as tf
@@ -217,28 +235,31 @@ class Sources(Generic[DatasetT]):
             if not args:
                 raise TypeError("Must pass at least one dataset to `zip`.")
             datasets = args[0] if len(args) == 1 else tuple(args)
-        return make.Zip(datasets)
+        return constructors.Zip(datasets)
 
     @staticmethod
     def sample_from_datasets(
-        datasets: Any,
-        weights: Any = None,
+        datasets: Iterable[Dataset],
+        weights: TensorLike | Dataset | None = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
-    ) -> DatasetT:
-        """Elements of several datasets in random turns.
+    ) -> Dataset:
+        """Interleave several datasets at random.
 
         Args:
-          datasets: a list of datasets.
-          weights: how often each is taken, or a dataset of such vectors, one for each turn; default alike.
-          seed: of the turns.
-          stop_on_empty_dataset: whether the end of one is the end.
-          rerandomize_each_iteration: whether later passes differ; not by default.
+          datasets: Datasets to sample from.
+          weights: Probability of each dataset, or a dataset of such vectors, one for each element;
+            by default uniform.
+          seed: Seed of the random choices.
+          stop_on_empty_dataset: Whether to stop as soon as one dataset ends, instead of when all
+            have ended.
+          rerandomize_each_iteration: Whether later passes make other choices, by default False.
 
         Raises:
-          ValueError: when there are no datasets, or another number of weights.
-          TypeError: for weights that are no floating-point numbers.
+          ValueError: If there are no datasets, or the number of weights differs from that of the
+            datasets.
+          TypeError: If the weights are not floating-point numbers.
 
         Example:
           >>> import meshflow as tf
@@ -251,9 +272,9 @@ class Sources(Generic[DatasetT]):
         if not datasets:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
         reshuffles = bool(rerandomize_each_iteration)
-        if hasattr(weights, "_elements"):
-            choices = make.Drawn(weights, seed, reshuffles)
-            return make.Choose(datasets, choices, stop_on_empty_dataset)
+        if isinstance(weights, DatasetNode):
+            choices = constructors.RandomChoice(weights, seed, reshuffles)
+            return constructors.Choose(datasets, choices, stop_on_empty_dataset)
         shares = np.ones(len(datasets)) if weights is None else to_array(weights)
         if shares.dtype.kind != "f":
             raise TypeError(
@@ -263,24 +284,26 @@ class Sources(Generic[DatasetT]):
             raise ValueError(
                 f"Invalid `weights`. `weights` must have the same length as `datasets` ({len(datasets)}), got {shares.shape}."
             )
-        # What is never taken would be waited for when all others have ended.
+        # A dataset with weight 0 is never drawn, so it would keep the result from ending.
         datasets = [d for d, share in zip(datasets, shares, strict=True) if share > 0]
-        choices = make.Drawn(shares[shares > 0].astype(np.float64), seed, reshuffles)
-        return make.Choose(datasets, choices, stop_on_empty_dataset)
+        choices = constructors.RandomChoice(shares[shares > 0].astype(np.float64), seed, reshuffles)
+        return constructors.Choose(datasets, choices, stop_on_empty_dataset)
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Any, choice_dataset: DatasetT, stop_on_empty_dataset: bool = True
-    ) -> DatasetT:
-        """Elements of several datasets, in turns that a dataset of int64 numbers gives.
+        datasets: Iterable[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
+    ) -> Dataset:
+        """Interleave several datasets in the order that a dataset of indices determines.
 
         Args:
-          datasets: a list of datasets.
-          choice_dataset: which is next.
-          stop_on_empty_dataset: whether the end of one is the end.
+          datasets: Datasets to take elements from.
+          choice_dataset: Dataset of int64 scalars, each the index of the dataset that provides the
+            next element.
+          stop_on_empty_dataset: Whether to stop as soon as one dataset ends, instead of when all
+            have ended.
 
         Raises:
-          ValueError: when there are no datasets.
+          ValueError: If there are no datasets.
 
         Example:
           >>> import meshflow as tf
@@ -289,27 +312,29 @@ class Sources(Generic[DatasetT]):
           >>> list(tf.data.Dataset.choose_from_datasets(letters, turns).as_numpy_iterator())
           [b'a', b'a', b'b']
         """
-        if not list(datasets):
+        inputs: Sequence[Dataset] = list(datasets)
+        if not inputs:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
-        return make.Choose(list(datasets), choice_dataset, stop_on_empty_dataset)
+        return constructors.Choose(inputs, choice_dataset, stop_on_empty_dataset)
 
     def save(
         self,
-        path: Any,
+        path: StrPath,
         compression: str | None = None,
         shard_func: Callable[..., Any] | None = None,
         checkpoint_args: Any = None,
     ) -> None:
-        """Writes all elements to a folder, from which `load` makes a dataset.
+        """Write all elements to a folder that `load` can read.
 
         Args:
-          path: the folder; a dataset that is in it is replaced.
+          path: Folder; a dataset that it contains is replaced.
           compression: 'GZIP' or None.
-          shard_func: from an element to the number of the file that it goes to; default one file.
-          checkpoint_args: accepted.
+          shard_func: Function from an element to the index of the file that stores it; by default
+            there is one file.
+          checkpoint_args: Ignored.
 
         Raises:
-          ValueError: for an infinite dataset, or elements that are not tensors.
+          ValueError: If the dataset is infinite, or its elements are not tensors.
 
         Example:
           >>> import tempfile
@@ -319,29 +344,29 @@ class Sources(Generic[DatasetT]):
           >>> [int(x) for x in tf.data.Dataset.load(folder)]
           [0, 1, 2]
         """
-        make.save(self, path, compression, shard_func)
+        constructors.save_dataset(self, path, compression, shard_func)
 
     @staticmethod
     def load(
-        path: Any,
-        element_spec: Any = None,
+        path: StrPath,
+        element_spec: PyTree = None,
         compression: str | None = None,
-        reader_func: Callable[[DatasetT], DatasetT] | None = None,
+        reader_func: Callable[[Dataset], Dataset] | None = None,
         wait: bool = False,
-    ) -> DatasetT:
-        """The elements that `save` wrote.
+    ) -> Dataset:
+        """Load a dataset that `save` wrote.
 
         Args:
-          path: the folder.
-          element_spec: accepted when it fits.
-          compression: as given to `save`.
-          reader_func: from a dataset of datasets, one for each file, to one dataset; by default some
-            of them in turn.
-          wait: accepted.
+          path: Folder.
+          element_spec: Expected spec of the elements; only checked.
+          compression: The value that was passed to `save`.
+          reader_func: Function from a dataset of datasets, one for each file, to a dataset of
+            elements; by default the files are interleaved.
+          wait: Ignored.
 
         Raises:
-          NotFoundError: when there is no saved dataset.
-          DataLossError: while iterating, for a damaged file.
+          NotFoundError: If the folder does not contain a saved dataset.
+          DataLossError: While iterating, if a file is damaged.
 
         Example:
           >>> import meshflow as tf
@@ -351,11 +376,11 @@ class Sources(Generic[DatasetT]):
           ...     [int(x) for x in tf.data.Dataset.load(os.path.join(folder, "saved"))]
           [0, 1, 2]
         """
-        return make.load(path, element_spec, compression, reader_func)
+        return constructors.load_dataset(path, element_spec, compression, reader_func)
 
 
-def _tuples(structure: Any) -> Any:
-    """Lists in a structure of types or specs as tuples."""
+def _tuples(structure: PyTree) -> PyTree:
+    """Replace the lists in a structure of dtypes, shapes or specs by tuples."""
     if isinstance(structure, dict):
         return {k: _tuples(v) for k, v in structure.items()}
     if isinstance(structure, (list, tuple)):

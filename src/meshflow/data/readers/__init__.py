@@ -1,1 +1,1 @@
-"""Datasets of files and of other libraries: records, CSV, Arrow, SQL, tar."""
+"""Datasets of files and of other libraries: records, CSV, Arrow, SQL and tar files."""

@@ -1,8 +1,9 @@
-"""Datasets of the rows of Arrow tables and Parquet files, which need the package pyarrow.
+"""Datasets of the rows of Arrow tables and Parquet files; they need the package pyarrow.
 
-Rows are reached by number: a table is a list of chunks (row groups of a Parquet file, record batches
-of an Arrow table), the last used of which are held in memory. So `map`, `shuffle` and `batch`
-work on whole blocks, as for arrays, while files of any size are read a chunk at a time.
+Rows are accessed by index. A table is a list of chunks (row groups of a Parquet file, record
+batches of an Arrow table), of which the most recently used ones are in memory. So `map`, `shuffle`
+and `batch` process many rows at once, as for arrays, and files of any size are read one chunk at a
+time.
 """
 
 from __future__ import annotations
@@ -17,33 +18,37 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.dataset import Dataset, Vector
+from meshflow.core.values.tensor import TensorLike
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.node import IndexStream
 from meshflow.data.readers.records import file_names
 from meshflow.data.sources import index_blocks
 from meshflow.environment import extras
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 
 __all__ = ["Chunks", "from_arrow", "from_parquet"]
 
-# Bytes of chunks that one dataset holds in memory.
+# Largest size of the chunks that a dataset keeps in memory, in bytes.
 _HELD = 1 << 28
 
 
 class Chunks(Dataset):
-    """The rows of chunks, each loaded when it is needed.
+    """The rows of chunks that are loaded on demand.
 
     Args:
-      spec: the spec of a row.
-      sizes: the number of rows of each chunk.
-      load: from a chunk's number to the columns, in the order of the spec's leaves. A column of
-        rows of different sizes is an array of arrays.
-      files: the files that are read, and a function from some of them to a dataset of their rows.
+      spec: Spec of a row.
+      sizes: Number of rows of each chunk.
+      load: Function from the index of a chunk to its columns, in the order of the leaves of the
+        spec. A column of rows of different sizes is an array of arrays.
+      files: Names of the files, and a function from names to a dataset of their rows; None if the
+        rows are not in files.
     """
 
     def __init__(
         self,
-        spec: Any,
+        spec: PyTree,
         sizes: Sequence[int],
         load: Callable[[int], list[Any]],
         files: tuple[list[str], Callable[[list[str]], Dataset]] | None = None,
@@ -55,7 +60,7 @@ class Chunks(Dataset):
         leaves = nest.flatten(spec)
         self._uneven = [s for s in leaves if not s.shape.is_fully_defined()]
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -68,67 +73,70 @@ class Chunks(Dataset):
         assert self._source is not None
         return self._source[1](names)
 
-    def _chunk(self, number: int) -> list[Any]:
+    def _chunk(self, index: int) -> list[Any]:
         with self._lock:
-            found = self._chunks.pop(number, None)
-            if found is None:
-                found = self._load(number)
-            self._chunks[number] = found
-            held = sum(map(_nbytes, self._chunks.values()))
-            while held > _HELD and len(self._chunks) > 1:
-                held -= _nbytes(self._chunks.popitem(last=False)[1])
-            return found
+            columns = self._chunks.pop(index, None)
+            if columns is None:
+                columns = self._load(index)
+            self._chunks[index] = columns
+            num_bytes = sum(map(_nbytes, self._chunks.values()))
+            while num_bytes > _HELD and len(self._chunks) > 1:
+                num_bytes -= _nbytes(self._chunks.popitem(last=False)[1])
+            return columns
 
     def _gather(self, index: np.ndarray) -> list[Any]:
-        numbers = np.searchsorted(self._starts, index, "right") - 1
-        first = int(numbers[0])
-        if (numbers == first).all():
+        chunk_indices = np.searchsorted(self._starts, index, "right") - 1
+        first = int(chunk_indices[0])
+        if (chunk_indices == first).all():
             within = index - self._starts[first]
             return [column[_as_slice(within)] for column in self._chunk(first)]
         results: list[Any] = []
-        for number in np.unique(numbers):
-            places = np.flatnonzero(numbers == number)
-            columns = self._chunk(int(number))
+        for chunk_index in np.unique(chunk_indices):
+            positions = np.flatnonzero(chunk_indices == chunk_index)
+            columns = self._chunk(int(chunk_index))
             if not results:
                 results = [np.empty((len(index), *c.shape[1:]), c.dtype) for c in columns]
             for result, column in zip(results, columns, strict=True):
-                result[places] = column[index[places] - self._starts[number]]
+                result[positions] = column[index[positions] - self._starts[chunk_index]]
         return results
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         if self._uneven or not self._count():
             return None
         largest = int(np.argmax(self._sizes))
         row = _nbytes(self._chunk(largest)) / self._sizes[largest]
-        # A shuffle over more rows than are held would load a chunk for every row.
-        whole = self._count() * row <= _HELD
-        reach = None if whole else max(int(_HELD / row / 2), 1)
-        return Vector(self._gather, index_blocks(self._count()), reach)
+        # A shuffle over more rows than fit in memory would load a chunk for every row.
+        fits_in_memory = self._count() * row <= _HELD
+        spread = None if fits_in_memory else max(int(_HELD / row / 2), 1)
+        return IndexStream(self._gather, index_blocks(self._count()), spread)
 
     def _why_not_vectorized(self) -> str:
         return "its rows have different sizes" if self._uneven else "it has no rows"
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        for number, size in enumerate(self._sizes):
-            columns = self._chunk(number)
+        for index, size in enumerate(self._sizes):
+            columns = self._chunk(index)
             for i in range(size):
                 row = [_item(column, i) for column in columns]
                 yield nest.pack_sequence_as(self._own_spec, row)
 
 
-def _item(column: Any, i: int) -> np.ndarray:
+def _item(column: np.ndarray, i: int) -> np.ndarray:
     value = column[i]
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def _as_slice(index: np.ndarray) -> Any:
+def _as_slice(index: np.ndarray) -> slice | np.ndarray:
+    """Return consecutive indices as a slice, which avoids a copy."""
     first, last = int(index[0]), int(index[-1])
-    run = last - first == len(index) - 1 and (len(index) == 1 or bool((np.diff(index) == 1).all()))
-    return slice(first, last + 1) if run else index
+    is_consecutive = last - first == len(index) - 1 and (
+        len(index) == 1 or bool((np.diff(index) == 1).all())
+    )
+    return slice(first, last + 1) if is_consecutive else index
 
 
 def _nbytes(columns: list[Any]) -> int:
-    # Strings and uneven rows are objects; what they take besides is estimated.
+    # Arrays of objects hold strings or rows of different sizes. Their memory is estimated.
     return sum(c.nbytes if c.dtype != object else 100 * c.size for c in columns)
 
 
@@ -140,21 +148,22 @@ def _part(module: str) -> Any:
     return extras.load(module, "arrow", "Arrow tables and Parquet files need the package pyarrow")
 
 
-def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
-    """The rows of Parquet files, each a dictionary from names of columns to tensors.
+def from_parquet(files: TensorLike, columns: Sequence[str] | None = None) -> Dataset:
+    """Create a dataset of the rows of Parquet files, each a dictionary from column names to tensors.
 
-    Row groups are read one at a time. Columns of lists of different lengths give tensors of
-    unknown size; nested columns give dictionaries.
+    Row groups are read one at a time. Columns of lists of different lengths become tensors of
+    unknown size; nested columns become dictionaries.
 
     Args:
-      files: names or patterns with wildcards.
-      columns: the columns to read; default all.
+      files: Names or patterns with wildcards.
+      columns: The columns to read, by default all.
 
     Raises:
-      NotFoundError: when no file matches.
-      ValueError: for a column that is not there, or of a type that tensors do not have; while
-        iterating, for a missing value in a column other than floats (where it is NaN).
-      ImportError: without the package pyarrow.
+      NotFoundError: If no file matches.
+      ValueError: If a column does not exist, or has a type that tensors do not support; while
+        iterating, if a value is missing in a column that is not floating-point (where missing
+        values are NaN).
+      ImportError: If the package pyarrow is not installed.
 
     Example:
       >>> import tempfile, os
@@ -171,32 +180,33 @@ def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
     readers = [parquet.ParquetFile(name) for name in names]
     schema = _same_schema(names, [r.schema_arrow for r in readers], columns)
     groups = [
-        (reader, number) for reader in readers for number in range(reader.metadata.num_row_groups)
+        (reader, index) for reader in readers for index in range(reader.metadata.num_row_groups)
     ]
-    wanted = list(schema.names)
+    names_to_read = list(schema.names)
 
-    def load(number: int) -> list[Any]:
-        reader, group = groups[number]
-        return leaves_of(reader.read_row_group(group, columns=wanted).select(wanted))
+    def load(index: int) -> list[np.ndarray]:
+        reader, group = groups[index]
+        return leaves_of(reader.read_row_group(group, columns=names_to_read).select(names_to_read))
 
-    sizes = [reader.metadata.row_group(number).num_rows for reader, number in groups]
+    sizes = [reader.metadata.row_group(group).num_rows for reader, group in groups]
     return Chunks(_spec(schema), sizes, load, (names, lambda some: from_parquet(some, columns)))
 
 
 def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
-    """The rows of an Arrow table, each a dictionary from names of columns to tensors.
+    """Create a dataset of the rows of an Arrow table, each a dictionary from column names to tensors.
 
     Args:
-      source: a table, a record batch or a list of them; anything with the Arrow stream interface,
-        such as a pandas or Polars data frame; or names or patterns of Arrow (Feather) files,
-        which are mapped into memory.
-      columns: the columns to take; default all.
+      source: A table, a record batch or a list of them; an object with the Arrow stream interface,
+        such as a pandas or Polars data frame; or names or patterns of Arrow (Feather) files, which
+        are mapped into memory.
+      columns: The columns to read, by default all.
 
     Raises:
-      NotFoundError: when no file matches.
-      ValueError: for a column that is not there, or of a type that tensors do not have; while
-        iterating, for a missing value in a column other than floats (where it is NaN).
-      ImportError: without the package pyarrow.
+      NotFoundError: If no file matches.
+      ValueError: If a column does not exist, or has a type that tensors do not support; while
+        iterating, if a value is missing in a column that is not floating-point (where missing
+        values are NaN).
+      ImportError: If the package pyarrow is not installed.
 
     Example:
       >>> import pyarrow as pa
@@ -211,12 +221,12 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
         names = _matching(source)
         tables = []
         for name in names:
-            mapped = pa.memory_map(name)
+            memory_map = pa.memory_map(name)
             try:
-                tables.append(pa.ipc.open_file(mapped).read_all())
+                tables.append(pa.ipc.open_file(memory_map).read_all())
             except pa.ArrowInvalid:
-                mapped.seek(0)
-                tables.append(pa.ipc.open_stream(mapped).read_all())
+                memory_map.seek(0)
+                tables.append(pa.ipc.open_stream(memory_map).read_all())
         files = (names, lambda some: from_arrow(some, columns))
         labels = names
     else:
@@ -228,12 +238,12 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
     return Chunks(
         _spec(schema),
         [b.num_rows for b in batches],
-        lambda number: leaves_of(pa.Table.from_batches([batches[number]])),
+        lambda index: leaves_of(pa.Table.from_batches([batches[index]])),
         files,
     )
 
 
-def _is_names(source: Any) -> bool:
+def _is_names(source: object) -> bool:
     first = source[0] if isinstance(source, (list, tuple)) and source else source
     return isinstance(first, (str, bytes)) or hasattr(first, "__fspath__")
 
@@ -250,38 +260,38 @@ def _as_table(item: Any, pa: Any) -> Any:
     )
 
 
-def _matching(files: Any) -> list[str]:
-    """The files of names and patterns."""
-    found = []
+def _matching(files: TensorLike) -> list[str]:
+    """Return the files that match names and patterns."""
+    paths = []
     for name in file_names(files):
-        some = sorted(gfile.glob(name))
-        if not some:
+        matches = sorted(gfile.glob(name))
+        if not matches:
             raise NotFoundError(f"{name}; No such file or directory")
-        found.extend(some)
-    if not found:
-        raise InvalidValueError("There are no names of files.")
-    return found
+        paths.extend(matches)
+    if not paths:
+        raise InvalidValueError("No names of files were passed.")
+    return paths
 
 
 def _same_schema(names: list[str], schemas: list[Any], columns: Sequence[str] | None) -> Any:
-    """The schema of the wanted columns, which all files must have."""
+    """Return the schema of the selected columns, which must be the same in all files."""
     pa = _arrow()
     if not schemas:
-        raise InvalidValueError("There are no tables.")
-    wanted = schemas[0].names if columns is None else list(columns)
-    found = []
+        raise InvalidValueError("No tables were passed.")
+    selected = schemas[0].names if columns is None else list(columns)
+    selected_schemas = []
     for name, schema in zip(names, schemas, strict=True):
-        missing = [c for c in wanted if c not in schema.names]
+        missing = [c for c in selected if c not in schema.names]
         if missing:
             raise InvalidValueError(
                 f"{name} has no column {missing[0]!r}; its columns: {', '.join(schema.names)}."
             )
-        found.append(pa.schema([schema.field(c).remove_metadata() for c in wanted]))
-        if [f.type for f in found[-1]] != [f.type for f in found[0]]:
+        selected_schemas.append(pa.schema([schema.field(c).remove_metadata() for c in selected]))
+        if [f.type for f in selected_schemas[-1]] != [f.type for f in selected_schemas[0]]:
             raise InvalidValueError(
-                f"{name} has columns of other types than {names[0]}: {found[-1]} instead of {found[0]}."
+                f"{name} has columns of other types than {names[0]}: {selected_schemas[-1]} instead of {selected_schemas[0]}."
             )
-    return found[0]
+    return selected_schemas[0]
 
 
 def _spec(schema: Any) -> dict[str, Any]:
@@ -289,58 +299,62 @@ def _spec(schema: Any) -> dict[str, Any]:
 
 
 def spec_of(schema: Any, columns: Sequence[str]) -> dict[str, Any]:
-    """The spec of the rows of some columns.
+    """Return the spec of rows that consist of some columns.
 
     Raises:
-      ValueError: for a column of a type that tensors do not have.
+      ValueError: If a column has a type that tensors do not support.
     """
     return {name: _field_spec(name, schema.field(name).type) for name in columns}
 
 
-def _field_spec(name: str, kind: Any) -> Any:
-    """The spec of a column's values."""
+def _field_spec(name: str, arrow_type: Any) -> PyTree:
+    """Return the spec of the values of a column."""
     types = _arrow().types
-    if types.is_struct(kind):
-        return {f.name: _field_spec(f"{name}.{f.name}", f.type) for f in kind}
+    if types.is_struct(arrow_type):
+        return {f.name: _field_spec(f"{name}.{f.name}", f.type) for f in arrow_type}
     sizes: list[int | None] = []
     while True:
-        if types.is_dictionary(kind):
-            kind = kind.value_type
-        elif types.is_fixed_size_list(kind):
-            sizes.append(kind.list_size)
-            kind = kind.value_type
-        elif types.is_list(kind) or types.is_large_list(kind):
+        if types.is_dictionary(arrow_type):
+            arrow_type = arrow_type.value_type
+        elif types.is_fixed_size_list(arrow_type):
+            sizes.append(arrow_type.list_size)
+            arrow_type = arrow_type.value_type
+        elif types.is_list(arrow_type) or types.is_large_list(arrow_type):
             sizes.append(None)
-            kind = kind.value_type
-        elif hasattr(kind, "permutation") and hasattr(kind, "shape"):
-            sizes.extend(kind.shape)
-            kind = kind.value_type
+            arrow_type = arrow_type.value_type
+        elif hasattr(arrow_type, "permutation") and hasattr(arrow_type, "shape"):
+            sizes.extend(arrow_type.shape)
+            arrow_type = arrow_type.value_type
         else:
             break
-    if _is_bytes(kind):
+    if _is_bytes(arrow_type):
         return TensorSpec(sizes, dtypes.string)
-    if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
+    if not (
+        types.is_boolean(arrow_type)
+        or types.is_integer(arrow_type)
+        or types.is_floating(arrow_type)
+    ):
         raise InvalidValueError(
-            f"Column {name!r} is of type {kind}, which tensors do not have: cast it, or leave it out with "
+            f"Column {name!r} has the type {arrow_type}, which tensors do not support. Cast it, or exclude it with "
             "`columns`."
         )
-    return TensorSpec(sizes, dtypes.as_dtype(kind.to_pandas_dtype()))
+    return TensorSpec(sizes, dtypes.as_dtype(arrow_type.to_pandas_dtype()))
 
 
-def _is_bytes(kind: Any) -> bool:
+def _is_bytes(arrow_type: Any) -> bool:
     types = _arrow().types
     return (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-        or any(test(kind) for test in (types.is_string_view, types.is_binary_view))
+        types.is_string(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_binary(arrow_type)
+        or types.is_large_binary(arrow_type)
+        or types.is_fixed_size_binary(arrow_type)
+        or any(test(arrow_type) for test in (types.is_string_view, types.is_binary_view))
     )
 
 
 def leaves_of(table: Any) -> list[Any]:
-    """The columns of a table as arrays, in the order of the leaves of its spec."""
+    """Convert the columns of a table to arrays, in the order of the leaves of its spec."""
     spec = _spec(table.schema)
     columns = {
         name: _columns(name, column.combine_chunks(), spec[name])
@@ -349,7 +363,8 @@ def leaves_of(table: Any) -> list[Any]:
     return nest.flatten(columns)
 
 
-def _columns(name: str, array: Any, spec: Any) -> Any:
+def _columns(name: str, array: Any, spec: PyTree) -> PyTree:
+    """Convert a column to an array, and a nested column to a dictionary of arrays."""
     if isinstance(array, _arrow().ChunkedArray):
         array = _arrow().concat_arrays(array.chunks)
     if isinstance(spec, dict):
@@ -361,42 +376,49 @@ def _columns(name: str, array: Any, spec: Any) -> Any:
 
 
 def _missing(name: str, array: Any) -> InvalidValueError:
+    """Return the error for missing values in a column."""
     return InvalidValueError(
         f"Column {name!r} misses {array.null_count} of {len(array)} values, and tensors of its type {array.type} "
-        "have no missing values: fill them first."
+        "have no missing values. Replace the missing values first."
     )
 
 
 def _column(name: str, array: Any) -> np.ndarray:
-    """A column as an array of rows."""
+    """Convert a column to an array of rows."""
     types = _arrow().types
-    kind = array.type
-    if types.is_dictionary(kind):
+    arrow_type = array.type
+    if types.is_dictionary(arrow_type):
         return _column(name, array.dictionary_decode())
     if hasattr(array, "to_numpy_ndarray"):
         return array.to_numpy_ndarray()
-    if array.null_count and not types.is_floating(kind):
+    if array.null_count and not types.is_floating(arrow_type):
         raise _missing(name, array)
-    if types.is_fixed_size_list(kind):
+    if types.is_fixed_size_list(arrow_type):
         values = _column(name, array.flatten())
-        return values.reshape(len(array), kind.list_size, *values.shape[1:])
-    if types.is_list(kind) or types.is_large_list(kind):
+        return values.reshape(len(array), arrow_type.list_size, *values.shape[1:])
+    if types.is_list(arrow_type) or types.is_large_list(arrow_type):
         values = _column(name, array.flatten())
         ends = np.cumsum(np.asarray(array.value_lengths()))
         rows = np.empty(len(array), object)
         rows[:] = _split(values, ends)
         return rows
-    if _is_bytes(kind):
-        texts = np.empty(len(array), object)
-        texts[:] = [v.encode() if isinstance(v, str) else v for v in array.to_pylist()]
-        return texts
+    if _is_bytes(arrow_type):
+        strings = np.empty(len(array), object)
+        strings[:] = [v.encode() if isinstance(v, str) else v for v in array.to_pylist()]
+        return strings
     return array.to_numpy(zero_copy_only=False)
 
 
-def _split(values: np.ndarray, ends: np.ndarray) -> Any:
+def _split(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Split values into an array of arrays.
+
+    Args:
+      values: The values of all rows.
+      ends: End of each row in `values`.
+    """
     parts = np.split(values, ends[:-1]) if len(ends) else []
-    # An array of arrays of one size would become a matrix.
-    held = np.empty(len(parts), object)
+    # `np.array` would combine rows of the same size to a matrix.
+    rows = np.empty(len(parts), object)
     for i, part in enumerate(parts):
-        held[i] = part
-    return held
+        rows[i] = part
+    return rows

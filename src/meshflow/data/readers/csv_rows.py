@@ -13,12 +13,14 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, integer
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.resumable import Failed, Raising
 from meshflow.data.readers.records import file_names
 from meshflow.data.transformations import Arranged
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.io.records import compression_of, opened
 from meshflow.ops.tables import columns_of, reader, row_values, selected
@@ -27,31 +29,31 @@ __all__ = ["CsvDataset", "make_csv_dataset"]
 
 
 class CsvDataset(Dataset):
-    """The rows of CSV files, each a tuple of scalars.
+    r"""The rows of CSV files, each a tuple of scalars.
 
     Args:
-      filenames: a name, or names.
-      record_defaults: for each column that is read its default, or its dtype when a value is
+      filenames: File name or names.
+      record_defaults: For each selected column its default value, or its dtype if a value is
         required: float32, float64, int32, int64 or string.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      buffer_size: bytes read at once.
-      header: whether the first row of each file names the columns, and is left out.
-      field_delim: what separates fields.
-      use_quote_delim: whether quotation marks group.
-      na_value: text that means a missing value.
-      select_cols: numbers of the columns to read, ascending; default all.
-      exclude_cols: numbers of the columns to leave out, instead of `select_cols`.
+      buffer_size: Number of bytes to read at once.
+      header: Whether the first row of each file contains column names, and is skipped.
+      field_delim: Separator of fields.
+      use_quote_delim: Whether quotation marks enclose a field.
+      na_value: Text that represents a missing value.
+      select_cols: Ascending indices of the columns to read, by default all.
+      exclude_cols: Indices of the columns to skip, an alternative to `select_cols`.
 
     Raises:
-      InvalidArgumentError: while iterating, for a row with another number of fields, a missing
-        required value or a text that is no number, naming file and line.
-      NotFoundError: while iterating, for a file that is not there.
+      InvalidArgumentError: While iterating, if a row has another number of fields, a required value
+        is missing, or a text is not a number; the message names the file and the line.
+      NotFoundError: While iterating, if a file does not exist.
 
     Example:
       >>> import tempfile, os
       >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
-      >>> tf.io.write_file(path, "x,name\\n1,one\\n2,two\\n")
+      >>> tf.io.write_file(path, "x,name\n1,one\n2,two\n")
       >>> rows = tf.data.experimental.CsvDataset(path, [tf.int32, tf.string], header=True)
       >>> [(int(x), name.numpy()) for x, name in rows]
       [(1, b'one'), (2, b'two')]
@@ -59,16 +61,16 @@ class CsvDataset(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
-        record_defaults: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
+        filenames: TensorLike,
+        record_defaults: Sequence[Any],
+        compression_type: TensorLike = None,
+        buffer_size: IntLike | None = None,
         header: bool = False,
         field_delim: str = ",",
         use_quote_delim: bool = True,
         na_value: str = "",
-        select_cols: Any = None,
-        exclude_cols: Any = None,
+        select_cols: Sequence[int] | None = None,
+        exclude_cols: Sequence[int] | None = None,
     ) -> None:
         self._names = file_names(filenames)
         self._columns = columns_of(record_defaults)
@@ -84,7 +86,7 @@ class CsvDataset(Dataset):
         self._header, self._na_value = bool(header), na_value
         self._reader: Callable[[Any], Any] = lambda text: reader(text, field_delim, use_quote_delim)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return tuple(TensorSpec([], c.kind) for c in self._columns)
 
     def _count(self) -> int:
@@ -94,9 +96,9 @@ class CsvDataset(Dataset):
         return self._names
 
     def _of_files(self, names: list[str]) -> Dataset:
-        made = self._copied()
-        made._names = names
-        return made
+        dataset = self._copied()
+        dataset._names = names
+        return dataset
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         return Raising(self._items())
@@ -110,8 +112,8 @@ class CsvDataset(Dataset):
                 yield from self._rows_of(path, self._reader(text))
 
     def _rows_of(self, path: str, rows: Any) -> Iterator[Any]:
-        for number, fields in enumerate(rows):
-            if number == 0 and self._header:
+        for index, fields in enumerate(rows):
+            if index == 0 and self._header:
                 continue
             if self._excluded:
                 fields = [f for i, f in enumerate(fields or [""]) if i not in self._excluded]
@@ -121,7 +123,7 @@ class CsvDataset(Dataset):
                     self._columns,
                     self._select,
                     self._na_value,
-                    f"record {number}: {path}, line {rows.line_num}",
+                    f"record {index}: {path}, line {rows.line_num}",
                 )
             except InvalidArgumentError as error:
                 yield Failed(error)
@@ -130,12 +132,12 @@ class CsvDataset(Dataset):
 
 
 def make_csv_dataset(
-    file_pattern: Any,
-    batch_size: Any,
+    file_pattern: TensorLike,
+    batch_size: IntLike,
     column_names: Sequence[str] | None = None,
-    column_defaults: Any = None,
+    column_defaults: Sequence[Any] | None = None,
     label_name: str | None = None,
-    select_columns: Any = None,
+    select_columns: Sequence[str | int] | None = None,
     field_delim: str = ",",
     use_quote_delim: bool = True,
     na_value: str = "",
@@ -148,58 +150,61 @@ def make_csv_dataset(
     num_parallel_reads: int | None = None,
     sloppy: bool = False,
     num_rows_for_inference: int | None = 100,
-    compression_type: Any = None,
+    compression_type: TensorLike = None,
     ignore_errors: bool = False,
     encoding: str = "utf-8",
 ) -> Dataset:
-    """Batches of the rows of CSV files: dictionaries from names of columns to vectors.
+    r"""Create a dataset of batches of the rows of CSV files: dictionaries from column names to vectors.
 
     Args:
-      file_pattern: files or patterns with wildcards.
-      batch_size: rows of a batch.
-      column_names: names of all columns; default those in the first row.
-      column_defaults: for each column that is read its default, or its dtype when a value is
-        required; by default dtypes are those of the first rows (int32, int64, float32, float64,
-        else string), and missing values are 0 or ''.
-      label_name: a column to give beside the dictionary.
-      select_columns: names or numbers of the columns to read; default all.
-      field_delim: what separates fields.
-      use_quote_delim: whether quotation marks group.
-      na_value: text that means a missing value.
-      header: whether the first row of each file names the columns.
-      num_epochs: how often rows are repeated; default without end.
-      shuffle: whether files and rows come in random order.
-      shuffle_buffer_size: as for `Dataset.shuffle`.
-      shuffle_seed: as for `Dataset.shuffle`.
-      prefetch_buffer_size: batches made ahead.
-      num_parallel_reads: how many files give their rows in turn.
-      sloppy: accepted; the order is always kept.
-      num_rows_for_inference: how many rows tell the dtypes; None for all.
+      file_pattern: Files or patterns with wildcards.
+      batch_size: Number of rows in a batch.
+      column_names: Names of all columns, by default those in the first row.
+      column_defaults: For each selected column its default value, or its dtype if a value is
+        required. By default, the dtypes are inferred from the first rows (int32, int64, float32,
+        float64, else string), and missing values become 0 or ''.
+      label_name: Column that is returned separately as the label.
+      select_columns: Names or indices of the columns to read, by default all.
+      field_delim: Separator of fields.
+      use_quote_delim: Whether quotation marks enclose a field.
+      na_value: Text that represents a missing value.
+      header: Whether the first row of each file contains column names.
+      num_epochs: Number of repetitions, by default indefinitely.
+      shuffle: Whether to read files and rows in random order.
+      shuffle_buffer_size: As for `Dataset.shuffle`.
+      shuffle_seed: As for `Dataset.shuffle`.
+      prefetch_buffer_size: Number of batches to prefetch.
+      num_parallel_reads: Number of files that are interleaved.
+      sloppy: Ignored; the order is always preserved.
+      num_rows_for_inference: Number of rows that the dtypes are inferred from, None for all.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      ignore_errors: whether to leave out rows that cannot be read.
-      encoding: encoding of the names of columns.
+      ignore_errors: Whether to skip rows that cannot be parsed.
+      encoding: Encoding of the column names.
 
     Raises:
-      ValueError: when no file matches, or names, defaults and columns do not fit.
+      ValueError: If no file matches, or names, defaults and columns do not match.
 
     Example:
       >>> import tempfile, os
       >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
-      >>> tf.io.write_file(path, "x,y\\n1,0.5\\n2,1.5\\n3,2.5\\n")
+      >>> tf.io.write_file(path, "x,y\n1,0.5\n2,1.5\n3,2.5\n")
       >>> data = tf.data.experimental.make_csv_dataset(
       ...     path, 2, label_name="y", num_epochs=1, shuffle=False)
       >>> [(f["x"].numpy().tolist(), y.numpy().tolist()) for f, y in data]
       [([1, 2], [0.5, 1.5]), ([3], [2.5])]
     """
     files = _matching(file_pattern)
-    kind = compression_of(compression_type)
+    compression = compression_of(compression_type)
 
-    def rows(path: str) -> Iterator[list[str]]:
-        with io.TextIOWrapper(opened(path, kind), encoding, "surrogateescape", newline="") as text:
+    def read_rows(path: str) -> Iterator[list[str]]:
+        with io.TextIOWrapper(
+            opened(path, compression), encoding, "surrogateescape", newline=""
+        ) as text:
             lines = reader(text, field_delim, use_quote_delim)
             for fields in lines:
-                # Escapes tell in which line the bytes are, which the decoder's error does not.
+                # Surrogate escapes show in which line the invalid bytes are, unlike the error of
+                # the decoder.
                 if not all(field.isascii() for field in fields):
                     _check_text(path, lines.line_num, fields, encoding)
                 yield fields
@@ -209,31 +214,33 @@ def make_csv_dataset(
             raise InvalidValueError(
                 "Give `column_names`, or `header=True` for files that name columns."
             )
-        column_names = _header_names(files, rows)
+        column_names = _header_names(files, read_rows)
     names = [str(n) for n in column_names]
     if len(set(names)) != len(names):
-        twice = {n for n in names if names.count(n) > 1}
-        raise InvalidValueError(f"Names of columns must differ; there is more than one of {twice}.")
+        duplicates = {n for n in names if names.count(n) > 1}
+        raise InvalidValueError(
+            f"Column names must be unique; these names occur more than once: {duplicates}."
+        )
     select = None if select_columns is None else _numbers(select_columns, names)
     if column_defaults is None:
         column_defaults = _inferred(
-            files, rows, len(names), select, na_value, header, num_rows_for_inference
+            files, read_rows, len(names), select, na_value, header, num_rows_for_inference
         )
-    wanted = names if select is None else [names[i] for i in select]
-    if len(column_defaults) != len(wanted):
+    selected = names if select is None else [names[i] for i in select]
+    if len(column_defaults) != len(selected):
         raise InvalidValueError(
-            f"`column_defaults` has {len(column_defaults)} columns, but {len(wanted)} are read: {wanted}."
+            f"`column_defaults` has {len(column_defaults)} columns, but {len(selected)} are read: {selected}."
         )
-    if label_name is not None and label_name not in wanted:
+    if label_name is not None and label_name not in selected:
         raise InvalidValueError(
-            f"`label_name` must be one of the columns {wanted}, got {label_name!r}."
+            f"`label_name` must be one of the columns {selected}, got {label_name!r}."
         )
 
-    def opened_file(name: Any) -> Dataset:
+    def open_file(name: Tensor) -> Dataset:
         dataset: Dataset = CsvDataset(
             name,
             column_defaults,
-            compression_type=kind,
+            compression_type=compression,
             header=header,
             field_delim=field_delim,
             use_quote_delim=use_quote_delim,
@@ -242,8 +249,8 @@ def make_csv_dataset(
         )
         return dataset.ignore_errors() if ignore_errors else dataset
 
-    def arranged(columns: tuple[Any, ...]) -> Any:
-        features = collections.OrderedDict(zip(wanted, columns, strict=True))
+    def arrange_columns(columns: tuple[Any, ...]) -> PyTree:
+        features = collections.OrderedDict(zip(selected, columns, strict=True))
         if label_name is None:
             return features
         label = features.pop(label_name)
@@ -253,37 +260,39 @@ def make_csv_dataset(
     if shuffle:
         dataset = dataset.shuffle(len(files), shuffle_seed)
     reads = 1 if num_parallel_reads is None else num_parallel_reads
-    dataset = dataset.interleave(opened_file, len(files) if reads == AUTOTUNE else reads, 1)
+    dataset = dataset.interleave(open_file, len(files) if reads == AUTOTUNE else reads, 1)
     if shuffle:
         dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
     if num_epochs != 1:
         dataset = dataset.repeat(num_epochs)
-    dataset = Arranged(dataset.batch(batch_size, drop_remainder=num_epochs is None), arranged)
+    dataset = Arranged(
+        dataset.batch(batch_size, drop_remainder=num_epochs is None), arrange_columns
+    )
     return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)
 
 
-def _matching(patterns: Any) -> list[str]:
-    """The files of patterns, sorted.
+def _matching(patterns: TensorLike) -> list[str]:
+    """Return the sorted files that match patterns.
 
     Raises:
-      ValueError: when there is none.
+      ValueError: If no file matches.
     """
     names = file_names(patterns)
     if not names:
         raise InvalidValueError("File pattern is empty.")
-    found = sorted(f for pattern in names for f in glob.glob(pattern))
-    if not found:
+    paths = sorted(f for pattern in names for f in glob.glob(pattern))
+    if not paths:
         raise InvalidValueError(f"No files match `file_pattern` {patterns}.")
-    return found
+    return paths
 
 
 def _check_text(path: str, line: int, fields: list[str], encoding: str) -> None:
     for field in fields:
-        bad = next((c for c in field if "\udc80" <= c <= "\udcff"), None)
-        if bad is not None:
+        invalid = next((c for c in field if "\udc80" <= c <= "\udcff"), None)
+        if invalid is not None:
             raise InvalidValueError(
-                f"{path}, line {line}: byte 0x{ord(bad) - 0xDC00:02x} is no text in {encoding}. Give `encoding` the "
-                "encoding of the file."
+                f"{path}, line {line}: byte 0x{ord(invalid) - 0xDC00:02x} is not valid in the encoding {encoding}. Set "
+                "`encoding` to the encoding of the file."
             )
 
 
@@ -301,29 +310,29 @@ def _header_names(files: list[str], rows: Callable[[str], Iterator[list[str]]]) 
     return first
 
 
-def _numbers(select: Any, names: list[str]) -> list[int]:
-    """Numbers of the selected columns, ascending.
+def _numbers(select: Sequence[str | int], names: list[str]) -> list[int]:
+    """Return the ascending indices of the selected columns.
 
     Raises:
-      ValueError: for a column that is not there, or one named twice.
+      ValueError: If a column does not exist, or is selected twice.
     """
-    found = []
+    indices = []
     for item in select:
         if isinstance(item, str):
             if item not in names:
                 raise InvalidValueError(
                     f"`select_columns`: there is no column {item!r}; columns: {names}."
                 )
-            found.append(names.index(item))
+            indices.append(names.index(item))
         elif not 0 <= item < len(names):
             raise InvalidValueError(
                 f"`select_columns`: there is no column {item}; there are {len(names)}."
             )
         else:
-            found.append(int(item))
-    if len(set(found)) != len(found):
+            indices.append(int(item))
+    if len(set(indices)) != len(indices):
         raise InvalidValueError(f"`select_columns` names a column twice: {list(select)}.")
-    return sorted(found)
+    return sorted(indices)
 
 
 def _inferred(
@@ -335,29 +344,30 @@ def _inferred(
     header: bool,
     limit: int | None,
 ) -> list[Any]:
-    """Defaults of the dtypes that the first rows show."""
-    wanted = list(range(count)) if select is None else select
-    levels = [-1] * len(wanted)
-    seen = 0
+    """Return default values of the dtypes that the first rows have."""
+    columns = list(range(count)) if select is None else select
+    levels = [-1] * len(columns)
+    num_rows = 0
     for path in files:
-        for number, fields in enumerate(rows(path)):
-            if number == 0 and header:
+        for row_index, fields in enumerate(rows(path)):
+            if row_index == 0 and header:
                 continue
-            if limit is not None and seen >= limit:
+            if limit is not None and num_rows >= limit:
                 break
             if len(fields) != count:
                 raise InvalidValueError(
-                    f"Problem inferring types: row {number} of {path} has {len(fields)} fields, expected {count}."
+                    f"Problem inferring types: row {row_index} of {path} has {len(fields)} fields, expected {count}."
                 )
-            seen += 1
-            for place, column in enumerate(wanted):
+            num_rows += 1
+            for position, column in enumerate(columns):
                 if fields[column] not in ("", na_value):
-                    levels[place] = max(levels[place], _level(fields[column]))
+                    levels[position] = max(levels[position], _level(fields[column]))
     return [_KINDS[level][1] for level in levels]
 
 
 _FLOAT32 = float(np.finfo(np.float32).max)
-# dtypes from narrow to wide, and the default of each; the last also for columns without values.
+# Dtypes from narrow to wide, each with its default value. The last one also applies to columns
+# without values.
 _KINDS = [
     (
         kind,
@@ -368,11 +378,11 @@ _KINDS = [
 
 
 def _level(field: str) -> int:
-    """The narrowest dtype that holds a field."""
+    """Return the index of the narrowest dtype that can represent a field."""
     try:
-        number = int(field)
-        if -(1 << 63) <= number < 1 << 63:
-            return 0 if -(1 << 31) <= number < 1 << 31 else 1
+        value = int(field)
+        if -(1 << 63) <= value < 1 << 63:
+            return 0 if -(1 << 31) <= value < 1 << 31 else 1
     except ValueError:
         pass
     try:

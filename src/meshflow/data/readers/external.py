@@ -1,10 +1,10 @@
-"""Datasets of other libraries: Hugging Face's `datasets`, Grain."""
+"""Datasets of other libraries: Hugging Face `datasets` and Grain."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,26 +17,27 @@ from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch, in_threads
 from meshflow.data.readers import arrow
 from meshflow.data.sources import Indexed
+from meshflow.environment.types import PyTree
 
 __all__ = ["from_grain", "from_huggingface"]
 
 
 class Rows(Dataset):
-    """Elements that a function makes of numbers, several threads ahead.
+    """Elements that a function computes from an index, in several threads.
 
     Args:
-      count: how many numbers there are.
-      row: from a number to an element; None for none.
-      spec: the spec of the elements; by default ranks and dtypes of the first.
-      all_there: whether every number has an element.
+      count: Number of indices.
+      row: Function from an index to an element, or None if there is no element.
+      spec: Spec of the elements, by default the ranks and dtypes of the first one.
+      all_there: Whether every index has an element.
     """
 
     def __init__(
-        self, count: int, row: Callable[[int], Any], spec: Any = None, all_there: bool = True
+        self, count: int, row: Callable[[int], Any], spec: PyTree = None, is_complete: bool = True
     ) -> None:
-        self._size, self._row, self._own_spec, self._all_there = count, row, spec, all_there
+        self._size, self._row, self._own_spec, self._all_there = count, row, spec, is_complete
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -45,24 +46,24 @@ class Rows(Dataset):
         return self._size if self._all_there else UNKNOWN_CARDINALITY
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        made = lambda number: _arrays(self._row(number))
-        for element in in_threads(made, iter(range(self._size)), os.cpu_count() or 1):
+        make_element = lambda number: _arrays(self._row(number))
+        for element in in_threads(make_element, iter(range(self._size)), os.cpu_count() or 1):
             if element is not None:
                 yield element
 
 
 class Passes(Dataset):
-    """What an iterable gives, from its start in every pass.
+    """The elements of an iterable, which is iterated from the start in every pass.
 
     Args:
-      iterable: gives a fresh iterator each time.
-      spec: the spec of the elements; by default ranks and dtypes of the first.
+      iterable: Iterable that returns a new iterator each time.
+      spec: Spec of the elements, by default the ranks and dtypes of the first one.
     """
 
-    def __init__(self, iterable: Any, spec: Any = None) -> None:
+    def __init__(self, iterable: Iterable[PyTree], spec: PyTree = None) -> None:
         self._iterable, self._own_spec = iterable, spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -73,8 +74,8 @@ class Passes(Dataset):
             yield _arrays(element)
 
 
-def _arrays(value: Any) -> Any:
-    """An element as host arrays; images of Pillow say how they become arrays."""
+def _arrays(value: PyTree) -> PyTree:
+    """Convert an element to host arrays; images of Pillow have an array interface."""
     return structure.normalize(
         value,
         lambda leaf: structure.to_array(
@@ -87,22 +88,24 @@ def from_huggingface(
     dataset: Any,
     columns: str | Sequence[str] | None = None,
     label_cols: str | Sequence[str] | None = None,
-    output_signature: Any = None,
+    output_signature: PyTree = None,
 ) -> Dataset:
-    """The rows of a dataset of Hugging Face's `datasets`.
+    """Create a dataset of the rows of a Hugging Face dataset.
 
-    Rows of numbers, strings and lists of one length are read in whole blocks from the Arrow
-    tables; others (images, lists of different lengths) one by one, decoded by the library.
+    Rows of numbers, strings and lists of the same length are read in blocks from the Arrow tables.
+    Other rows (images, lists of different lengths) are read one at a time and decoded by the
+    library.
 
     Args:
-      dataset: a `datasets.Dataset`, or an `IterableDataset`.
-      columns: the columns to read; default all. One name gives bare tensors, several dictionaries.
-      label_cols: columns to give beside them, as pairs; one name gives bare tensors.
-      output_signature: the spec of the elements, where it cannot be told before reading them.
+      dataset: A `datasets.Dataset` or an `IterableDataset`.
+      columns: The columns to read, by default all. A single name returns tensors, a list returns
+        dictionaries.
+      label_cols: Columns that are returned separately as labels; a single name returns tensors.
+      output_signature: Spec of the elements, if it cannot be inferred without reading them.
 
     Raises:
-      TypeError: for something else, such as a dictionary of splits.
-      ValueError: for a column that is not there.
+      TypeError: If `dataset` is something else, such as a dictionary of splits.
+      ValueError: If a column does not exist.
 
     Example:
       ```python
@@ -117,7 +120,7 @@ def from_huggingface(
     if not hasattr(dataset, "with_format"):
         raise TypeError(
             f"Expected a dataset of the package datasets (pip install 'meshflow[huggingface]'), as "
-            f"datasets.load_dataset(name, split='train') gives it; got {type(dataset).__name__}."
+            f"datasets.load_dataset(name, split='train') returns it; got {type(dataset).__name__}."
         )
     names = dataset.column_names
     arrange = _arrangement(names, columns, label_cols)
@@ -126,15 +129,19 @@ def from_huggingface(
         iterable = _Again(lambda: (arrange(row) for row in rows))
         return Passes(iterable, output_signature)
     if output_signature is None:
-        found = _by_blocks(dataset, arrange, _flat(columns, label_cols, names))
-        if found is not None:
-            return found
+        blocks = _by_blocks(dataset, arrange, _flat(columns, label_cols, names))
+        if blocks is not None:
+            return blocks
     rows = dataset.with_format("numpy")
-    return Rows(len(dataset), lambda number: arrange(rows[number]), output_signature)
+    return Rows(len(dataset), lambda index: arrange(rows[index]), output_signature)
 
 
 class _Again:
-    """An iterable made anew for every pass."""
+    """An iterable that creates a new iterator for every pass.
+
+    Args:
+      make: Function that creates the iterator.
+    """
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
         self._make = make
@@ -143,26 +150,37 @@ class _Again:
         return self._make()
 
 
-def _flat(columns: Any, label_cols: Any, names: Any) -> list[str]:
-    wanted = list(names) if columns is None else [columns] if isinstance(columns, str) else columns
+def _flat(
+    columns: str | Sequence[str] | None,
+    label_cols: str | Sequence[str] | None,
+    names: Iterable[str],
+) -> list[str]:
+    """Return the names of all columns to read, without duplicates."""
+    features = (
+        list(names) if columns is None else [columns] if isinstance(columns, str) else columns
+    )
     labels = [label_cols] if isinstance(label_cols, str) else label_cols or []
-    return list(dict.fromkeys([*wanted, *labels]))
+    return list(dict.fromkeys([*features, *labels]))
 
 
-def _arrangement(names: Any, columns: Any, label_cols: Any) -> Callable[[Any], Any]:
-    """From a row to an element."""
+def _arrangement(
+    names: Sequence[str] | None,
+    columns: str | Sequence[str] | None,
+    label_cols: str | Sequence[str] | None,
+) -> Callable[[Any], Any]:
+    """Return a function from a row to an element."""
     labels = [label_cols] if isinstance(label_cols, str) else list(label_cols or [])
     if columns is None:
-        wanted: Any = None if names is None else [n for n in names if n not in labels]
+        feature_names: Any = None if names is None else [n for n in names if n not in labels]
     else:
-        wanted = [columns] if isinstance(columns, str) else list(columns)
-    for name in [*(wanted or []), *labels]:
+        feature_names = [columns] if isinstance(columns, str) else list(columns)
+    for name in [*(feature_names or []), *labels]:
         if names is not None and name not in names:
             raise InvalidValueError(f"There is no column {name!r}; columns: {', '.join(names)}.")
 
-    def arrange(row: Any) -> Any:
-        kept = [n for n in row if n not in labels] if wanted is None else wanted
-        features = row[columns] if isinstance(columns, str) else {n: row[n] for n in kept}
+    def arrange(row: Mapping[str, Any]) -> PyTree:
+        selected = [n for n in row if n not in labels] if feature_names is None else feature_names
+        features = row[columns] if isinstance(columns, str) else {n: row[n] for n in selected}
         if not labels:
             return features
         return features, row[labels[0]] if len(labels) == 1 else {n: row[n] for n in labels}
@@ -170,13 +188,13 @@ def _arrangement(names: Any, columns: Any, label_cols: Any) -> Callable[[Any], A
     return arrange
 
 
-def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], wanted: list[str]) -> Dataset | None:
-    """The rows read from Arrow tables; None when they cannot be read so."""
+def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], columns: list[str]) -> Dataset | None:
+    """Create a dataset that reads rows from Arrow tables, or return None if this is not possible."""
     if any(hasattr(feature, "decode_example") for feature in dataset.features.values()):
         return None
-    blocks = dataset.select_columns(wanted).with_format("arrow")
+    blocks = dataset.select_columns(columns).with_format("arrow")
     try:
-        spec = arrow.spec_of(blocks.data.schema, wanted)
+        spec = arrow.spec_of(blocks.data.schema, columns)
     except InvalidValueError:
         return None
     leaves = nest.flatten(spec)
@@ -184,22 +202,22 @@ def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], wanted: list[str]) -
         return None
 
     def gather(index: np.ndarray) -> list[Any]:
-        found = arrow.leaves_of(blocks[index].select(wanted))
-        return nest.flatten(arrange(nest.pack_sequence_as(spec, found)))
+        block_leaves = arrow.leaves_of(blocks[index].select(columns))
+        return nest.flatten(arrange(nest.pack_sequence_as(spec, block_leaves)))
 
     return Indexed(len(dataset), gather, arrange(spec))
 
 
-def from_grain(source: Any, output_signature: Any = None) -> Dataset:
-    """The elements of a data source, dataset or data loader of Grain.
+def from_grain(source: Any, output_signature: PyTree = None) -> Dataset:
+    """Create a dataset of the elements of a data source, dataset or data loader of Grain.
 
     Args:
-      source: a `grain.sources.RandomAccessDataSource` or `grain.MapDataset` (anything with a length and
-        elements by number), a `grain.IterDataset` or `grain.DataLoader` (anything iterable).
-      output_signature: the spec of the elements; by default ranks and dtypes of the first.
+      source: A `grain.sources.RandomAccessDataSource` or `grain.MapDataset` (any object with a
+        length and access by index), or a `grain.IterDataset` or `grain.DataLoader` (any iterable).
+      output_signature: Spec of the elements, by default the ranks and dtypes of the first one.
 
     Raises:
-      TypeError: for something else.
+      TypeError: If `source` is something else.
 
     Example:
       >>> import meshflow as tf
@@ -209,7 +227,7 @@ def from_grain(source: Any, output_signature: Any = None) -> Dataset:
     """
     signature = output_signature
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        # Where Grain filters, numbers have no element.
+        # A filtered Grain dataset has no element for some indices.
         return Rows(len(source), source.__getitem__, signature, not hasattr(source, "filter"))
     if hasattr(source, "__iter__") and not hasattr(source, "__next__"):
         return Passes(source, signature)

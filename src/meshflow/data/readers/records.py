@@ -1,4 +1,4 @@
-"""Datasets of the records of files."""
+"""Datasets of the records of files: lines of text, records of a fixed length, and TFRecord files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -20,29 +20,34 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.chunk_reordering import in_turn
 from meshflow.data.execution.chunks import BLOCK
 from meshflow.data.execution.resumable import Failed, caught
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.io.records import compression_of, opened, read_records
 
 
 class Files(Dataset):
-    """Records of files, file after file.
+    """The records of files, one file after another or interleaved.
 
     Args:
-      filenames: a name, names, or a dataset of names.
-      read: from a path to the records' bytes.
-      parallel_reads: how many files give their records in turn; None for one after another.
+      filenames: File name, names, or a dataset of names.
+      read: Function from a path to the bytes of the records.
+      parallel_reads: Number of files that are interleaved, None for one after another.
     """
 
     def __init__(
-        self, filenames: Any, read: Callable[[str], Iterator[bytes]], parallel_reads: Any = None
+        self,
+        filenames: TensorLike | Dataset,
+        read: Callable[[str], Iterator[bytes]],
+        parallel_reads: IntLike | None = None,
     ) -> None:
         self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
         self._names = None if self._parents else file_names(filenames)
@@ -55,21 +60,21 @@ class Files(Dataset):
                 f"Got {filenames.element_spec}."
             )
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.string)
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
     def _file_names(self) -> list[str] | None:
-        """The names of the files; None where a dataset gives them."""
+        """Return the names of the files, None if a dataset provides them."""
         return self._names
 
     def _of_files(self, names: list[str]) -> Dataset:
-        """The records of other files, read in the same way."""
-        made = self._copied()
-        made._names = names
-        return made
+        """Return a dataset of the records of other files."""
+        dataset = self._copied()
+        dataset._names = names
+        return dataset
 
     def _paths(self, epoch: Epoch) -> Iterator[str]:
         if self._names is not None:
@@ -88,11 +93,11 @@ class Files(Dataset):
         )
 
     def _records(self, path: Any) -> Iterator[Any]:
-        """Chunks of the records of a file; what cannot be read is the last of it."""
+        """Iterate over chunks of the records of a file; an error while reading is the last item."""
         records: list[bytes] = []
-        failed = path if type(path) is Failed else None
+        failure = path if type(path) is Failed else None
         try:
-            if failed is None:
+            if failure is None:
                 if not gfile.exists(path):
                     raise NotFoundError(f"{path}; No such file or directory")
                 for record in self._read(path):
@@ -101,21 +106,21 @@ class Files(Dataset):
                         full, records = records, []
                         yield _chunk(full)
         except Exception as error:
-            failed = Failed(error)
+            failure = Failed(error)
         if records:
             yield _chunk(records)
-        if failed is not None:
-            yield failed
+        if failure is not None:
+            yield failure
 
 
 def _chunk(records: list[bytes]) -> list[np.ndarray]:
-    found = np.empty(len(records), object)
-    found[:] = records
-    return [found]
+    leaf = np.empty(len(records), object)
+    leaf[:] = records
+    return [leaf]
 
 
-def file_names(names: Any) -> list[str]:
-    """Names of files as a list of texts."""
+def file_names(names: TensorLike) -> list[str]:
+    """Convert a file name or names to a list of strings."""
     if isinstance(names, Path):
         names = str(names)
     elif isinstance(names, (list, tuple)):
@@ -131,8 +136,8 @@ def file_names(names: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def _reading(path: str, compression: Any, buffer_size: int | None = None) -> Iterator[Any]:
-    """An open file; what is wrong with its compression is said with its name."""
+def _reading(path: str, compression: str | None, buffer_size: int | None = None) -> Iterator[Any]:
+    """Open a file, and turn decompression errors into an error that names the file."""
     with opened(path, compression, buffer_size) as file:
         try:
             yield file
@@ -142,51 +147,53 @@ def _reading(path: str, compression: Any, buffer_size: int | None = None) -> Ite
             ) from None
 
 
-def _bounded(path: str, file: Any) -> Iterator[bytes]:
-    """The lines of a decompressed file, none longer than `unpacked_limit`."""
-    most = unpacked_limit(gfile.stat(path).length)
-    while line := file.readline(most + 1):
-        if len(line) > most:
-            raise _too_long(path, "a line", most)
+def _bounded(path: str, file: IO[bytes]) -> Iterator[bytes]:
+    """Iterate over the lines of a decompressed file, none longer than `unpacked_limit`."""
+    limit = unpacked_limit(gfile.stat(path).length)
+    while line := file.readline(limit + 1):
+        if len(line) > limit:
+            raise _too_long(path, "a line", limit)
         yield line
 
 
-def _too_long(path: str, what: str, most: int) -> ResourceExhaustedError:
+def _too_long(path: str, unit: str, limit: int) -> ResourceExhaustedError:
     return ResourceExhaustedError(
-        f"{path} has {what} of more than {most:,} bytes when decompressed. If you trust its author, set the "
+        f"{path} has {unit} of more than {limit:,} bytes when decompressed. If you trust its author, set the "
         f"environment variable {UNPACKED_VARIABLE} to a larger number."
     )
 
 
-def lines(compression: Any, buffer_size: int | None = None) -> Callable[[str], Iterator[bytes]]:
-    """A reader of text lines without their ends."""
-    kind = compression_of(compression)
+def lines(
+    compression: str | None, buffer_size: int | None = None
+) -> Callable[[str], Iterator[bytes]]:
+    """Return a function that reads the lines of a text file, without line ends."""
+    compression_type = compression_of(compression)
 
     def read(path: str) -> Iterator[bytes]:
-        with _reading(path, kind, buffer_size) as file:
-            for line in _bounded(path, file) if kind else file:
+        with _reading(path, compression_type, buffer_size) as file:
+            for line in _bounded(path, file) if compression_type else file:
                 yield line.rstrip(b"\n").rstrip(b"\r")
 
     return read
 
 
 def fixed(
-    size: int, header: int, footer: int, compression: Any
+    size: int, header: int, footer: int, compression: str | None
 ) -> Callable[[str], Iterator[bytes]]:
-    """A reader of records of one size."""
+    """Return a function that reads records of a fixed length."""
     if size < 1 or header < 0 or footer < 0:
         raise InvalidArgumentError(
             f"`record_bytes` must be greater than zero, `header_bytes` and `footer_bytes` not less than zero; got "
             f"{size}, {header} and {footer}."
         )
-    kind = compression_of(compression)
+    compression_type = compression_of(compression)
 
     def read(path: str) -> Iterator[bytes]:
-        with _reading(path, kind) as file:
-            most = unpacked_limit(gfile.stat(path).length)
-            content = file.read(most + 1) if kind else file.read()
-        if kind and len(content) > most:
-            raise _too_long(path, "a content", most)
+        with _reading(path, compression_type) as file:
+            limit = unpacked_limit(gfile.stat(path).length)
+            content = file.read(limit + 1) if compression_type else file.read()
+        if compression_type and len(content) > limit:
+            raise _too_long(path, "a content", limit)
         body = content[header : len(content) - footer]
         if len(body) % size:
             raise InvalidArgumentError(
@@ -200,17 +207,17 @@ def fixed(
 
 
 class TextLineDataset(Files):
-    r"""The lines of text files, as byte strings without their ends.
+    r"""The lines of text files, as byte strings without line ends.
 
     Args:
-      filenames: a name, names, or a dataset of names.
+      filenames: File name, names, or a dataset of names.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      buffer_size: bytes read at once.
-      num_parallel_reads: how many files give their lines in turn.
-      name: ignored.
+      buffer_size: Number of bytes to read at once.
+      num_parallel_reads: Number of files that are interleaved.
+      name: Ignored.
 
     Raises:
-      NotFoundError: while iterating, for a file that is not there.
+      NotFoundError: While iterating, if a file does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -222,12 +229,14 @@ class TextLineDataset(Files):
       [b'first line', b'second line']
     """
 
+    _tensorflow_name = "TextLineDatasetV2"
+
     def __init__(
         self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
+        filenames: TensorLike | Dataset,
+        compression_type: TensorLike = None,
+        buffer_size: IntLike | None = None,
+        num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
         size = None if buffer_size is None else integer(buffer_size, "buffer_size")
@@ -235,20 +244,21 @@ class TextLineDataset(Files):
 
 
 class FixedLengthRecordDataset(Files):
-    """Records of one size from binary files, as byte strings.
+    """Records of a fixed length from binary files, as byte strings.
 
     Args:
-      filenames: a name, names, or a dataset of names.
-      record_bytes: size of a record.
-      header_bytes: bytes to leave out at the start of each file.
-      footer_bytes: bytes to leave out at its end.
-      buffer_size: accepted.
+      filenames: File name, names, or a dataset of names.
+      record_bytes: Length of a record.
+      header_bytes: Number of bytes to skip at the start of each file.
+      footer_bytes: Number of bytes to ignore at the end of each file.
+      buffer_size: Ignored.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      num_parallel_reads: how many files give their records in turn.
-      name: ignored.
+      num_parallel_reads: Number of files that are interleaved.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: while iterating, for a file of another size.
+      InvalidArgumentError: While iterating, if the size of a file is not a multiple of the record
+        length.
 
     Example:
       >>> import meshflow as tf
@@ -262,13 +272,13 @@ class FixedLengthRecordDataset(Files):
 
     def __init__(
         self,
-        filenames: Any,
-        record_bytes: Any,
-        header_bytes: Any = None,
-        footer_bytes: Any = None,
-        buffer_size: Any = None,
-        compression_type: Any = None,
-        num_parallel_reads: Any = None,
+        filenames: TensorLike | Dataset,
+        record_bytes: IntLike,
+        header_bytes: IntLike | None = None,
+        footer_bytes: IntLike | None = None,
+        buffer_size: IntLike | None = None,
+        compression_type: TensorLike = None,
+        num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
         header, footer = (
@@ -282,15 +292,16 @@ class TFRecordDataset(Files):
     """The records of files that `tf.io.TFRecordWriter` wrote, as byte strings.
 
     Args:
-      filenames: a name, names, or a dataset of names.
+      filenames: File name, names, or a dataset of names.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      buffer_size: bytes read at once.
-      num_parallel_reads: how many files give their records in turn.
-      name: ignored.
+      buffer_size: Number of bytes to read at once.
+      num_parallel_reads: Number of files that are interleaved.
+      name: Ignored.
 
     Raises:
-      DataLossError: while iterating, for a damaged record, naming the file and the byte.
-      NotFoundError: while iterating, for a file that is not there.
+      DataLossError: While iterating, if a record is damaged; the message names the file and the
+        offset.
+      NotFoundError: While iterating, if a file does not exist.
 
     Example:
       >>> import tempfile, os
@@ -301,20 +312,24 @@ class TFRecordDataset(Files):
       ...         feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[i]))
       ...         example = tf.train.Example(features=tf.train.Features(feature={"i": feature}))
       ...         writer.write(example.SerializeToString())
-      >>> wanted = {"i": tf.io.FixedLenFeature([], tf.int64)}
-      >>> parsed = tf.data.TFRecordDataset(path).map(lambda r: tf.io.parse_single_example(r, wanted))
+      >>> features = {"i": tf.io.FixedLenFeature([], tf.int64)}
+      >>> parsed = tf.data.TFRecordDataset(path).map(lambda r: tf.io.parse_single_example(r, features))
       >>> [int(e["i"]) for e in parsed]
       [0, 1, 2]
     """
 
+    _tensorflow_name = "TFRecordDatasetV2"
+
     def __init__(
         self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
+        filenames: TensorLike | Dataset,
+        compression_type: TensorLike = None,
+        buffer_size: IntLike | None = None,
+        num_parallel_reads: IntLike | None = None,
         name: str | None = None,
     ) -> None:
-        kind = compression_of(compression_type)
-        size = None if buffer_size is None else integer(buffer_size, "buffer_size")
-        super().__init__(filenames, lambda path: read_records(path, kind, size), num_parallel_reads)
+        compression = compression_of(compression_type)
+        num_bytes = None if buffer_size is None else integer(buffer_size, "buffer_size")
+        super().__init__(
+            filenames, lambda path: read_records(path, compression, num_bytes), num_parallel_reads
+        )

@@ -1,39 +1,42 @@
-"""Datasets of the rows of SQL databases, and of parsed record files."""
+"""Datasets of the rows of SQL databases, and of parsed `tf.train.Example` records."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnknownError
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY
+from meshflow.core.values.tensor import TensorLike
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import TFRecordDataset
 from meshflow.data.transformations.base import Arranged
 from meshflow.data.transformations.elementwise import Map
+from meshflow.environment.types import PyTree
 from meshflow.io.parsing import feature_specs, parse_example
 
 __all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
 
 
 class SqlDataset(Dataset):
-    """The rows that a query of an SQLite database gives, each a tuple of scalars.
+    """The rows that a query of an SQLite database returns, each a tuple of scalars.
 
     Args:
       driver_name: 'sqlite'.
-      data_source_name: the database's file.
-      query: a SELECT statement.
-      output_types: a dtype for each column: integers, float64, bool or string.
+      data_source_name: File of the database.
+      query: A SELECT statement.
+      output_types: A dtype for each column: an integer dtype, float64, bool or string.
 
     Raises:
-      InvalidArgumentError: for another driver; while iterating, for another number
-        of columns.
+      InvalidArgumentError: If the driver is not supported; while iterating, if the number of
+        columns differs from that of the dtypes.
 
     Example:
       >>> import os, sqlite3, tempfile
@@ -50,7 +53,11 @@ class SqlDataset(Dataset):
     """
 
     def __init__(
-        self, driver_name: Any, data_source_name: Any, query: Any, output_types: Any
+        self,
+        driver_name: TensorLike,
+        data_source_name: TensorLike,
+        query: TensorLike,
+        output_types: DTypeLike | Sequence[DTypeLike],
     ) -> None:
         driver, self._path, self._query = map(_text, (driver_name, data_source_name, query))
         if driver != "sqlite":
@@ -60,23 +67,23 @@ class SqlDataset(Dataset):
         for kind in self._kinds:
             if kind.is_complex or kind.name in ("float32", "float16", "bfloat16"):
                 raise InvalidValueError(
-                    f"output_types: {kind.name} is no type of SQLite's columns; read float64 and use tf.cast."
+                    f"output_types: SQLite columns have no type {kind.name}. Read float64 and use tf.cast."
                 )
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return tuple(TensorSpec([], kind) for kind in self._kinds)
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        # A prefetching thread may end what another began.
+        # The connection may be closed by another thread, if the dataset is prefetched.
         connection = sqlite3.connect(self._path, check_same_thread=False)
         try:
             for row in connection.execute(self._query):
                 if len(row) != len(self._kinds):
                     raise InvalidArgumentError(
-                        f"The query gives {len(row)} columns, output_types {len(self._kinds)}: {self._query}"
+                        f"The query returns {len(row)} columns, but output_types has {len(self._kinds)}: {self._query}"
                     )
                 yield tuple(_value(v, k) for v, k in zip(row, self._kinds, strict=True))
         except sqlite3.Error as error:
@@ -85,32 +92,34 @@ class SqlDataset(Dataset):
             connection.close()
 
 
-def _text(value: Any) -> str:
+def _text(value: TensorLike) -> str:
     if hasattr(value, "numpy"):
         value = value.numpy()
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _value(value: Any, kind: dtypes.DType) -> np.ndarray:
-    """A column's value; NULL is 0 or ''."""
-    if kind is dtypes.string:
+def _value(value: Any, dtype: dtypes.DType) -> np.ndarray:
+    """Convert a value of a column to an array; NULL becomes 0 or an empty string."""
+    if dtype is dtypes.string:
         text = b"" if value is None else value if isinstance(value, bytes) else str(value).encode()
         return np.array(text, object)
-    return np.asarray(0 if value is None else value).astype(kind.as_numpy_dtype)
+    return np.asarray(0 if value is None else value).astype(dtype.as_numpy_dtype)
 
 
 def parse_example_dataset(
-    features: Mapping[str, Any], num_parallel_calls: Any = 1, deterministic: bool | None = None
+    features: Mapping[str, Any],
+    num_parallel_calls: IntLike | None = 1,
+    deterministic: bool | None = None,
 ) -> Callable[[Dataset], Dataset]:
-    """A function to `apply` that parses batches of serialized `tf.train.Example`s.
+    """Return a function for `Dataset.apply` that parses batches of serialized `tf.train.Example`s.
 
     Args:
-      features: as for `tf.io.parse_example`.
-      num_parallel_calls: as for `Dataset.map`.
-      deterministic: accepted.
+      features: As for `tf.io.parse_example`.
+      num_parallel_calls: As for `Dataset.map`.
+      deterministic: Ignored.
 
     Raises:
-      ValueError: without features.
+      ValueError: If there are no features.
 
     Example:
       >>> import meshflow as tf
@@ -124,59 +133,59 @@ def parse_example_dataset(
     if not features:
         raise ValueError("Missing: `features` was None or empty.")
 
-    def parsed(dataset: Dataset) -> Dataset:
-        given = dataset.element_spec
-        if (
-            not (isinstance(given, TensorSpec) and given.dtype is dtypes.string)
-            or given.shape.rank != 1
-        ):
+    def parse(dataset: Dataset) -> Dataset:
+        spec = dataset.element_spec
+        is_strings = isinstance(spec, TensorSpec) and spec.dtype is dtypes.string
+        if not is_strings or spec.shape.rank != 1:
             raise TypeError(
-                f"Input dataset should be a dataset of vectors of strings. Instead it is {given}."
+                f"Input dataset should be a dataset of vectors of strings. Instead it is {spec}."
             )
-        spec = lambda given: feature_specs(features, given.shape.as_list())
-        return Map(dataset, lambda x: parse_example(x, features), num_parallel_calls, spec)
+        infer_spec = lambda spec: feature_specs(features, spec.shape.as_list())
+        return Map(dataset, lambda x: parse_example(x, features), num_parallel_calls, infer_spec)
 
-    return parsed
+    return parse
 
 
 def make_batched_features_dataset(
-    file_pattern: Any,
-    batch_size: Any,
+    file_pattern: TensorLike,
+    batch_size: IntLike,
     features: Mapping[str, Any],
-    reader: Any = None,
+    reader: Callable[..., Dataset] | None = None,
     label_key: str | None = None,
-    reader_args: Any = None,
+    reader_args: Sequence[Any] | None = None,
     num_epochs: int | None = None,
     shuffle: bool = True,
     shuffle_buffer_size: int = 10000,
     shuffle_seed: int | None = None,
-    prefetch_buffer_size: Any = None,
+    prefetch_buffer_size: IntLike | None = None,
     reader_num_threads: int | None = None,
     parser_num_threads: int | None = None,
     sloppy_ordering: bool = False,
     drop_final_batch: bool = False,
 ) -> Dataset:
-    """Batches of parsed features of files of `tf.train.Example`s.
+    """Create a dataset of batches of parsed features from files of `tf.train.Example`s.
 
     Args:
-      file_pattern: files or patterns with wildcards.
-      batch_size: records of a batch.
-      features: as for `tf.io.parse_example`; every record must have what is not sparse.
-      reader: from a file's name to a dataset of strings; default `tf.data.TFRecordDataset`.
-      label_key: a feature to give beside the dictionary.
-      reader_args: further arguments of the reader.
-      num_epochs: how often records are repeated; default without end.
-      shuffle: whether files and records come in random order.
-      shuffle_buffer_size: as for `Dataset.shuffle`.
-      shuffle_seed: as for `Dataset.shuffle`.
-      prefetch_buffer_size: batches made ahead.
-      reader_num_threads: how many files give their records in turn.
-      parser_num_threads: as for `Dataset.map`.
-      sloppy_ordering: accepted; the order is always kept.
-      drop_final_batch: whether a smaller last batch is left out.
+      file_pattern: Files or patterns with wildcards.
+      batch_size: Number of records in a batch.
+      features: As for `tf.io.parse_example`; every record must contain all features that are not
+        sparse.
+      reader: Function from a file name to a dataset of strings, by default
+        `tf.data.TFRecordDataset`.
+      label_key: Feature that is returned separately as the label.
+      reader_args: Further arguments of the reader.
+      num_epochs: Number of repetitions, by default indefinitely.
+      shuffle: Whether to read files and records in random order.
+      shuffle_buffer_size: As for `Dataset.shuffle`.
+      shuffle_seed: As for `Dataset.shuffle`.
+      prefetch_buffer_size: Number of batches to prefetch.
+      reader_num_threads: Number of files that are interleaved.
+      parser_num_threads: As `num_parallel_calls` of `Dataset.map`.
+      sloppy_ordering: Ignored; the order is always preserved.
+      drop_final_batch: Whether to drop a smaller last batch.
 
     Raises:
-      ValueError: when `label_key` is no feature.
+      ValueError: If `label_key` is not a feature.
 
     Example:
       >>> import meshflow as tf
@@ -205,8 +214,8 @@ def make_batched_features_dataset(
     dataset = dataset.apply(parse_example_dataset(features, parser_num_threads or 2))
     if label_key is not None:
 
-        def with_label(found: dict[str, Any]) -> Any:
-            return {k: v for k, v in found.items() if k != label_key}, found[label_key]
+        def split_label(parsed: dict[str, Any]) -> PyTree:
+            return {k: v for k, v in parsed.items() if k != label_key}, parsed[label_key]
 
-        dataset = Arranged(dataset, with_label)
+        dataset = Arranged(dataset, split_label)
     return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)

@@ -1,4 +1,4 @@
-"""Datasets of samples in tar files, as WebDataset arranges them. No package is needed for it."""
+"""Datasets of samples in tar files, in the format of the WebDataset library, which is not needed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.core.values.tensor import TensorLike
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.readers.records import file_names
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
 
@@ -35,23 +37,26 @@ _SAMPLE = re.compile(r"^((?:.*/)?[^./][^/.]*|(?:.*/)?\.[^/.]+)\.([^/]+)$")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
 
 
-def from_webdataset(files: Any, keys: Any = None, num_parallel_reads: Any = None) -> Dataset:
-    """The samples of tar files: files whose names differ only in what follows the first dot.
+def from_webdataset(
+    files: TensorLike, keys: PyTree = None, num_parallel_reads: IntLike | None = None
+) -> Dataset:
+    """Create a dataset of the samples in tar files.
 
-    Contents are strings of bytes; decode them with `map`, for example by `tf.io.decode_jpeg`.
+    A sample consists of consecutive files with names that differ only after the first dot. The
+    contents are byte strings; decode them with `map`, for example by `tf.io.decode_jpeg`.
 
     Args:
-      files: names, also with wildcards and with numbers in braces: `train-{000..099}.tar`. They may be
-        compressed.
-      keys: what samples consist of: an ending (`'jpg'`), alternatives (`'jpg;png'`), or tuples and
-        dictionaries of them; `'__key__'` is a sample's name. By default all endings of the first
-        sample, and `'__key__'`, as a dictionary.
-      num_parallel_reads: how many tar files give their samples in turn.
+      files: File names, which may contain wildcards and numbers in braces, as in
+        `train-{000..099}.tar`. The files may be compressed.
+      keys: The components of a sample: a file extension (`'jpg'`), alternatives (`'jpg;png'`), or
+        tuples and dictionaries of them; `'__key__'` is the name of the sample. By default a
+        dictionary of all extensions of the first sample and `'__key__'`.
+      num_parallel_reads: Number of tar files that are interleaved.
 
     Raises:
-      NotFoundError: when no file matches.
-      InvalidArgumentError: while iterating, for a sample without one of the keys.
-      DataLossError: while iterating, for a damaged tar file.
+      NotFoundError: If no file matches.
+      InvalidArgumentError: While iterating, if a sample lacks one of the keys.
+      DataLossError: While iterating, if a tar file is damaged.
 
     Example:
       >>> import io, os, tarfile, tempfile
@@ -71,7 +76,15 @@ def from_webdataset(files: Any, keys: Any = None, num_parallel_reads: Any = None
 
 
 class _Tars(Dataset):
-    def __init__(self, names: list[str], keys: Any, cycle: int) -> None:
+    """The samples of tar files.
+
+    Args:
+      names: Names of the files.
+      keys: The components of a sample, see `from_webdataset`.
+      cycle: Number of files that are interleaved.
+    """
+
+    def __init__(self, names: list[str], keys: PyTree, cycle: int) -> None:
         self._names, self._cycle = names, cycle
         if keys is None:
             first = next((s for n in names for s in _samples(n)), None)
@@ -81,7 +94,7 @@ class _Tars(Dataset):
         self._keys = tuple(keys) if isinstance(keys, list) else keys
         self._wanted = [str(k).lower().split(";") for k in nest.flatten(self._keys)]
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return nest.map_structure(lambda _: TensorSpec([], dtypes.string), self._keys)
 
     def _count(self) -> int:
@@ -103,72 +116,74 @@ class _Tars(Dataset):
             yield nest.pack_sequence_as(self._keys, values)
 
     def _value(self, sample: dict[str, bytes], alternatives: list[str], name: str) -> np.ndarray:
+        """Return the content of the first of some alternative keys that a sample has."""
         for key in alternatives:
             if key in sample:
                 return np.array(sample[key], object)
-        have = ", ".join(k for k in sample if k != "__key__")
+        available = ", ".join(k for k in sample if k != "__key__")
         raise InvalidArgumentError(
-            f"{name}: sample {sample['__key__'].decode()!r} has no {' or '.join(alternatives)}; it has {have}."
+            f"{name}: sample {sample['__key__'].decode()!r} has no {' or '.join(alternatives)}; it has {available}."
         )
 
 
 def _samples(name: str) -> Iterator[dict[str, bytes]]:
-    """The samples of a tar file."""
+    """Iterate over the samples of a tar file, each a dictionary from file extensions to contents."""
     sample: dict[str, bytes] = {}
-    most = unpacked_limit(gfile.stat(name).length)
+    limit = unpacked_limit(gfile.stat(name).length)
     try:
         with GFile(name, "rb")._opened() as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
-                found = _SAMPLE.match(member.name)
-                if not member.isfile() or found is None or Path(member.name).name[:2] == "__":
+                match = _SAMPLE.match(member.name)
+                if not member.isfile() or match is None or Path(member.name).name[:2] == "__":
                     continue
-                key, ending = found[1], found[2].lower()
+                key, extension = match[1], match[2].lower()
                 if sample and sample["__key__"] != key.encode():
                     yield sample
                     sample = {}
-                if ending in sample:
+                if extension in sample:
                     raise InvalidArgumentError(
-                        f"{name}: sample {key!r} has more than one {ending!r}."
+                        f"{name}: sample {key!r} has more than one {extension!r}."
                     )
-                if member.size > most:
+                if member.size > limit:
                     raise ResourceExhaustedError(
-                        f"{name}: {member.name} holds {member.size:,} bytes, more than {most:,}. If you trust its "
+                        f"{name}: {member.name} holds {member.size:,} bytes, more than {limit:,}. If you trust its "
                         f"author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
                     )
                 content = tar.extractfile(member)
                 assert content is not None
                 sample.setdefault("__key__", key.encode())
-                sample[ending] = content.read()
-                if len(sample[ending]) != member.size:
+                sample[extension] = content.read()
+                if len(sample[extension]) != member.size:
                     raise tarfile.ReadError(f"{member.name} ends early")
     except OpError:
         raise
-    # What a damaged header makes the module raise may be of any class.
+    # A damaged header can make the module raise an error of any class.
     except Exception as error:
         raise DataLossError(f"{name}: not a tar file, or a damaged one: {error}") from None
     if sample:
         yield sample
 
 
-def _expanded(files: Any) -> list[str]:
-    """Names of files, with braces and wildcards expanded."""
-    found = []
+def _expanded(files: TensorLike) -> list[str]:
+    """Return the names of files that match patterns with braces and wildcards."""
+    paths = []
     for pattern in file_names(files):
         for name in _braces(pattern):
-            some = sorted(gfile.glob(name)) or ([name] if gfile.exists(name) else [])
-            if not some:
+            matches = sorted(gfile.glob(name)) or ([name] if gfile.exists(name) else [])
+            if not matches:
                 raise NotFoundError(f"{name}; No such file or directory")
-            found.extend(some)
-    return found
+            paths.extend(matches)
+    return paths
 
 
 def _braces(pattern: str) -> list[str]:
-    found = _RANGE.search(pattern)
-    if found is None:
+    """Replace the first braces in a pattern by each of their alternatives, recursively."""
+    braces = _RANGE.search(pattern)
+    if braces is None:
         return [pattern]
-    first, last, words = found.groups()
-    if words is None:
+    first, last, alternatives = braces.groups()
+    if alternatives is None:
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-        words = ",".join(str(n).zfill(width) for n in range(int(first), int(last) + 1))
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [rest for word in words.split(",") for rest in _braces(f"{before}{word}{after}")]
+        alternatives = ",".join(str(n).zfill(width) for n in range(int(first), int(last) + 1))
+    before, after = pattern[: braces.start()], pattern[braces.end() :]
+    return [rest for word in alternatives.split(",") for rest in _braces(f"{before}{word}{after}")]

@@ -1,1 +1,1 @@
-"""Elements in files: what caches, saved datasets and snapshots stand on."""
+"""Files of elements, used by caches, saved datasets and snapshots."""

@@ -1,8 +1,9 @@
-"""A folder in which one file names the run that is whole.
+"""Atomic replacement of a folder of files.
 
-A run is a folder of files that are written once. The file that names it is replaced when they are all there, and
-only then are earlier runs deleted: whoever is killed, at whatever moment, leaves the old run or the new one. Works
-in stores that know no renaming, too.
+A run is a folder of files that are written once. A pointer file names the complete run. It is
+replaced after all files of a new run are written, and earlier runs are deleted afterwards, so a
+process that is killed at any time leaves a complete run. This also works in object stores, which
+cannot rename files.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zlib
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import is_remote, text
@@ -23,75 +25,83 @@ _RUN = re.compile(r"run-[0-9a-f]{16}")
 
 
 class Runs:
-    """The runs of a folder.
+    """The runs in a folder.
 
     Args:
-      folder: its path.
-      pointer: name of the file that names the run.
+      folder: Path of the folder.
+      pointer: Name of the file that names the complete run.
     """
 
-    def __init__(self, folder: Any, pointer: str) -> None:
+    def __init__(self, folder: StrPath, pointer: str) -> None:
         self.folder = text(folder)
         self.pointer = gfile.join(self.folder, pointer)
 
     def known(self) -> dict[str, Any] | None:
-        """What the file says; None without a file.
+        """Return the content of the pointer file, None if the file does not exist.
 
         Raises:
-          DataLossError: naming the file, when it is damaged.
+          DataLossError: If the file is damaged; the message names it.
         """
         if not gfile.exists(self.pointer):
             return None
         with gfile.GFile(self.pointer, "rb") as file:
             content = file.read()
         try:
-            known = json.loads(content)
-            check = known.pop("crc32")
-            whole = check == _checksum(known) and _RUN.fullmatch(known["run"])
+            metadata = json.loads(content)
+            checksum = metadata.pop("crc32")
+            is_valid = checksum == _checksum(metadata) and _RUN.fullmatch(metadata["run"])
         except (ValueError, KeyError, TypeError, AttributeError):
-            whole = False
-        if not whole:
+            is_valid = False
+        if not is_valid:
             raise DataLossError(f"{self.pointer} is damaged, or of an older version.")
-        return known
+        return metadata
 
-    def path(self, known: dict[str, Any]) -> str:
-        """Where the files of a run are."""
-        return gfile.join(self.folder, known["run"])
+    def path(self, metadata: dict[str, Any]) -> str:
+        """Return the path of the folder of a run.
+
+        Args:
+          metadata: Content of the pointer file.
+        """
+        return gfile.join(self.folder, metadata["run"])
 
     def begin(self) -> tuple[str, str]:
-        """A new run's name, and the folder for its files."""
+        """Create a new run.
+
+        Returns:
+          The name of the run, and the folder to which its files are written.
+        """
         run = f"run-{uuid.uuid4().hex[:16]}"
         final = gfile.join(self.folder, run)
-        # A run has its name when it is whole, where folders can be renamed.
-        place = final if is_remote(final) else part_name(gfile.join(self.folder, "run"))
+        # In a file system that can rename folders, a run gets its final name when it is complete.
+        folder = final if is_remote(final) else part_name(gfile.join(self.folder, "run"))
         if not is_remote(final):
             gfile.makedirs(self.folder)
             clear_parts(gfile.join(self.folder, "run"))
-        gfile.makedirs(place)
-        return run, place
+        gfile.makedirs(folder)
+        return run, folder
 
-    def publish(self, run: str, place: str, known: dict[str, Any]) -> None:
-        """Makes a run the one that is whole, and deletes the others.
+    def publish(self, run: str, folder: str, metadata: dict[str, Any]) -> None:
+        """Make a run the complete one, and delete all others.
 
         Args:
-          run: its name.
-          place: the folder that its files were written to.
-          known: what the file says of it, plain JSON values.
+          run: Name of the run.
+          folder: Folder to which its files were written.
+          metadata: Content of the pointer file, JSON values.
         """
         final = gfile.join(self.folder, run)
-        if place != final:
-            gfile.rename(place, final)
-        content = {**known, "run": run}
+        if folder != final:
+            gfile.rename(folder, final)
+        content = {**metadata, "run": run}
         with replacing(self.pointer, "w") as file:
             json.dump({**content, "crc32": _checksum(content)}, file)
         for name in gfile.listdir(self.folder):
             if _RUN.fullmatch(name) and name != run:
                 gfile.rmtree(gfile.join(self.folder, name))
 
-    def discard(self, place: str) -> None:
-        """Deletes the files of a run that did not become whole."""
-        if gfile.exists(place):
-            gfile.rmtree(place)
+    def discard(self, folder: str) -> None:
+        """Delete the files of a run that was not completed."""
+        if gfile.exists(folder):
+            gfile.rmtree(folder)
 
 
 def _checksum(content: dict[str, Any]) -> int:

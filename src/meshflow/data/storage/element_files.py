@@ -1,9 +1,10 @@
-"""Files of elements: what caches, saved datasets and snapshots are made of.
+"""The file format of elements, used by caches, saved datasets and snapshots.
 
-A file is a mark, the elements' spec as JSON, the elements, and an end that says how many there are. An element is a JSON
-header (for each leaf its dtype, shape and, for strings, their lengths) and the leaves' bytes; header and bytes
-have a checksum each. So no cut, empty or changed file passes for a shorter dataset, nothing is read before
-it is known to be what was written, and nothing in a file is run.
+A file consists of a magic number, the spec of the elements as JSON, the elements, and an end mark
+with their number. An element is a JSON header (for each leaf its dtype and shape, and the lengths
+of strings) and the bytes of the leaves. Header and bytes have a checksum each. So a truncated,
+empty or modified file is never mistaken for a shorter dataset, no data is used before it is
+verified, and reading a file never executes code from it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -27,73 +28,74 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.limits import INFLATED
+from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
 
 _MARK = b"MFELEM2\n"
-# A header's length and checksum; a length of 0 ends the elements.
+# Length and checksum of a header; the length 0 marks the end of the elements.
 _FRAME = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
 _END = struct.Struct("<QI")
 
 
 class ElementWriter:
-    """Writes elements to a file that is open.
+    """Writes elements to an open file.
 
     Args:
-      file: the file, for bytes.
-      spec: the elements' spec.
+      file: Binary file.
+      spec: Spec of the elements.
 
     Attributes:
-      count: how many there are so far.
+      count: Number of elements written so far.
 
     Raises:
-      InvalidValueError: for elements that are no tensors.
+      InvalidValueError: If the elements are not tensors.
     """
 
-    def __init__(self, file: Any, spec: Any) -> None:
+    def __init__(self, file: IO[bytes], spec: PyTree) -> None:
         self._file, self.count = file, 0
         text = json.dumps(spec_to_json(spec)).encode()
         file.write(_MARK + _FRAME.pack(len(text), zlib.crc32(text)) + text)
 
-    def write(self, element: Any) -> None:
-        """Appends an element."""
+    def write(self, element: PyTree) -> None:
+        """Append an element."""
         header, buffers = _taken_apart(nest.flatten(element))
         text = json.dumps(header).encode()
-        check = functools.reduce(lambda crc, part: zlib.crc32(part, crc), buffers, 0)
+        checksum = functools.reduce(lambda crc, part: zlib.crc32(part, crc), buffers, 0)
         frame = _FRAME.pack(len(text), zlib.crc32(text))
-        self._file.writelines([frame, text, *buffers, _CHECK.pack(check)])
+        self._file.writelines([frame, text, *buffers, _CHECK.pack(checksum)])
         self.count += 1
 
     def finish(self) -> None:
-        """Writes the end."""
+        """Write the end mark."""
         count = struct.pack("<Q", self.count)
         self._file.write(_FRAME.pack(0, 0) + _END.pack(self.count, zlib.crc32(count)))
 
 
 def read_elements(
-    path: str, spec: Any, compression: str | None = None, count: int | None = None
+    path: str, spec: PyTree, compression: str | None = None, count: int | None = None
 ) -> Generator[Any, None, None]:
-    """The elements of a file.
+    """Iterate over the elements of a file.
 
     Args:
-      path: the file.
-      spec: the elements' spec.
-      compression: what it was opened with when it was written.
-      count: how many there must be, where that is known from elsewhere.
+      path: The file.
+      spec: Spec of the elements.
+      compression: Compression that the file was written with.
+      count: Expected number of elements, None if it is not known.
 
     Yields:
-      Structures of host arrays.
+      Elements as structures of host arrays.
 
     Raises:
-      DataLossError: naming the file, where it was cut or changed; a file that is not compressed and cut is
-        found out before its first element.
+      DataLossError: If the file was truncated or modified; the message names it. The truncation of
+        an uncompressed file is detected before its first element is yielded.
     """
     try:
-        with gfile.GFile(path, "rb") as plain:
-            size = plain.size()
+        with gfile.GFile(path, "rb") as raw_file:
+            size = raw_file.size()
             if compression is None:
-                _check_end(plain, size)
-            with opener(compression)(plain, "rb") as file:
+                _check_end(raw_file, size)
+            with opener(compression)(raw_file, "rb") as file:
                 limit = size * (INFLATED if compression else 1)
                 reader = _Reader(path, file, limit)
                 reader.check_spec(spec)
@@ -102,37 +104,43 @@ def read_elements(
         raise DataLossError(f"{path} is damaged: {error or 'it ends early'}.") from None
 
 
-def _check_end(file: Any, size: int) -> None:
-    """Raises EOFError where a file does not end as it should."""
-    whole = _FRAME.size + _END.size
-    if size < len(_MARK) + whole:
+def _check_end(file: gfile.GFile, size: int) -> None:
+    """Raise an EOFError if a file has no valid end mark."""
+    end_size = _FRAME.size + _END.size
+    if size < len(_MARK) + end_size:
         raise EOFError("it ends early")
-    file.seek(size - whole)
-    end = file.read(whole)
+    file.seek(size - end_size)
+    end = file.read(end_size)
     file.seek(0)
     if end[: _FRAME.size] != _FRAME.pack(0, 0) or _count(end[_FRAME.size :]) is None:
         raise EOFError("its end is missing")
 
 
 def _count(end: bytes) -> int | None:
-    """The number of elements that a file's end gives; None for a damaged one."""
+    """Return the number of elements from an end mark, None if it is damaged."""
     if len(end) != _END.size:
         return None
-    count, check = _END.unpack(end)
-    return count if zlib.crc32(end[:8]) == check else None
+    count, checksum = _END.unpack(end)
+    return count if zlib.crc32(end[:8]) == checksum else None
 
 
 class _Reader:
-    """What is read from one file, in order."""
+    """Reads one file from start to end.
 
-    def __init__(self, path: str, file: Any, limit: int) -> None:
+    Args:
+      path: Path of the file, for errors.
+      file: The decompressed file.
+      limit: Largest number of bytes that a part of the file may have.
+    """
+
+    def __init__(self, path: str, file: IO[bytes], limit: int) -> None:
         self._path, self._file, self._limit = path, file, limit
 
-    def _lost(self, what: str) -> DataLossError:
-        return DataLossError(f"{self._path} is damaged: {what}.")
+    def _lost(self, reason: str) -> DataLossError:
+        return DataLossError(f"{self._path} is damaged: {reason}.")
 
     def _bytes(self, size: int) -> bytes:
-        # A file that says more than it can hold must not take memory.
+        # The limit keeps a damaged length from allocating more memory than the file can contain.
         if not 0 <= size <= self._limit:
             raise EOFError("it ends early")
         data = self._file.read(size)
@@ -140,16 +148,16 @@ class _Reader:
             raise EOFError("it ends early")
         return data
 
-    def _json(self, size: int, check: int) -> Any:
+    def _json(self, size: int, checksum: int) -> Json:
         text = self._bytes(size)
-        if zlib.crc32(text) != check:
+        if zlib.crc32(text) != checksum:
             raise self._lost("a checksum does not match")
         with self._sound():
             return json.loads(text)
 
     @contextlib.contextmanager
     def _sound(self) -> Iterator[None]:
-        """Turns what a header that makes no sense raises into an error that names the file."""
+        """Turn the errors of an invalid header into an error that names the file."""
         try:
             yield
         except (OpError, EOFError, OSError, zlib.error):
@@ -159,66 +167,70 @@ class _Reader:
         except (MemoryError, RecursionError):
             raise self._lost("a header makes no sense") from None
 
-    def check_spec(self, spec: Any) -> None:
-        """Raises for a file of another format, or of elements that do not fit."""
+    def check_spec(self, spec: PyTree) -> None:
+        """Check the format of the file and the spec of its elements."""
         if self._bytes(len(_MARK)) != _MARK:
             raise self._lost("it is not a file of elements, or one of an older version")
-        saved = self._json(*_FRAME.unpack(self._bytes(_FRAME.size)))
+        spec_json = self._json(*_FRAME.unpack(self._bytes(_FRAME.size)))
         with self._sound():
-            found = spec_from_json(saved)
-        if not structure.compatible(spec, found):
+            saved_spec = spec_from_json(spec_json)
+        if not structure.compatible(spec, saved_spec):
             raise InvalidValueError(
-                f"{self._path} holds elements of {found}, which do not fit {spec}: delete it, or "
+                f"{self._path} holds elements of {saved_spec}, which do not fit {spec}: delete it, or "
                 "choose another name."
             )
 
-    def elements(self, spec: Any, wanted: int | None) -> Generator[Any, None, None]:
-        """The elements, checked one by one."""
+    def elements(self, spec: PyTree, expected_count: int | None) -> Generator[Any, None, None]:
+        """Iterate over the elements, and verify each."""
         pack = structure.packer(spec)
-        number = 0
+        index = 0
         while True:
-            size, check = _FRAME.unpack(self._bytes(_FRAME.size))
+            size, checksum = _FRAME.unpack(self._bytes(_FRAME.size))
             if size == 0:
                 break
-            header = self._json(size, check)
+            header = self._json(size, checksum)
             with self._sound():
-                element = pack(self._leaves(header, number))
+                element = pack(self._leaves(header, index))
             yield element
-            number += 1
-        counts = {number, _count(self._bytes(_END.size)), number if wanted is None else wanted}
+            index += 1
+        counts = {
+            index,
+            _count(self._bytes(_END.size)),
+            index if expected_count is None else expected_count,
+        }
         if self._file.read(1):
             raise self._lost("something follows its end")
-        if counts != {number}:
-            raise self._lost(f"it has {number} elements, and should have {counts - {number}}")
+        if counts != {index}:
+            raise self._lost(f"it has {index} elements, and should have {counts - {index}}")
 
-    def _leaves(self, header: Any, number: int) -> list[Any]:
-        check, leaves = 0, []
+    def _leaves(self, header: Json, index: int) -> list[Any]:
+        checksum, leaves = 0, []
         for name, shape, *lengths in header:
             arrays = []
             for part_name, part_shape in _parts(name, shape, lengths):
-                array, check = self._array(part_name, part_shape, lengths, check)
+                array, checksum = self._array(part_name, part_shape, lengths, checksum)
                 arrays.append(array)
             leaves.append(arrays[0] if len(arrays) == 1 else SparseTensor(*arrays))
-        if _CHECK.unpack(self._bytes(_CHECK.size))[0] != check:
-            raise self._lost(f"element {number}: a checksum does not match")
+        if _CHECK.unpack(self._bytes(_CHECK.size))[0] != checksum:
+            raise self._lost(f"element {index}: a checksum does not match")
         return leaves
 
     def _array(
-        self, name: str, shape: list[int], lengths: list[Any], check: int
+        self, name: str, shape: list[int], lengths: list[Any], checksum: int
     ) -> tuple[np.ndarray, int]:
         if name == "string":
-            words = np.empty(len(lengths[0]), object)
-            for place, length in enumerate(lengths[0]):
-                words[place] = self._bytes(length)
-                check = zlib.crc32(words[place], check)
-            return words.reshape(shape), check
+            strings = np.empty(len(lengths[0]), object)
+            for index, length in enumerate(lengths[0]):
+                strings[index] = self._bytes(length)
+                checksum = zlib.crc32(strings[index], checksum)
+            return strings.reshape(shape), checksum
         kind = np.dtype(dtypes.as_dtype(name).as_numpy_dtype)
         data = self._bytes(math.prod(shape) * kind.itemsize)
-        return np.frombuffer(data, kind).reshape(shape), zlib.crc32(data, check)
+        return np.frombuffer(data, kind).reshape(shape), zlib.crc32(data, checksum)
 
 
 def _parts(name: str, shape: list[int], lengths: list[Any]) -> Iterable[tuple[str, list[int]]]:
-    """Dtypes and shapes of the arrays that a leaf is made of."""
+    """Return the dtype and shape of each array that a leaf consists of."""
     if not name.startswith("sparse "):
         return [(name, shape)]
     count, rank = shape
@@ -226,7 +238,7 @@ def _parts(name: str, shape: list[int], lengths: list[Any]) -> Iterable[tuple[st
 
 
 def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
-    """An element's header, and its bytes."""
+    """Return the header and the bytes of an element."""
     header: list[Any] = []
     buffers: list[bytes] = []
     for leaf in leaves:
@@ -241,9 +253,9 @@ def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
             entry = [structure.dtype_of(arrays[0]).name, list(arrays[0].shape)]
         for array in arrays:
             if array.dtype == object:
-                words = array.reshape(-1).tolist()
-                entry.append([len(w) for w in words])
-                buffers.extend(words)
+                strings = array.reshape(-1).tolist()
+                entry.append([len(w) for w in strings])
+                buffers.extend(strings)
             else:
                 buffers.append(np.ascontiguousarray(array).tobytes())
         header.append(entry)
@@ -251,7 +263,11 @@ def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
 
 
 def opener(compression: str | None) -> Callable[[Any, str], Any]:
-    """What reads or writes an open file under a compression: 'GZIP', 'FAST' (its fastest level) or none."""
+    """Return a function that reads or writes an open file under a compression.
+
+    Args:
+      compression: 'GZIP', 'FAST' (its fastest level), or None.
+    """
     if compression in (None, "NONE", ""):
         return lambda file, _: _Uncompressed(file)
     levels = {"GZIP": 9, "FAST": 1}
@@ -262,9 +278,13 @@ def opener(compression: str | None) -> Callable[[Any, str], Any]:
 
 
 class _Uncompressed:
-    """A file as it is; leaving it, as one leaves a compressed one, keeps it open."""
+    """An uncompressed file with the interface of a compressed one; closing it does not close the file.
 
-    def __init__(self, file: Any) -> None:
+    Args:
+      file: The file.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
         self.read, self.write = file.read, file.write
 
     def writelines(self, parts: list[bytes]) -> None:
@@ -278,14 +298,14 @@ class _Uncompressed:
         self.close()
 
     def close(self) -> None:
-        """Nothing: who opened the file closes it."""
+        """Do nothing, because the caller that opened the file closes it."""
 
 
-def spec_to_json(spec: Any) -> Any:
-    """A spec of elements as JSON values.
+def spec_to_json(spec: PyTree) -> Json:
+    """Convert a spec of elements to JSON values.
 
     Raises:
-      InvalidValueError: for elements that are neither dense nor sparse tensors.
+      InvalidValueError: If the elements are neither dense nor sparse tensors.
     """
     if isinstance(spec, dict):
         return {"dict": {k: spec_to_json(v) for k, v in spec.items()}}
@@ -294,15 +314,15 @@ def spec_to_json(spec: Any) -> Any:
     if not isinstance(spec, (TensorSpec, SparseTensorSpec)):
         raise InvalidValueError(f"Elements of {spec} cannot be saved: they must be tensors.")
     shape = None if spec.shape.rank is None else spec.shape.as_list()
-    kind = {"sparse": True} if isinstance(spec, SparseTensorSpec) else {}
-    return {"shape": shape, "dtype": spec.dtype.name, **kind}
+    type_entry = {"sparse": True} if isinstance(spec, SparseTensorSpec) else {}
+    return {"shape": shape, "dtype": spec.dtype.name, **type_entry}
 
 
-def spec_from_json(saved: Any) -> Any:
-    """The spec of which `spec_to_json` made JSON values."""
-    if "dict" in saved:
-        return {k: spec_from_json(v) for k, v in saved["dict"].items()}
-    if "tuple" in saved:
-        return tuple(spec_from_json(v) for v in saved["tuple"])
-    kind = SparseTensorSpec if saved.get("sparse") else TensorSpec
-    return kind(saved["shape"], dtypes.as_dtype(saved["dtype"]))
+def spec_from_json(value: Json) -> PyTree:
+    """Convert the JSON values of `spec_to_json` back to a spec."""
+    if "dict" in value:
+        return {k: spec_from_json(v) for k, v in value["dict"].items()}
+    if "tuple" in value:
+        return tuple(spec_from_json(v) for v in value["tuple"])
+    spec_type = SparseTensorSpec if value.get("sparse") else TensorSpec
+    return spec_type(value["shape"], dtypes.as_dtype(value["dtype"]))

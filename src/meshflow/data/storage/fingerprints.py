@@ -1,8 +1,8 @@
-"""What a dataset computes, as a number: the same for the same pipeline, in this process and in others.
+"""Fingerprints of datasets: the same pipeline has the same fingerprint in all processes.
 
-It is made of the transformations, their arguments, and of their functions: code, defaults, and the values that they close
-over or find among the globals. It leaves out what only counts up, such as seeds that were not given and names that were
-made up, and what a dataset notes while it is used.
+A fingerprint covers the transformations, their arguments and their functions: code, defaults, and
+the values of closures and globals. It excludes values that only count up, such as seeds that were
+not set explicitly and generated names, and the state that a dataset stores while it is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,32 @@ from meshflow.core.functions.function import Function
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import global_seed
 from meshflow.core.variables.variable import Variable
-from meshflow.data.dataset import Dataset
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.node import DatasetNode
+from meshflow.environment.types import Json
 
-# The largest array in bytes that is looked at as a whole.
+# Only the first and the last row of larger arrays, in bytes, are included.
 _MOST = 1 << 26
-# What a dataset notes while it is used, and seeds that were not given.
+# These attributes of datasets hold state that does not affect the elements.
 _STATE = frozenset(
-    {"_stopwatch", "_spec", "_kept", "_words", "_seed", "epoch", "_parents", "_parent", "_named"}
+    {
+        *("_stopwatch", "stopwatch", "_spec", "_kept", "_cached", "_words", "_seed", "epoch"),
+        *("_parents", "parents", "_parent", "parent", "_named", "_fingerprint"),
+    }
 )
 _PLAIN = (str, int, float, bool, bytes, complex, type(None), Path, types.EllipsisType)
-# What somebody's object may hold that says nothing of what it computes.
+# These attributes of other objects do not affect the elements.
 _NAMES = frozenset({"name", "_name", "__weakref__"})
 
 
-def fingerprint(dataset: Dataset) -> str:
-    """A name for what a dataset computes.
+def fingerprint(dataset: DatasetNode) -> str:
+    """Return a fingerprint of a dataset.
 
     Args:
-      dataset: the dataset.
+      dataset: The dataset.
 
     Returns:
-      Digits.
+      A string of digits.
     """
     digest = hashlib.blake2b(digest_size=8)
     _Walk(digest.update).add(dataset)
@@ -50,18 +54,23 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 class _Walk:
-    """Goes through values, once through each."""
+    """Hashes values recursively, each object once.
+
+    Args:
+      update: Function that adds bytes to the hash.
+    """
 
     def __init__(self, update: Callable[[bytes], object]) -> None:
         self._update = update
-        # With its place in the order of the walk; held, for the id of what is gone comes again.
+        # The index in the order of the traversal, and the object, which is kept alive so that its
+        # id is not reused.
         self._seen: dict[int, tuple[int, Any]] = {}
 
-    def _say(self, *words: Any) -> None:
-        self._update(repr(words).encode())
+    def _say(self, *values: object) -> None:
+        self._update(repr(values).encode())
 
-    def add(self, value: Any) -> None:
-        """Adds what a value says of a pipeline."""
+    def add(self, value: object) -> None:
+        """Add a value of a pipeline."""
         if isinstance(value, _PLAIN):
             return self._say(value)
         if id(value) in self._seen:
@@ -78,15 +87,15 @@ class _Walk:
             self._all(value)
         elif isinstance(value, (set, frozenset)):
             self._all(sorted(value, key=repr))
-        elif isinstance(value, Dataset):
+        elif isinstance(value, DatasetNode):
             self._all([{k: v for k, v in vars(value).items() if k not in _STATE}, value._parents])
         else:
             self._function(value)
 
-    def _all(self, values: Any) -> None:
-        found = list(values)
-        self._say(len(found))
-        for value in found:
+    def _all(self, values: Iterable[object]) -> None:
+        value_list = list(values)
+        self._say(len(value_list))
+        for value in value_list:
             self.add(value)
 
     def _array(self, array: np.ndarray) -> None:
@@ -94,8 +103,8 @@ class _Walk:
         rows = array if array.nbytes <= _MOST else np.concatenate([array[:1], array[-1:]])
         self._update(repr(rows.tolist()).encode() if rows.dtype == object else rows.tobytes())
 
-    def _function(self, value: Any) -> None:
-        """Adds what can be called, or an object of which nothing is known but what it holds."""
+    def _function(self, value: object) -> None:
+        """Add a callable, or an object of an unknown class by its attributes."""
         if isinstance(value, ElementFunction):
             self.add(value._python)
             if value._random_map is not None:
@@ -114,7 +123,7 @@ class _Walk:
             self._object(value)
 
     def _code(self, code: types.CodeType, names: dict[str, Any]) -> None:
-        """Adds a function's code, the codes in it, and the globals that they name."""
+        """Add the code of a function, the nested code objects, and the globals that they name."""
         self._say(code.co_code, code.co_names, code.co_varnames)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
@@ -124,11 +133,12 @@ class _Walk:
         self._all(value for name in code.co_names for value in _worth_a_look(names.get(name)))
 
     def _object(self, value: Any) -> None:
-        kind = type(value)
-        if callable(value) and inspect.isfunction(kind.__call__):
-            self._code(kind.__call__.__code__, kind.__call__.__globals__)
-        if hasattr(kind, "get_config") and hasattr(kind, "weights"):
-            # A layer: most of what it holds is bookkeeping, and some have no configuration.
+        cls = type(value)
+        if callable(value) and inspect.isfunction(cls.__call__):
+            self._code(cls.__call__.__code__, cls.__call__.__globals__)
+        if hasattr(cls, "get_config") and hasattr(cls, "weights"):
+            # Most attributes of a layer are bookkeeping, so its configuration and weights are
+            # added; some layers have no configuration.
             with contextlib.suppress(NotImplementedError, ValueError, TypeError):
                 self.add(_unnamed(value.get_config()))
                 self.add(list(value.weights))
@@ -138,11 +148,11 @@ class _Walk:
             self.add({k: v for k, v in vars(value).items() if k not in _NAMES})
 
 
-def _worth_a_look(value: Any) -> Iterator[Any]:
-    """A global that a function names, unless it is the code of a library."""
+def _worth_a_look(value: object) -> Iterator[Any]:
+    """Yield a global that a function names, unless it belongs to a library."""
     module = getattr(value, "__module__", None) or ""
-    library = inspect.ismodule(value) or inspect.isclass(value) or inspect.isbuiltin(value)
-    if value is not None and not library and module.partition(".")[0] not in _LIBRARIES:
+    is_library = inspect.ismodule(value) or inspect.isclass(value) or inspect.isbuiltin(value)
+    if value is not None and not is_library and module.partition(".")[0] not in _LIBRARIES:
         yield value
 
 
@@ -157,8 +167,8 @@ def _is_set(cell: types.CellType) -> bool:
     return True
 
 
-def _unnamed(config: Any) -> Any:
-    """A configuration without the names in it, which count up."""
+def _unnamed(config: Json) -> Json:
+    """Remove the names from a configuration, because they count up."""
     if isinstance(config, dict):
         return {k: _unnamed(v) for k, v in config.items() if k not in _NAMES}
     if isinstance(config, (list, tuple)):

@@ -1,10 +1,12 @@
-"""Transformations, each a small class: elements in, elements out, and where possible indices in,
-indices out.
+"""Transformations of datasets: one class for each, derived from `Dataset`.
+
+A transformation maps elements to elements, and where possible a stream of indices to a stream of
+indices.
 """
 
 from __future__ import annotations
 
-from meshflow.data.transformations.base import Arranged, Fixed, Unary, WithOptions
+from meshflow.data.transformations.base import Arranged, ElementList, Unary, WithOptions
 from meshflow.data.transformations.batching import Batch, PaddedBatch, Rebatch, SparseBatch, Unbatch
 from meshflow.data.transformations.caching import AssertCardinality, Cache, IgnoreErrors, Prefetch
 from meshflow.data.transformations.elementwise import (
@@ -16,7 +18,7 @@ from meshflow.data.transformations.elementwise import (
     TakeWhile,
 )
 from meshflow.data.transformations.grouping import GroupByReducer, GroupByWindow, Unique, Window
-from meshflow.data.transformations.joining import Choose, Concatenate, Drawn, FlatMap, Zip
+from meshflow.data.transformations.joining import Choose, Concatenate, FlatMap, RandomChoice, Zip
 from meshflow.data.transformations.order import (
     Repeat,
     ShardHint,
@@ -33,10 +35,9 @@ __all__ = [
     "Cache",
     "Choose",
     "Concatenate",
-    "Drawn",
+    "ElementList",
     "Enumerate",
     "Filter",
-    "Fixed",
     "FlatMap",
     "GroupByReducer",
     "GroupByWindow",
@@ -45,6 +46,7 @@ __all__ = [
     "Map",
     "PaddedBatch",
     "Prefetch",
+    "RandomChoice",
     "Rebatch",
     "Repeat",
     "Scan",

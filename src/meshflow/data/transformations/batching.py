@@ -1,10 +1,10 @@
-"""Elements stacked to batches, padded or not, and taken apart again."""
+"""Transformations that stack elements to batches, or split batches into elements."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,42 +12,49 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
-from meshflow.core.values.shapes import as_shape
+from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
-from meshflow.data.dataset import Dataset
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import affine, chunks, padding
 from meshflow.data.execution.batched_gather import Gather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught
 from meshflow.data.execution.timing import Timed
+from meshflow.data.node import DatasetNode
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Unary, is_live
+from meshflow.environment.types import PyTree
 
 
-def positive(size: Any, name: str) -> int:
-    """A size as an integer.
+def positive(size: IntLike, name: str) -> int:
+    """Convert a batch size to an integer.
 
     Raises:
-      InvalidArgumentError: when it is not greater than zero.
+      InvalidArgumentError: If it is not greater than zero.
     """
-    number = integer(size, name)
-    if number < 1:
-        raise InvalidArgumentError(f"Batch size must be greater than zero, got {name}={number}.")
-    return number
+    value = integer(size, name)
+    if value < 1:
+        raise InvalidArgumentError(f"Batch size must be greater than zero, got {name}={value}.")
+    return value
 
 
 class Batch(Unary):
-    """Consecutive elements, stacked."""
+    """Batches of consecutive elements.
 
-    def __init__(self, parent: Dataset, size: Any, drop_remainder: bool) -> None:
+    Args:
+      parent: The dataset.
+      size: Number of elements in a batch.
+      drop_remainder: Whether to drop a smaller last batch.
+    """
+
+    def __init__(self, parent: DatasetNode, size: IntLike, drop_remainder: bool) -> None:
         super().__init__(parent)
         self._size = positive(size, "batch_size")
         self._drop = bool(drop_remainder)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.batched(self._parent.element_spec, self._size if self._drop else None)
 
     def _count(self) -> int:
@@ -57,8 +64,8 @@ class Batch(Unary):
         return count // self._size if self._drop else math.ceil(count / self._size)
 
     def _static_shapes(self) -> StaticShapes | None:
-        known = self._parent._static_shapes()
-        return known and known.batched(self._size, self._drop)
+        shapes = self._parent._static_shapes()
+        return shapes and shapes.batched(self._size, self._drop)
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         vector = self._parent._vector(epoch)
@@ -68,7 +75,7 @@ class Batch(Unary):
         if parts is not None:
             return Raising(self._packed(chunks.regrouped(parts, self._size, self._drop)))
         epoch.together[id(self._parent)] = self._size
-        # A batch with a hole is lost as a whole.
+        # If an element of a batch cannot be computed, the batch is dropped.
         elements = caught(self._parent._elements(epoch))
         return chunked(elements, self._size, self._drop, structure.stack)
 
@@ -78,55 +85,71 @@ class Batch(Unary):
             yield batch if type(batch) is Failed else pack(batch)
 
     def mapped(
-        self, epoch: Epoch, found: affine.AffineMaps, spec: Any
+        self, epoch: Epoch, affine_maps: affine.AffineMaps, spec: PyTree
     ) -> Generator[Any, None, None] | None:
-        """What affine maps make of the batches' rows, computed while they are gathered; None where they are not.
+        """Compute affine maps of the batches while their rows are gathered.
 
         Args:
-          epoch: the pass.
-          found: the affine maps.
-          spec: the structure of the results.
+          epoch: The pass.
+          affine_maps: The affine maps.
+          spec: Structure of the results.
+
+        Returns:
+          The results for each batch, or None if the parent cannot compute affine maps.
         """
         vector = self._parent._vector(epoch)
-        if vector is None or vector.mapped is None:
+        if vector is None or vector.gather_affine is None:
             return None
-        batches = self._batches(vector.blocks, vector.mapped(found.wanted), spec)
+        batches = self._batches(vector.blocks, vector.gather_affine(affine_maps.wanted), spec)
         return Timed(batches, self._stopwatch, True) if epoch.counts else batches
 
     def _batches(
-        self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any
+        self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree
     ) -> PrefetchedBatches:
         return PrefetchedBatches(blocks, gather, spec, self._size, self._drop)
 
 
 def chunked(
-    elements: Iterator[Any], size: int, drop: bool, joined: Callable[[list[Any]], Any]
+    elements: Iterator[Any], size: int, drop: bool, join: Callable[[list[Any]], Any]
 ) -> Generator[Any, None, None]:
-    """What a function makes of consecutive elements; those before an error are lost.
+    """Apply a function to groups of consecutive elements; drop a group with a failure.
 
     Args:
-      elements: the elements, or failures.
-      size: how many the function gets.
-      drop: whether fewer at the end are left out.
-      joined: the function.
+      elements: The elements, or failures.
+      size: Number of elements in a group.
+      drop: Whether to drop a smaller last group.
+      join: The function.
     """
 
     def batches() -> Iterator[Any]:
-        while chunk := list(itertools.islice(elements, size)):
-            for item in chunk:
+        while group := list(itertools.islice(elements, size)):
+            for item in group:
                 if type(item) is Failed:
                     raise item.error
-            if len(chunk) == size or not drop:
-                yield joined(chunk)
+            if len(group) == size or not drop:
+                yield join(group)
 
     return Resuming(batches, elements)
 
 
 class PaddedBatch(Unary):
-    """Consecutive elements, padded and stacked."""
+    """Batches of consecutive elements that are padded to one shape.
+
+    Args:
+      parent: The dataset.
+      size: Number of elements in a batch.
+      shapes: Padded shape of each component; None pads to the largest sizes in the batch.
+      values: Value to pad each component with; None means 0 or an empty string.
+      drop_remainder: Whether to drop a smaller last batch.
+    """
 
     def __init__(
-        self, parent: Dataset, size: Any, shapes: Any, values: Any, drop_remainder: bool
+        self,
+        parent: DatasetNode,
+        size: IntLike,
+        shapes: PyTree,
+        values: PyTree,
+        drop_remainder: bool,
     ) -> None:
         super().__init__(parent)
         self._size, self._drop = positive(size, "batch_size"), bool(drop_remainder)
@@ -139,19 +162,21 @@ class PaddedBatch(Unary):
         if shapes is None:
             if any(s.shape.rank is None for s in leaves):
                 raise ValueError(
-                    "Unable to infer `padded_shapes`: a component has an unknown rank. Give padded_shapes."
+                    "Unable to infer `padded_shapes`: a component has an unknown rank. Pass `padded_shapes`."
                 )
             self._shapes = [s.shape.as_list() for s in leaves]
         else:
             flat = padding.flat_up_to(spec, shapes)
             self._shapes = [padding.sizes(s, leaf) for s, leaf in zip(flat, leaves, strict=True)]
-        given = [None] * len(leaves) if values is None else padding.flat_values(spec, values)
-        self._values = [padding.padding_value(v, s) for v, s in zip(given, leaves, strict=True)]
+        flat_values = [None] * len(leaves) if values is None else padding.flat_values(spec, values)
+        self._values = [
+            padding.padding_value(v, s) for v, s in zip(flat_values, leaves, strict=True)
+        ]
 
-    def _known_spec(self) -> Any:
-        first = self._size if self._drop else None
+    def _known_spec(self) -> PyTree:
+        batch_size = self._size if self._drop else None
         leaves = [
-            TensorSpec([first, *[None if n in (None, -1) else n for n in shape]], s.dtype)
+            TensorSpec([batch_size, *[None if n in (None, -1) else n for n in shape]], s.dtype)
             for shape, s in zip(self._shapes, nest.flatten(self._parent.element_spec), strict=True)
         ]
         return nest.pack_sequence_as(self._parent.element_spec, leaves)
@@ -160,23 +185,29 @@ class PaddedBatch(Unary):
         return Batch._count(self)  # type: ignore[arg-type]
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        padded = lambda chunk: structure.padded(chunk, self._shapes, self._values)
-        return chunked(self._parent._elements(epoch), self._size, self._drop, padded)
+        pad = lambda chunk: structure.padded(chunk, self._shapes, self._values)
+        return chunked(self._parent._elements(epoch), self._size, self._drop, pad)
 
 
 class SparseBatch(Unary):
-    """Consecutive arrays of different sizes as the rows of sparse tensors."""
+    """Batches of consecutive arrays of different sizes as sparse tensors, one row for each array.
 
-    def __init__(self, parent: Dataset, size: Any, row_shape: Any) -> None:
+    Args:
+      parent: A dataset of single arrays.
+      size: Number of elements in a batch.
+      row_shape: Dense shape of a row; None or -1 means the largest size in the batch.
+    """
+
+    def __init__(self, parent: DatasetNode, size: IntLike, row_shape: ShapeLike) -> None:
         super().__init__(parent)
-        kind = parent.element_spec
-        if not isinstance(kind, TensorSpec):
-            raise TypeError(f"sparse_batch: elements must be one tensor each, got {kind}.")
+        spec = parent.element_spec
+        if not isinstance(spec, TensorSpec):
+            raise TypeError(f"sparse_batch: elements must be one tensor each, got {spec}.")
         self._size = positive(size, "batch_size")
         self._row = [None if n in (None, -1) else n for n in as_shape(row_shape).as_list()]
-        self._own_spec = SparseTensorSpec([None, *self._row], kind.dtype)
+        self._own_spec = SparseTensorSpec([None, *self._row], spec.dtype)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -185,18 +216,22 @@ class SparseBatch(Unary):
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         elements = caught(self._parent._elements(epoch))
-        joined = lambda arrays: sparse_leaves.of_arrays(arrays, self._row)
-        return chunked(elements, self._size, False, joined)
+        join = lambda arrays: sparse_leaves.of_arrays(arrays, self._row)
+        return chunked(elements, self._size, False, join)
 
 
 class Unbatch(Unary):
-    """The rows of every element."""
+    """The rows of every element.
 
-    def __init__(self, parent: Dataset) -> None:
+    Args:
+      parent: The dataset.
+    """
+
+    def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
         structure.unbatched(parent.element_spec)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.unbatched(self._parent.element_spec)
 
     def _count(self) -> int:
@@ -235,21 +270,22 @@ class Unbatch(Unary):
 
     def _taken_apart(self, parent: Iterator[Any]) -> Iterator[Any]:
         for element in parent:
-            leaves = [
+            arrays = [
                 sparse_leaves.rows(a) if sparse_leaves.is_sparse(a) else a
                 for a in nest.flatten(element)
             ]
-            counts = {len(a) for a in leaves if a is not None}
-            if len(counts) > 1:
-                raise _uneven([a for a in leaves if a is not None]).error
-            columns = [itertools.repeat(None) if a is None else a for a in leaves]
-            for _, *row in zip(range(max(counts)), *columns, strict=False):
+            num_rows = {len(a) for a in arrays if a is not None}
+            if len(num_rows) > 1:
+                raise _uneven([a for a in arrays if a is not None]).error
+            columns = [itertools.repeat(None) if a is None else a for a in arrays]
+            for _, *row in zip(range(max(num_rows)), *columns, strict=False):
                 yield nest.pack_sequence_as(
                     element, [None if v is None else structure.scalar(v) for v in row]
                 )
 
 
 def _uneven(leaves: list[Any]) -> Failed:
+    """Return the failure for an element with different numbers of rows in its components."""
     return Failed(
         InvalidArgumentError(
             "Input element must have the same batch size in each component, got "
@@ -259,18 +295,20 @@ def _uneven(leaves: list[Any]) -> Failed:
 
 
 class Rebatch(Unary):
-    """Batches of other sizes, in turns.
+    """Batches of other sizes than those of the parent.
 
     Args:
-      parent: a dataset of batches.
-      sizes: one size, or several that follow each other again and again.
-      drop_remainder: whether a smaller batch at the end is left out.
+      parent: A dataset of batches.
+      sizes: Batch size, or several sizes that are used cyclically.
+      drop_remainder: Whether to drop a last batch that is too small.
     """
 
-    def __init__(self, parent: Dataset, sizes: Any, drop_remainder: bool) -> None:
+    def __init__(
+        self, parent: DatasetNode, sizes: IntLike | Sequence[int], drop_remainder: bool
+    ) -> None:
         super().__init__(parent)
-        numbers = structure.to_array(sizes).reshape(-1).tolist()
-        self._sizes = [integer(n, "batch_size") for n in numbers]
+        values = structure.to_array(sizes).reshape(-1).tolist()
+        self._sizes = [integer(n, "batch_size") for n in values]
         if not self._sizes or max(self._sizes) < 1 or min(self._sizes) < 0:
             raise InvalidArgumentError(
                 f"Batch size must be greater than zero, got batch_size={self._sizes}."
@@ -278,14 +316,14 @@ class Rebatch(Unary):
         self._drop = bool(drop_remainder)
         structure.unbatched(parent.element_spec, "batch_sizes: first `batch` the dataset")
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         spec = self._parent.element_spec
         leaf = nest.flatten(spec)[0]
-        known = leaf.shape.as_list()[0] if leaf.shape.rank else None
-        even = self._drop or (known is not None and known % sum(self._sizes) == 0)
-        alike = len(set(self._sizes)) == 1
+        old_size = leaf.shape.as_list()[0] if leaf.shape.rank else None
+        divides = self._drop or (old_size is not None and old_size % sum(self._sizes) == 0)
+        is_constant = len(set(self._sizes)) == 1
         return structure.batched(
-            structure.unbatched(spec), self._sizes[0] if alike and even else None
+            structure.unbatched(spec), self._sizes[0] if is_constant and divides else None
         )
 
     def _count(self) -> int:
@@ -299,15 +337,19 @@ class Rebatch(Unary):
 
     def _cut(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
         spec = self._parent.element_spec
-        held: list[Any] = []
+        pending: list[Any] = []
         for size in sizes:
-            while not held or len(held[0]) < size:
+            while not pending or len(pending[0]) < size:
                 element = next(parent, None)
                 if element is None:
-                    if held and len(held[0]) and not self._drop:
-                        yield nest.pack_sequence_as(spec, held)
+                    if pending and len(pending[0]) and not self._drop:
+                        yield nest.pack_sequence_as(spec, pending)
                     return
-                more = nest.flatten(element)
-                held = [np.concatenate(p) for p in zip(held, more, strict=True)] if held else more
-            yield nest.pack_sequence_as(spec, [a[:size] for a in held])
-            held = [a[size:] for a in held]
+                leaves = nest.flatten(element)
+                pending = (
+                    [np.concatenate(p) for p in zip(pending, leaves, strict=True)]
+                    if pending
+                    else leaves
+                )
+            yield nest.pack_sequence_as(spec, [a[:size] for a in pending])
+            pending = [a[size:] for a in pending]

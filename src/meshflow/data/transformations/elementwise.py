@@ -1,4 +1,4 @@
-"""A function of every element: `map`, `filter`, `scan` and their like."""
+"""Transformations that apply a function to every element, such as `map` and `filter`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys, keys_of_calls
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer, threads_of
-from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer, threads_of
 from meshflow.data.epoch import Epoch, in_threads
 from meshflow.data.execution import chunks
 from meshflow.data.execution.host_plan import Plan, places
 from meshflow.data.execution.map_function import ElementFunction, randomness, same_randomness
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught, close
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.states import function_of_state
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import RandomTransformation, Unary, is_live
 from meshflow.data.transformations.batching import Batch
+from meshflow.environment.types import PyTree
 
 
 class Map(RandomTransformation):
     """A function of every element.
 
     Args:
-      parent: the dataset.
-      fn: the function.
-      calls: how many threads may run it where it is not compiled; -1 for one per processor.
-      spec: from the spec of the elements to that of its results, where it is known without them.
+      parent: The dataset.
+      fn: The function.
+      calls: Number of threads that may run the function if it is not compiled; -1 means one per
+        processor.
+      spec: Function from the spec of the elements to that of the results; by default the function
+        is traced.
     """
 
     def __init__(
         self,
-        parent: Dataset,
+        parent: DatasetNode,
         fn: Callable[..., Any],
-        calls: Any = None,
+        calls: IntLike | None = None,
         spec: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(parent)
@@ -51,14 +54,14 @@ class Map(RandomTransformation):
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         if self._spec_of is not None:
             return self._spec_of(self._parent.element_spec)
         return self.function.output_spec
 
     def _static_shapes(self) -> StaticShapes | None:
-        known = self._parent._static_shapes()
-        return known and known.mapped(self.function.results_of)
+        shapes = self._parent._static_shapes()
+        return shapes and shapes.mapped(self.function.results_of)
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         rows = self._rows(epoch)
@@ -74,61 +77,65 @@ class Map(RandomTransformation):
         return Resuming(lambda: map(self.function.with_states(epoch.random_states), parent), parent)
 
     def _planned(self, plan: Plan, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
-        """The results, computed for groups of elements."""
-        numbers = epoch.random_states.numbers(self.function)
-        together = plan.together(epoch.together.get(id(self), 1))
-        most = 1 if is_live(self._parent) else plan.size
+        """Compute the results with a host plan, for groups of elements."""
+        indices = epoch.random_states.numbers(self.function)
+        batch_size = plan.together(epoch.together.get(id(self), 1))
+        max_group_size = 1 if is_live(self._parent) else plan.size
         keys = self._keys(epoch)
 
-        def groups() -> Iterator[list[Any]]:
-            free: list[Any] = []
+        def iter_groups() -> Iterator[list[Any]]:
+            free_slots: list[list[np.ndarray]] = []
             items, size = caught(parent), 1
-            while found := list(itertools.islice(items, size)):
-                # Whoever wants one element does not wait for many.
-                size = min(2 * size, most)
+            while next_items := list(itertools.islice(items, size)):
+                # The first groups are small, so that a consumer of one element does not wait for many.
+                size = min(2 * size, max_group_size)
                 group: list[Any] = []
-                for item in found:
-                    free = free or places(plan.blocks(together), together)
+                for item in next_items:
+                    free_slots = free_slots or places(plan.blocks(batch_size), batch_size)
                     failed = type(item) is Failed
-                    group.append(item if failed else (item, next(numbers), free.pop(0)))
+                    group.append(item if failed else (item, next(indices), free_slots.pop(0)))
                 yield group
 
-        def computed(group: list[Any]) -> list[Any]:
+        def compute(group: list[Any]) -> list[Any]:
             items = [item for item in group if type(item) is not Failed]
             try:
                 results = iter(self._of_group(plan, items, keys))
             except Exception as error:
                 if len(items) > 1:
-                    # Those before and behind the one that cannot be made are given, too.
-                    return [result for item in group for result in computed([item])]
+                    # If one element fails, the others of the group are computed individually.
+                    return [result for item in group for result in compute([item])]
                 results = iter([Failed(error)])
             return [item if type(item) is Failed else next(results) for item in group]
 
         parallel = self._parallel and not self.function.holds_variables
-        made = (
-            in_threads(computed, groups(), self._threads) if parallel else map(computed, groups())
+        groups_of_results = (
+            in_threads(compute, iter_groups(), self._threads)
+            if parallel
+            else map(compute, iter_groups())
         )
         try:
-            for results in made:
+            for results in groups_of_results:
                 yield from results
         finally:
-            close(made)
+            close(groups_of_results)
             close(parent)
 
-    def _of_group(self, plan: Plan, items: list[Any], keys: Callable[[], list[int]]) -> list[Any]:
+    def _of_group(
+        self, plan: Plan, items: list[Any], draw_words: Callable[[], list[int]]
+    ) -> list[Any]:
         if not items:
             return []
         leaves = [nest.flatten(element) for element, _, _ in items]
-        drawn = keys_of_calls([number for _, number, _ in items], plan.draws, keys)
-        return plan.results(leaves, drawn, [place for _, _, place in items])
+        keys = keys_of_calls([index for _, index, _ in items], plan.draws, draw_words)
+        return plan.results(leaves, keys, [slot for _, _, slot in items])
 
     def _keys(self, epoch: Epoch) -> Callable[[], list[int]]:
-        """What random ops draw from when nothing has a seed: words of the pass."""
+        """Return a function that draws the seed of random ops in this pass, if none is set."""
         words: list[int] = []
         lock = threading.Lock()
 
         def pass_words() -> list[int]:
-            # Drawn when a random op first needs them; most functions do not.
+            # The words are drawn on first use, because most functions do not draw random numbers.
             with lock:
                 if not words:
                     words.extend(epoch.generator(self).integers(1 << 32, size=2).tolist())
@@ -137,12 +144,14 @@ class Map(RandomTransformation):
         return pass_words
 
     def _in_threads(self, parent: Iterator[Any], epoch: Epoch) -> Callable[[], Iterator[Any]]:
+        """Return a function that starts an iterator over the results, computed in threads."""
         pass_words = self._keys(epoch)
 
-        def computed(numbered: tuple[Any, int]) -> Any:
-            # Random ops draw by an element's number, whichever thread comes first.
-            with call_keys(numbered[1], pass_words):
-                return self.function(numbered[0])
+        def compute(indexed_element: tuple[Any, int]) -> Any:
+            # Random ops draw by the index of the element, so the order of the threads does not matter.
+            element, index = indexed_element
+            with call_keys(index, pass_words):
+                return self.function(element)
 
         elements = zip(parent, epoch.random_states.numbers(self.function), strict=False)
         threads: list[Iterator[Any]] = []
@@ -150,29 +159,34 @@ class Map(RandomTransformation):
         def results() -> Iterator[Any]:
             if not threads:
                 before = randomness()
-                yield computed(next(elements))
-                # Python's and NumPy's numbers are drawn in the elements' order.
-                alike = same_randomness(before, randomness())
+                yield compute(next(elements))
+                # A function that draws from Python's or NumPy's random state must run in the order
+                # of the elements.
+                is_deterministic = same_randomness(before, randomness())
                 threads.append(
-                    in_threads(computed, elements, self._threads)
-                    if alike
-                    else map(computed, elements)
+                    in_threads(compute, elements, self._threads)
+                    if is_deterministic
+                    else map(compute, elements)
                 )
             yield from threads[0]
 
         return results
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         parent = self._parent._vector(epoch) if self.function.vectorizes else None
         if parent is None:
             return None
         affine_maps = self.function.affine_maps
-        if affine_maps is not None and parent.mapped is not None:
-            wanted = parent.mapped(affine_maps.wanted)
-            gather = wanted if affine_maps.are_all else lambda i: affine_maps.finished(wanted(i))
+        if affine_maps is not None and parent.gather_affine is not None:
+            affine_gather = parent.gather_affine(affine_maps.wanted)
+            gather = (
+                affine_gather
+                if affine_maps.are_all
+                else lambda i: affine_maps.finished(affine_gather(i))
+            )
         else:
             gather = lambda i: self.function.many(parent.gather(i))
-        return parent._replace(gather=gather, mapped=None)
+        return parent._replace(gather=gather, gather_affine=None)
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         parent = self._parent._in_chunks(epoch) if self.function.takes_chunks else None
@@ -185,28 +199,34 @@ class Map(RandomTransformation):
         if self.function.plan is not None and self.function.vectorizes:
             return f"{self.function.reason}, then vectorized"
         reason = self.function.reason or super()._why_not_vectorized()
-        many = self._parallel and self.function.runs_eagerly
-        return f"{reason}; in {self._threads} threads" if many else reason
+        uses_threads = self._parallel and self.function.runs_eagerly
+        return f"{reason}; in {self._threads} threads" if uses_threads else reason
 
 
 class HostMap(Unary):
-    """A function of NumPy arrays, of every element, by several threads; the order is kept.
+    """A function of NumPy arrays, applied to every element by several threads in order.
 
     Args:
-      parent: the dataset.
-      fn: from an element of arrays to one of arrays.
-      spec: the spec of its results.
-      workers: how many threads; default as many as there are processors.
+      parent: The dataset.
+      fn: Function from an element of host arrays to another one.
+      spec: Spec of the results.
+      workers: Number of threads, by default the number of processors.
     """
 
+    _tensorflow_name = "MapDataset"
+
     def __init__(
-        self, parent: Dataset, fn: Callable[[Any], Any], spec: Any, workers: int | None = None
+        self,
+        parent: DatasetNode,
+        fn: Callable[[Any], Any],
+        spec: PyTree,
+        workers: int | None = None,
     ) -> None:
         super().__init__(parent)
         self._fn, self._own_spec = fn, spec
         self._workers = os.cpu_count() or 1 if workers is None else workers
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
@@ -217,9 +237,14 @@ class HostMap(Unary):
 
 
 class Filter(Unary):
-    """The elements for which a function is true."""
+    """The elements for which a predicate is true.
 
-    def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
+    Args:
+      parent: The dataset.
+      predicate: Function from an element to a bool scalar.
+    """
+
+    def __init__(self, parent: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._predicate = ElementFunction(predicate, parent.element_spec, "filter")
         self._predicate.check_condition()
@@ -244,6 +269,7 @@ class Filter(Unary):
 
 
 def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
+    """Return the elements of a chunk where a mask is true, None if there are none."""
     count = np.count_nonzero(mask)
     if count == len(mask):
         return chunk
@@ -251,27 +277,42 @@ def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
 
 
 def filtered(
-    parent: Dataset,
+    parent: DatasetNode,
     predicate: ElementFunction,
     epoch: Epoch,
-    kept: Callable[[list[Any], np.ndarray], list[Any] | None],
+    select: Callable[[list[Any], np.ndarray], list[Any] | None],
 ) -> Iterator[Any] | None:
-    """What is kept of chunks, by a function of the chunk and of a mask; None when there are no chunks."""
-    # Variables may change from element to element.
+    """Evaluate a predicate on chunks, and select elements from each.
+
+    Args:
+      parent: The dataset.
+      predicate: The predicate.
+      epoch: The pass.
+      select: Function from a chunk and the values of the predicate to the selected elements.
+
+    Returns:
+      The selected elements in chunks, or None if the parent or the predicate do not support chunks.
+    """
+    # The predicate must see changes of variables between two elements.
     if not predicate.takes_chunks or predicate.reads_variables:
         return None
-    found = parent._in_chunks(epoch)
-    if found is None:
+    parent_chunks = parent._in_chunks(epoch)
+    if parent_chunks is None:
         return None
     return chunks.applied(
-        lambda c: kept(c, predicate.chunk(c, epoch.random_states)[0].reshape(-1)), found
+        lambda c: select(c, predicate.chunk(c, epoch.random_states)[0].reshape(-1)), parent_chunks
     )
 
 
 class TakeWhile(Unary):
-    """Elements up to the first for which a function is false."""
+    """The elements before the first one for which a predicate is false.
 
-    def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
+    Args:
+      parent: The dataset.
+      predicate: Function from an element to a bool scalar.
+    """
+
+    def __init__(self, parent: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._predicate = ElementFunction(predicate, parent.element_spec, "take_while")
         self._predicate.check_condition()
@@ -290,8 +331,8 @@ class TakeWhile(Unary):
         )
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        found = filtered(self._parent, self._predicate, epoch, lambda c, mask: [mask, *c])
-        return None if found is None else self._until(found)
+        masked_chunks = filtered(self._parent, self._predicate, epoch, lambda c, mask: [mask, *c])
+        return None if masked_chunks is None else self._until(masked_chunks)
 
     @staticmethod
     def _until(parts: Iterator[Any]) -> Iterator[Any]:
@@ -312,9 +353,15 @@ class TakeWhile(Unary):
 
 
 class Scan(Unary):
-    """A function of state and element."""
+    """A function of a state and every element.
 
-    def __init__(self, parent: Dataset, initial_state: Any, fn: Callable[..., Any]) -> None:
+    Args:
+      parent: The dataset.
+      initial_state: The first state.
+      fn: Function from (state, element) to (next state, result).
+    """
+
+    def __init__(self, parent: DatasetNode, initial_state: PyTree, fn: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._state = structure.to_arrays(initial_state)
         self._function = function_of_state(
@@ -322,17 +369,17 @@ class Scan(Unary):
         )
 
     @staticmethod
-    def _next_state(found: Any) -> Any:
-        if not (type(found) is tuple and len(found) == 2):
+    def _next_state(results: PyTree) -> PyTree:
+        if not (type(results) is tuple and len(results) == 2):
             raise TypeError(
                 "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
-                f"gives {found}."
+                f"returns {results}."
             )
-        return found[0]
+        return results[0]
 
-    def _known_spec(self) -> Any:
-        found = self._function.output_spec
-        return None if found is None else found[1]
+    def _known_spec(self) -> PyTree:
+        results = self._function.output_spec
+        return None if results is None else results[1]
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         state = self._state
@@ -348,34 +395,39 @@ class Scan(Unary):
 
 
 class Enumerate(Unary):
-    """Elements with their numbers."""
+    """Pairs of an index and an element.
 
-    def __init__(self, parent: Dataset, start: Any) -> None:
+    Args:
+      parent: The dataset.
+      start: Index of the first element.
+    """
+
+    def __init__(self, parent: DatasetNode, start: IntLike) -> None:
         super().__init__(parent)
         self._start = integer(start, "start")
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         parent = self._parent._vector(epoch)
-        if parent is None or not parent.in_order:
+        if parent is None or not parent.is_in_order:
             return None
         gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
-        return parent._replace(gather=gather, mapped=None)
+        return parent._replace(gather=gather, gather_affine=None)
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         rows = self._rows(epoch)
         if rows is not None:
             return rows
-        numbers = itertools.count(self._start)
+        indices = itertools.count(self._start)
         items = caught(self._parent._elements(epoch))
-        # An element that could not be made has a number too.
-        numbered = (
-            item if type(item) is Failed else (np.asarray(np.int64(number)), item)
-            for number, item in zip(numbers, items, strict=False)
+        # An element that failed uses up an index.
+        indexed = (
+            item if type(item) is Failed else (np.asarray(np.int64(index)), item)
+            for index, item in zip(indices, items, strict=False)
         )
-        return Raising(numbered)
+        return Raising(indexed)
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         parent = self._parent._in_chunks(epoch)
@@ -384,12 +436,12 @@ class Enumerate(Unary):
         return self._numbered(parent)
 
     def _numbered(self, parent: Iterator[Any]) -> Iterator[Any]:
-        number = self._start
+        index = self._start
         for chunk in parent:
             if type(chunk) is Failed:
-                number += 1
+                index += 1
                 yield chunk
                 continue
             count = chunks.length(chunk)
-            yield [np.arange(number, number + count), *chunk]
-            number += count
+            yield [np.arange(index, index + count), *chunk]
+            index += count

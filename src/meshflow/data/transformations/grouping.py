@@ -1,11 +1,11 @@
-"""Elements gathered to groups: windows, groups by key, each element once."""
+"""Transformations that collect elements in windows or in groups by key, or drop duplicates."""
 
 from __future__ import annotations
 
 import collections
 import math
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,22 +15,34 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, caught
+from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.states import function_of_state
-from meshflow.data.transformations.base import Fixed, RandomTransformation, Unary
+from meshflow.data.transformations.base import ElementList, RandomTransformation, Unary
+from meshflow.environment.types import PyTree
 
 _NOTHING = object()
 
 
 class Window(Unary):
-    """Datasets of consecutive elements."""
+    """Windows of consecutive elements, each a dataset.
 
-    def __init__(self, parent: Dataset, size: Any, shift: Any, stride: Any, drop: bool) -> None:
+    Args:
+      parent: The dataset.
+      size: Number of elements in a window.
+      shift: Number of elements between the starts of windows; None means `size`.
+      stride: Distance between the elements of a window.
+      drop: Whether to drop smaller windows at the end.
+    """
+
+    def __init__(
+        self, parent: DatasetNode, size: IntLike, shift: IntLike | None, stride: IntLike, drop: bool
+    ) -> None:
         super().__init__(parent)
         self._size = integer(size, "size")
         self._shift = self._size if shift is None else integer(shift, "shift")
@@ -40,7 +52,7 @@ class Window(Unary):
                 raise InvalidArgumentError(f"Window {name} must be greater than zero, got {value}.")
         self._drop = bool(drop)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return structure.map_specs(DatasetSpec, self._parent.element_spec)
 
     def _count(self) -> int:
@@ -54,15 +66,15 @@ class Window(Unary):
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         span = (self._size - 1) * self._stride + 1
-        # A failure is an element of the windows that it is in.
+        # A failure is an element of every window that contains it.
         elements = caught(self._parent._elements(epoch))
         buffer: list[Any] = []
-        ended = False
+        is_exhausted = False
         while True:
-            while not ended and len(buffer) < span:
+            while not is_exhausted and len(buffer) < span:
                 element = next(elements, _NOTHING)
                 if element is _NOTHING:
-                    ended = True
+                    is_exhausted = True
                 else:
                     buffer.append(element)
             window = buffer[: span : self._stride]
@@ -73,36 +85,44 @@ class Window(Unary):
             buffer = buffer[self._shift :]
             for _ in range(max(skipped, 0)):
                 if next(elements, _NOTHING) is _NOTHING:
-                    ended = True
+                    is_exhausted = True
                     break
 
-    def _datasets(self, window: list[Any]) -> Any:
+    def _datasets(self, window: list[Any]) -> PyTree:
+        """Return a dataset for each component, in the structure of an element."""
         spec = self._parent.element_spec
         width = len(nest.flatten(spec))
         rows = [[e] * width if type(e) is Failed else nest.flatten(e) for e in window]
         columns = zip(*rows, strict=True)
-        inner = [
-            Fixed(list(column), leaf)
+        datasets = [
+            ElementList(list(column), leaf)
             for column, leaf in zip(columns, nest.flatten(spec), strict=True)
         ]
-        return nest.pack_sequence_as(spec, inner)
+        return nest.pack_sequence_as(spec, datasets)
 
 
 def _check_key(function: ElementFunction) -> None:
-    """Raises a ValueError when a function is known to give something other than int64 scalars."""
-    found = function.output_spec
-    if found is not None and not (
-        isinstance(found, TensorSpec) and found.is_compatible_with(TensorSpec([], dtypes.int64))
+    """Raise a ValueError if a function is known to return something other than an int64 scalar."""
+    spec = function.output_spec
+    if spec is not None and not (
+        isinstance(spec, TensorSpec) and spec.is_compatible_with(TensorSpec([], dtypes.int64))
     ):
-        raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {found}.")
+        raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {spec}.")
 
 
 class GroupByWindow(RandomTransformation):
-    """Elements gathered by key, each full group reduced to a dataset."""
+    """Elements grouped by key, where each full group is reduced to a dataset.
+
+    Args:
+      parent: The dataset.
+      key_func: Function from an element to an int64 scalar.
+      reduce_func: Function from (key, dataset of the group) to a dataset.
+      window_size_func: Function from a key to the number of elements of a group.
+    """
 
     def __init__(
         self,
-        parent: Dataset,
+        parent: DatasetNode,
         key_func: Callable[..., Any],
         reduce_func: Callable[..., Any],
         window_size_func: Callable[[int], int],
@@ -112,16 +132,16 @@ class GroupByWindow(RandomTransformation):
         _check_key(self._key)
         self._reduce, self._window = reduce_func, window_size_func
 
-    def _reduced(self, key: int, group: list[Any], number: int = 0) -> Dataset:
-        with call_keys(number):
+    def _reduced(self, key: int, group: list[Any], call_index: int = 0) -> Dataset:
+        with call_keys(call_index):
             dataset = self._reduce(
-                convert_to_tensor(np.int64(key)), Fixed(group, self._parent.element_spec)
+                convert_to_tensor(np.int64(key)), ElementList(group, self._parent.element_spec)
             )
         if not isinstance(dataset, Dataset):
             raise TypeError(f"`reduce_func` must return a `Dataset` object. Got {type(dataset)}.")
         return dataset
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         elements = self._parent._elements(Epoch(self._parent))
         try:
             first = next(elements, None)
@@ -135,7 +155,7 @@ class GroupByWindow(RandomTransformation):
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
-        numbers = epoch.random_states.numbers(self)
+        call_indices = epoch.random_states.numbers(self)
         for element in self._parent._elements(epoch):
             key = int(self._key(element))
             if key not in sizes:
@@ -146,23 +166,39 @@ class GroupByWindow(RandomTransformation):
                     )
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
-                dataset = self._reduced(key, groups.pop(key), next(numbers))
+                dataset = self._reduced(key, groups.pop(key), next(call_indices))
                 yield from dataset._elements(epoch.within(self, dataset))
         for key in sorted(groups):
-            dataset = self._reduced(key, groups.pop(key), next(numbers))
+            dataset = self._reduced(key, groups.pop(key), next(call_indices))
             yield from dataset._elements(epoch.within(self, dataset))
 
 
-class GroupByReducer(Unary):
-    """What a function makes of each group of elements, by ascending key."""
+class GroupReducer(Protocol):
+    """The functions of a `tf.data.experimental.Reducer`."""
 
-    def __init__(self, parent: Dataset, key_func: Callable[..., Any], reducer: Any) -> None:
+    init_func: Callable[..., Any]
+    reduce_func: Callable[..., Any]
+    finalize_func: Callable[..., Any]
+
+
+class GroupByReducer(Unary):
+    """The reduced elements of each group, in the order of the keys.
+
+    Args:
+      parent: The dataset.
+      key_func: Function from an element to an int64 scalar.
+      reducer: The `Reducer`.
+    """
+
+    def __init__(
+        self, parent: DatasetNode, key_func: Callable[..., Any], reducer: GroupReducer
+    ) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
         _check_key(self._key)
         self._reducer = reducer
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return None
 
     def _count(self) -> int:
@@ -191,9 +227,13 @@ class GroupByReducer(Unary):
 
 
 class Unique(Unary):
-    """Each element once."""
+    """The distinct elements of a dataset.
 
-    def __init__(self, parent: Dataset) -> None:
+    Args:
+      parent: A dataset of single tensors of dtype int32, int64 or string.
+    """
+
+    def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
         leaves = nest.flatten(parent.element_spec)
         if len(leaves) != 1:
@@ -209,12 +249,12 @@ class Unique(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        seen = set()
+        known_keys = set()
         for element in self._parent._elements(epoch):
             key = tuple(
                 (a.shape, tuple(a.reshape(-1).tolist()) if a.dtype == object else a.tobytes())
                 for a in nest.flatten(element)
             )
-            if key not in seen:
-                seen.add(key)
+            if key not in known_keys:
+                known_keys.add(key)
                 yield element

@@ -1,4 +1,4 @@
-"""Several datasets made one: side by side, after one another, in turns."""
+"""Transformations that combine several datasets: concatenated, zipped, interleaved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,28 +19,35 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, joined
 from meshflow.data.execution.resumable import Failed, Raising, caught
 from meshflow.data.execution.round_robin import in_turn
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import index_blocks, seed_of
 from meshflow.data.specs import DatasetSpec
-from meshflow.data.transformations.base import Fixed, RandomTransformation
+from meshflow.data.transformations.base import ElementList, RandomTransformation
+from meshflow.environment.types import PyTree
 
 _NOTHING = object()
 
 
 class Concatenate(Dataset):
-    """One dataset after another."""
+    """The elements of one dataset, followed by those of another one.
 
-    def __init__(self, first: Dataset, second: Dataset) -> None:
+    Args:
+      first: A dataset.
+      second: A dataset of elements with the same structure and dtypes.
+    """
+
+    def __init__(self, first: DatasetNode, second: DatasetNode) -> None:
         self._parents = (first, second)
         self._own_spec = structure.merged(first.element_spec, second.element_spec)
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -62,31 +69,40 @@ class Concatenate(Dataset):
         if first is None and second is None:
             return None
         return itertools.chain.from_iterable(
-            chunks.singles(caught(parent._elements(epoch))) if found is None else found
-            for found, parent in zip((first, second), self._parents, strict=True)
+            chunks.singles(caught(parent._elements(epoch))) if stream is None else stream
+            for stream, parent in zip((first, second), self._parents, strict=True)
         )
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         if not chunks.stackable(self._own_spec):
             return None
         first, second = (p._vector(epoch) for p in self._parents)
-        if first is None or second is None or first.reach is not None or second.reach is not None:
+        if (
+            first is None
+            or second is None
+            or first.max_spread is not None
+            or second.max_spread is not None
+        ):
             return None
-        if first.extent is None or second.extent is None:
+        if first.index_limit is None or second.index_limit is None:
             return None
-        extent = first.extent
-        return Vector(
-            chunk_reordering.gather_of_two(first.gather, second.gather, extent),
-            itertools.chain(first.blocks, (block + extent for block in second.blocks)),
-            in_order=first.in_order and second.in_order,
-            extent=extent + second.extent,
+        offset = first.index_limit
+        return IndexStream(
+            chunk_reordering.gather_of_two(first.gather, second.gather, offset),
+            itertools.chain(first.blocks, (block + offset for block in second.blocks)),
+            is_in_order=first.is_in_order and second.is_in_order,
+            index_limit=offset + second.index_limit,
         )
 
 
 class Zip(Dataset):
-    """Elements of several datasets side by side."""
+    """The elements of several datasets, combined to nested structures.
 
-    def __init__(self, datasets: Any) -> None:
+    Args:
+      datasets: Nested tuples and dictionaries of datasets.
+    """
+
+    def __init__(self, datasets: PyTree) -> None:
         self._tree = datasets
         self._parents = tuple(_datasets(datasets))
         for item in self._parents:
@@ -95,52 +111,61 @@ class Zip(Dataset):
                     f"The argument to `Dataset.zip()` must be a (nested) structure of `Dataset` objects. Got {type(item)}."
                 )
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return _filled(self._tree, iter([p.element_spec for p in self._parents]))
 
     def _count(self) -> int:
         counts = [p._count() for p in self._parents]
-        finite = [c for c in counts if c >= 0]
+        known_counts = [c for c in counts if c >= 0]
         if UNKNOWN_CARDINALITY in counts:
             return UNKNOWN_CARDINALITY
-        return min(finite) if finite else INFINITE_CARDINALITY
+        return min(known_counts) if known_counts else INFINITE_CARDINALITY
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
-        vectors = [p._vector(epoch) for p in self._parents]
-        parts = [v for v in vectors if v is not None and v.in_order]
-        if len(parts) < len(vectors) or self._count() < 0:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
+        streams = [p._vector(epoch) for p in self._parents]
+        parts = [s for s in streams if s is not None and s.is_in_order]
+        if len(parts) < len(streams) or self._count() < 0:
             return None
         order, starts = self._order()
 
-        def mapped(wanted: list[AffineMap]) -> Gather:
-            places = [bisect.bisect(starts, order[affine_map.leaf]) - 1 for affine_map in wanted]
-            gathers, found = [], []
-            for number, (part, start) in enumerate(zip(parts, starts, strict=False)):
-                own = [i for i, place in enumerate(places) if place == number]
-                leaves = [wanted[i]._replace(leaf=order[wanted[i].leaf] - start) for i in own]
-                gathers.append(part.mapped(leaves))  # type: ignore[misc]
-                found += own
-            return joined(gathers, [found.index(i) for i in range(len(wanted))])
+        def gather_affine(affine_maps: list[AffineMap]) -> Gather:
+            """Let each parent compute the affine maps of its leaves."""
+            parents = [bisect.bisect(starts, order[m.leaf]) - 1 for m in affine_maps]
+            gathers, gathered = [], []
+            for index, (part, start) in enumerate(zip(parts, starts, strict=False)):
+                selected = [i for i, parent in enumerate(parents) if parent == index]
+                maps = [
+                    affine_maps[i]._replace(leaf=order[affine_maps[i].leaf] - start)
+                    for i in selected
+                ]
+                gathers.append(part.gather_affine(maps))  # type: ignore[misc]
+                gathered += selected
+            return joined(gathers, [gathered.index(i) for i in range(len(affine_maps))])
 
-        reaches = [part.reach for part in parts if part.reach is not None]
-        return Vector(
+        spreads = [part.max_spread for part in parts if part.max_spread is not None]
+        return IndexStream(
             joined([part.gather for part in parts], order),
             index_blocks(self._count()),
-            min(reaches, default=None),
-            mapped if all(part.mapped is not None for part in parts) else None,
-            in_order=True,
-            extent=self._count(),
+            min(spreads, default=None),
+            gather_affine if all(part.gather_affine is not None for part in parts) else None,
+            is_in_order=True,
+            index_limit=self._count(),
         )
 
     def _order(self) -> tuple[list[int], list[int]]:
-        """Which of the leaves of all parts in a row the elements' leaves are, and where each part begins."""
+        """Return the order of the leaves of all parents in an element, and where each parent starts.
+
+        Returns:
+          For each leaf of an element its index among the leaves of all parents, concatenated; and
+          for each parent the index of its first leaf.
+        """
         sizes = [len(structure.nest.flatten(p.element_spec)) for p in self._parents]
         starts = [0, *itertools.accumulate(sizes)]
-        numbers = (
+        indices = (
             structure.nest.pack_sequence_as(p.element_spec, list(range(start, start + size)))
             for p, start, size in zip(self._parents, starts, sizes, strict=False)
         )
-        return structure.nest.flatten(_filled(self._tree, iter(list(numbers)))), starts
+        return structure.nest.flatten(_filled(self._tree, iter(list(indices)))), starts
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         streams = []
@@ -161,19 +186,20 @@ class Zip(Dataset):
             return rows
         iterators = [p._elements(epoch) for p in self._parents]
 
-        def filled() -> Iterator[Any]:
+        def zip_elements() -> Iterator[Any]:
             try:
                 for parts in zip(*map(caught, iterators), strict=False):
-                    failed = [part for part in parts if type(part) is Failed]
-                    yield failed[0] if failed else _filled(self._tree, iter(parts))
+                    failures = [part for part in parts if type(part) is Failed]
+                    yield failures[0] if failures else _filled(self._tree, iter(parts))
             finally:
                 for iterator in iterators:
                     iterator.close()
 
-        return Raising(filled())
+        return Raising(zip_elements())
 
 
-def _datasets(tree: Any) -> list[Any]:
+def _datasets(tree: PyTree) -> list[Any]:
+    """Return the datasets in a structure, in the order of `tf.nest.flatten`."""
     if isinstance(tree, list):
         raise TypeError(
             "The argument to `Dataset.zip()` must be a tuple or a dictionary, not a list."
@@ -185,152 +211,170 @@ def _datasets(tree: Any) -> list[Any]:
     return [tree]
 
 
-def _filled(tree: Any, parts: Iterator[Any]) -> Any:
+def _filled(tree: PyTree, parts: Iterator[Any]) -> PyTree:
+    """Replace the leaves of a structure by the items of an iterator."""
     if isinstance(tree, tuple):
         items = [_filled(item, parts) for item in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
     if isinstance(tree, dict):
-        found = {key: _filled(tree[key], parts) for key in sorted(tree)}
-        return {key: found[key] for key in tree}
+        values = {key: _filled(tree[key], parts) for key in sorted(tree)}
+        return {key: values[key] for key in tree}
     return next(parts)
 
 
 class FlatMap(RandomTransformation):
-    """The elements of the datasets that a function gives, some of them in turn.
+    """The elements of the datasets that a function returns, concatenated or interleaved.
 
     Args:
-      parent: the dataset.
-      fn: from an element to a dataset.
-      cycle: how many of them are open at a time.
-      block: how many elements of each follow each other; all where it is not given.
+      parent: The dataset.
+      fn: Function from an element to a dataset.
+      cycle: Number of datasets that are open at a time.
+      block: Number of consecutive elements taken from each dataset, None for all.
 
     Raises:
-      InvalidArgumentError: for numbers that are not greater than zero.
+      InvalidArgumentError: If a number is not greater than zero.
     """
 
     def __init__(
-        self, parent: Dataset, fn: Callable[..., Any], cycle: int = 1, block: int | None = None
+        self, parent: DatasetNode, fn: Callable[..., Any], cycle: int = 1, block: int | None = None
     ) -> None:
         super().__init__(parent)
-        for name, number in (("cycle_length", cycle), ("block_length", block)):
-            if number is not None and number < 1:
-                raise InvalidArgumentError(f"`{name}` must be greater than zero, got {number}.")
+        for name, value in (("cycle_length", cycle), ("block_length", block)):
+            if value is not None and value < 1:
+                raise InvalidArgumentError(f"`{name}` must be greater than zero, got {value}.")
         if not callable(fn):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
-        # Whether the first of the datasets have chunks.
+        # This is True if the first datasets can produce chunks, see `_known_spec`.
         self._in_parts = False
         if structure.static(parent.element_spec):
             self._try()
 
     def _try(self) -> None:
-        """Looks what the function gives, where that can be seen without an element."""
-        given: list[Any] = []
+        """Check the result of the function if it can be traced without an element."""
+        results: list[Any] = []
 
-        def probe(element: Any) -> tuple[()]:
-            given.append(self._fn(*element) if self._unpack else self._fn(element))
+        def probe(element: PyTree) -> tuple[()]:
+            results.append(self._fn(*element) if self._unpack else self._fn(element))
             return ()
 
-        # What else is wrong with it shows when it gets an element.
+        # Other errors of the function are raised when it gets an element.
         with contextlib.suppress(Exception):
             trace_shapes(probe, (self._parent.element_spec,), {})
-        if given:
-            self._check(given[0])
+        if results:
+            self._check(results[0])
 
-    def _inner(self, element: Any, number: int = 0) -> Dataset:
+    def _inner(self, element: PyTree, call_index: int = 0) -> Dataset:
+        """Call the function on an element; `number` determines its random numbers."""
         tensors = structure.to_tensors(element)
-        with call_keys(number):
+        with call_keys(call_index):
             return self._check(self._fn(*tensors) if self._unpack else self._fn(tensors))
 
     @staticmethod
-    def _check(dataset: Any) -> Dataset:
+    def _check(dataset: object) -> Dataset:
         if not isinstance(dataset, Dataset):
             raise TypeError(
                 f"The `map_func` argument must return a `Dataset` object. Got {type(dataset)}."
             )
         return dataset
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         elements = self._parent._elements(Epoch(self._parent))
         try:
-            some = list(itertools.islice(elements, 2))
+            samples = list(itertools.islice(elements, 2))
         finally:
             elements.close()
-        some = some or [structure.map_specs(_blank, self._parent.element_spec)]
-        inner = [self._inner(element, number) for number, element in enumerate(some)]
+        samples = samples or [structure.map_specs(_blank, self._parent.element_spec)]
+        inner = [self._inner(element, index) for index, element in enumerate(samples)]
         self._in_parts = all(d._in_chunks(Epoch(d)) is not None for d in inner)
-        # Sizes may differ from dataset to dataset.
+        # The sizes may differ between the datasets, so the specs are merged.
         return functools.reduce(structure.merged, [d.element_spec for d in inner])
 
     def _count(self) -> int:
-        endless = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
-        return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
+        is_infinite = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
+        return INFINITE_CARDINALITY if is_infinite else UNKNOWN_CARDINALITY
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        opened = self._opener(
+        open_inner = self._opener(
             lambda inner: caught(inner._elements(epoch.within(self, inner))), epoch
         )
         parent = self._parent._elements(epoch)
-        return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
+        return Raising(in_turn(caught(parent), open_inner, self._cycle, self._block or sys.maxsize))
 
     def _opener(
-        self, items: Callable[[Dataset], Iterator[Any]], epoch: Epoch
+        self, start: Callable[[Dataset], Iterator[Any]], epoch: Epoch
     ) -> Callable[[Any], Iterator[Any]]:
-        """A function from an element to what is taken of its dataset."""
-        numbers = epoch.random_states.numbers(self)
+        """Return a function from an element to an iterator over its dataset.
 
-        def opened(element: Any) -> Iterator[Any]:
+        Args:
+          start: Function that starts the iterator.
+          epoch: The pass.
+        """
+        call_indices = epoch.random_states.numbers(self)
+
+        def open_inner(element: PyTree) -> Iterator[Any]:
             if type(element) is Failed:
                 return iter([element])
             try:
-                return items(self._inner(element, next(numbers)))
+                return start(self._inner(element, next(call_indices)))
             except Exception as error:
                 return iter([Failed(error)])
 
-        return opened
+        return open_inner
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self.element_spec) or not self._in_parts:
             return None
 
-        def taken(inner: Dataset) -> Iterator[Any]:
-            within = epoch.within(self, inner)
-            found = inner._in_chunks(within)
-            return chunks.singles(caught(inner._elements(within))) if found is None else found
+        def start(inner: Dataset) -> Iterator[Any]:
+            inner_epoch = epoch.within(self, inner)
+            stream = inner._in_chunks(inner_epoch)
+            if stream is None:
+                return chunks.singles(caught(inner._elements(inner_epoch)))
+            return stream
 
         parent = caught(self._parent._elements(epoch))
         return chunk_reordering.in_turn(
-            parent, self._opener(taken, epoch), self._cycle, self._block or sys.maxsize
+            parent, self._opener(start, epoch), self._cycle, self._block or sys.maxsize
         )
 
 
-def _blank(spec: Any) -> Any:
-    """A leaf that a spec describes, without anything in it."""
+def _blank(spec: PyTree) -> Dataset | np.ndarray:
+    """Return a leaf that matches a spec: an empty dataset, or an array of zeros."""
     if isinstance(spec, DatasetSpec):
-        return Fixed([], spec.element_spec)
+        return ElementList([], spec.element_spec)
     return structure.zeros(spec)
 
 
 class Choose(Dataset):
-    """Elements of several datasets, each time of the one that a number names."""
+    """Elements of several datasets, in the order that a dataset of indices determines.
 
-    def __init__(self, datasets: list[Dataset], choices: Dataset, stop_on_empty: bool) -> None:
-        kind = choices.element_spec
+    Args:
+      datasets: The datasets.
+      choices: Dataset of int64 scalars, the index of the dataset that provides each element.
+      stop_on_empty: Whether to stop as soon as a dataset ends, instead of when all have ended.
+    """
+
+    def __init__(
+        self, datasets: Sequence[DatasetNode], choices: DatasetNode, stop_on_empty: bool
+    ) -> None:
+        choice_spec = choices.element_spec
         if not (
-            isinstance(kind, TensorSpec) and kind.is_compatible_with(TensorSpec([], dtypes.int64))
+            isinstance(choice_spec, TensorSpec)
+            and choice_spec.is_compatible_with(TensorSpec([], dtypes.int64))
         ):
             raise TypeError(
-                f"Invalid `choice_dataset`. Its elements must be scalar `tf.int64` tensors but are {kind}."
+                f"Invalid `choice_dataset`. Its elements must be scalar `tf.int64` tensors but are {choice_spec}."
             )
         self._parents = (choices, *datasets)
         self._stop = stop_on_empty
         spec = datasets[0].element_spec
-        for other in datasets[1:]:
-            spec = structure.merged(spec, other.element_spec)
+        for dataset in datasets[1:]:
+            spec = structure.merged(spec, dataset.element_spec)
         self._own_spec = spec
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return self._own_spec
 
     def _count(self) -> int:
@@ -342,9 +386,9 @@ class Choose(Dataset):
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self._own_spec):
             return None
-        found = [p._in_chunks(epoch) for p in self._parents]
-        streams = [s for s in found if s is not None]
-        if len(streams) < len(found):
+        all_streams = [p._in_chunks(epoch) for p in self._parents]
+        streams = [s for s in all_streams if s is not None]
+        if len(streams) < len(all_streams):
             return None
         return chunk_reordering.chosen(streams[0], streams[1:], self._stop)
 
@@ -354,41 +398,43 @@ class Choose(Dataset):
 
     def _one_by_one(self, epoch: Epoch) -> Iterator[Any]:
         choices, *iterators = [caught(p._elements(epoch)) for p in self._parents]
-        left: list[Iterator[Any] | None] = list(iterators)
+        open_iterators: list[Iterator[Any] | None] = list(iterators)
         for choice in choices:
             if type(choice) is Failed:
                 yield choice
                 continue
-            at = int(choice)
-            if not 0 <= at < len(left):
-                yield chunk_reordering.no_such(at, len(left))
+            index = int(choice)
+            if not 0 <= index < len(open_iterators):
+                yield chunk_reordering.no_such(index, len(open_iterators))
                 return
-            current = left[at]
+            current = open_iterators[index]
             if current is None:
                 continue
             element = next(current, _NOTHING)
             if element is _NOTHING:
                 if self._stop:
                     return
-                left[at] = None
-                if not any(left):
+                open_iterators[index] = None
+                if not any(open_iterators):
                     return
                 continue
             yield element
 
 
-class Drawn(Dataset):
-    """Numbers of datasets drawn by weight; the choices of `sample_from_datasets`.
+class RandomChoice(Dataset):
+    """Random indices of datasets, the choices of `sample_from_datasets`.
 
     Args:
-      weights: of each dataset, for all draws, or a dataset of the weights of each draw.
-      seed: of the draws.
-      reshuffle: whether later passes differ.
+      weights: Weight of each dataset, or a dataset of such vectors, one for each choice.
+      seed: Seed of the choices.
+      reshuffle: Whether later passes make other choices.
     """
 
-    def __init__(self, weights: np.ndarray | Dataset, seed: Any, reshuffle: bool) -> None:
+    def __init__(
+        self, weights: np.ndarray | DatasetNode, seed: int | None, reshuffle: bool
+    ) -> None:
         self._weights = weights
-        if isinstance(weights, Dataset):
+        if isinstance(weights, DatasetNode):
             self._parents = (weights,)
         self._words = seed_of(seed)
         self.seeded = seed is not None
@@ -396,10 +442,10 @@ class Drawn(Dataset):
         self.epoch = 0
 
     def seed(self) -> list[int]:
-        """The words of the seed."""
+        """Return the words of the seed."""
         return self._words
 
-    def _known_spec(self) -> Any:
+    def _known_spec(self) -> PyTree:
         return TensorSpec([], dtypes.int64)
 
     def _count(self) -> int:
@@ -411,12 +457,12 @@ class Drawn(Dataset):
 
     def _drawn(self, epoch: Epoch) -> Iterator[Any]:
         rng = epoch.generator(self)
-        assert isinstance(self._weights, Dataset)
+        assert isinstance(self._weights, DatasetNode)
         for weights in self._weights._elements(epoch):
             yield np.asarray(rng.choice(len(weights), p=weights / weights.sum()))
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        return None if isinstance(self._weights, Dataset) else self._drawn_at_once(epoch)
+        return None if isinstance(self._weights, DatasetNode) else self._drawn_at_once(epoch)
 
     def _drawn_at_once(self, epoch: Epoch) -> Iterator[Any]:
         assert isinstance(self._weights, np.ndarray)

@@ -1,4 +1,4 @@
-"""Which elements come, and in which order: `shuffle`, `repeat`, `take`, `skip` and `shard`."""
+"""Transformations that select or reorder elements: `shuffle`, `repeat`, `take`, `skip` and `shard`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data import structure
-from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
-from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, integer
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.draws import Draws, Ring
 from meshflow.data.execution.resumable import Failed, Raising, caught, close
+from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
 
 
 class Shuffle(Unary):
-    """Elements in random order, drawn from a buffer."""
+    """Elements in random order, drawn from a buffer.
 
-    def __init__(self, parent: Dataset, buffer_size: Any, seed: Any, reshuffle: Any) -> None:
+    Args:
+      parent: The dataset.
+      buffer_size: Number of elements in the buffer; UNKNOWN_CARDINALITY means all elements.
+      seed: Seed of the order, or None.
+      reshuffle: Whether every pass has another order; None means True.
+    """
+
+    def __init__(
+        self, parent: DatasetNode, buffer_size: IntLike, seed: int | None, reshuffle: bool | None
+    ) -> None:
         super().__init__(parent)
         self._buffer = integer(buffer_size, "buffer_size")
         if self._buffer == UNKNOWN_CARDINALITY:
@@ -39,31 +48,32 @@ class Shuffle(Unary):
         self.epoch = 0
 
     def seed(self) -> list[int]:
-        """The words of the seed."""
+        """Return the words of the seed."""
         return self._words
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        row_gather = self._rows(epoch)
-        if row_gather is not None:
-            return row_gather
+        rows = self._rows(epoch)
+        if rows is not None:
+            return rows
         parent = caught(self._parent._elements(epoch))
 
-        def drawn() -> Iterator[Any]:
-            # The epoch begins with the first number, as below.
+        def draw_elements() -> Iterator[Any]:
+            # The epoch starts when the first element is requested, as for blocks of indices.
             yield from shuffled(parent, self._buffer, epoch.draws(self))
 
-        return Raising(drawn())
+        return Raising(draw_elements())
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         parent = self._parent._vector(epoch)
         if parent is None or not self._reaches(parent):
             return None
 
         def blocks() -> Iterator[np.ndarray]:
-            # The epoch begins with the first number, not when somebody asks whether there are any.
+            # The epoch starts when the first index is requested, and not when a caller only checks
+            # for a stream.
             yield from shuffled_blocks(parent.blocks, self._buffer, epoch.draws(self))
 
-        return parent._replace(blocks=blocks(), in_order=False)
+        return parent._replace(blocks=blocks(), is_in_order=False)
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self.element_spec):
@@ -78,8 +88,11 @@ class Shuffle(Unary):
 
         return parts()
 
-    def _reaches(self, parent: Vector | None) -> bool:
-        return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
+    def _reaches(self, parent: IndexStream | None) -> bool:
+        """Check whether the parent can gather indices with a distance up to the size of the buffer."""
+        return parent is not None and (
+            parent.max_spread is None or self._buffer <= parent.max_spread
+        )
 
     def _why_not_vectorized(self) -> str:
         if self._parent._vector(Epoch(self._parent)) is None:
@@ -88,7 +101,13 @@ class Shuffle(Unary):
 
 
 def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[Any]:
-    """Items drawn at random from a buffer that is filled again from the front."""
+    """Draw items at random from a buffer that is refilled with the next items.
+
+    Args:
+      items: The items.
+      buffer_size: Number of items in the buffer.
+      draws: The random numbers.
+    """
     buffer = list(itertools.islice(items, buffer_size))
     first = 0
     if len(buffer) == buffer_size:
@@ -97,32 +116,38 @@ def shuffled(items: Iterator[Any], buffer_size: int, draws: Draws) -> Iterator[A
         for item in items:
             if used == len(words):
                 words, used = draws.words.take(1024).tolist(), 0
-            at = (first + words[used] % buffer_size) % buffer_size
+            index = (first + words[used] % buffer_size) % buffer_size
             used += 1
-            yield buffer[at]
-            # As in the ring of `row_gather.exchange`.
-            buffer[at], buffer[first] = buffer[first], item
+            yield buffer[index]
+            # The buffer is a ring, with the same exchanges as `row_gather.exchange`.
+            buffer[index], buffer[first] = buffer[first], item
             first = (first + 1) % buffer_size
         draws.words.taken -= len(words) - used
-    for at in draws.drained(np.roll(np.arange(len(buffer)), -first)).tolist():
-        yield buffer[at]
-        buffer[at] = None
+    for index in draws.drained(np.roll(np.arange(len(buffer)), -first)).tolist():
+        yield buffer[index]
+        buffer[index] = None
 
 
 def shuffled_blocks(
     blocks: Iterator[np.ndarray], buffer_size: int, draws: Draws
 ) -> Iterator[np.ndarray]:
-    """What `shuffled` makes of the numbers in some blocks, a block at a time."""
-    waiting: list[np.ndarray] = []
-    held = 0
-    while held < buffer_size:
+    """Shuffle the indices in blocks in the same order as `shuffle_items`, one block at a time.
+
+    Args:
+      blocks: Arrays of indices.
+      buffer_size: Number of indices in the buffer.
+      draws: The random numbers.
+    """
+    first_blocks: list[np.ndarray] = []
+    count = 0
+    while count < buffer_size:
         block = next(blocks, None)
         if block is None:
             break
-        waiting.append(block)
-        held += len(block)
-    everything = np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
-    buffer, rest = everything[:buffer_size].copy(), everything[buffer_size:]
+        first_blocks.append(block)
+        count += len(block)
+    indices = np.concatenate(first_blocks) if first_blocks else np.zeros(0, np.int64)
+    buffer, rest = indices[:buffer_size].copy(), indices[buffer_size:]
     ring = Ring(draws.words, buffer)
     if len(buffer) == buffer_size:
         for items in itertools.chain([rest], blocks):
@@ -132,9 +157,14 @@ def shuffled_blocks(
 
 
 class Repeat(Unary):
-    """Elements again and again."""
+    """The elements of a dataset, repeated.
 
-    def __init__(self, parent: Dataset, count: Any) -> None:
+    Args:
+      parent: The dataset.
+      count: Number of repetitions; None or -1 repeats indefinitely.
+    """
+
+    def __init__(self, parent: DatasetNode, count: IntLike | None) -> None:
         super().__init__(parent)
         self._times = -1 if count is None else integer(count, "count")
 
@@ -152,38 +182,38 @@ class Repeat(Unary):
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        row_gather = self._rows(epoch)
-        if row_gather is not None:
-            return row_gather
+        rows = self._rows(epoch)
+        if rows is not None:
+            return rows
 
-        def turns() -> Iterator[Any]:
+        def repeat_elements() -> Iterator[Any]:
             for _ in self._turns():
-                empty = True
+                is_empty = True
                 for element in caught(self._parent._elements(epoch)):
-                    empty = False
+                    is_empty = False
                     yield element
-                if empty:
+                if is_empty:
                     return
 
-        return Raising(turns())
+        return Raising(repeat_elements())
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         first = self._parent._in_chunks(epoch)
         if first is None:
             return None
 
-        def parts() -> Iterator[Any]:
+        def repeat_chunks() -> Iterator[Any]:
             for turn in self._turns():
-                empty = True
+                is_empty = True
                 for chunk in first if turn == 0 else self._parent._in_chunks(epoch) or ():
-                    empty = False
+                    is_empty = False
                     yield chunk
-                if empty:
+                if is_empty:
                     return
 
-        return parts()
+        return repeat_chunks()
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         first = self._parent._vector(epoch)
         if first is None:
             return None
@@ -192,20 +222,29 @@ class Repeat(Unary):
             for turn in self._turns():
                 vector = first if turn == 0 else self._parent._vector(epoch)
                 assert vector is not None
-                empty = True
+                is_empty = True
                 for block in vector.blocks:
-                    empty = empty and not len(block)
+                    is_empty = is_empty and not len(block)
                     yield block
-                if empty:
+                if is_empty:
                     return
 
-        return first._replace(blocks=blocks(), in_order=False)
+        return first._replace(blocks=blocks(), is_in_order=False)
 
 
 class Slice(Unary):
-    """Every `step`-th element from `start` on, up to `stop`: take, skip and shard."""
+    """Every `step`-th element from `start` up to `stop`: `take`, `skip` and `shard`.
 
-    def __init__(self, parent: Dataset, start: int, stop: int | None, step: int = 1) -> None:
+    Args:
+      parent: The dataset.
+      start: Index of the first element.
+      stop: Exclusive bound of the indices, None for no bound.
+      step: Distance between the selected elements.
+    """
+
+    _tensorflow_name = "TakeDataset"
+
+    def __init__(self, parent: DatasetNode, start: int, stop: int | None, step: int = 1) -> None:
         super().__init__(parent)
         self._start, self._stop, self._step = start, stop, step
 
@@ -220,8 +259,8 @@ class Slice(Unary):
         return len(range(count)[self._start : self._stop : self._step])
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        row_gather = self._rows(epoch)
-        return Raising(self._items(epoch)) if row_gather is None else row_gather
+        rows = self._rows(epoch)
+        return Raising(self._items(epoch)) if rows is None else rows
 
     def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         parent = self._parent._in_chunks(epoch)
@@ -233,7 +272,7 @@ class Slice(Unary):
             chunk = next(parent, None)
             if chunk is None:
                 break
-            # Elements that could not be made do not count.
+            # Failed elements do not count.
             if type(chunk) is Failed:
                 yield chunk
                 continue
@@ -248,19 +287,19 @@ class Slice(Unary):
     def _items(self, epoch: Epoch) -> Iterator[Any]:
         if self._stop == 0:
             return
-        number = 0
+        index = 0
         for item in caught(self._parent._elements(epoch)):
-            # Elements that could not be made do not count.
+            # Failed elements do not count.
             if type(item) is Failed:
                 yield item
                 continue
-            if number >= self._start and (number - self._start) % self._step == 0:
+            if index >= self._start and (index - self._start) % self._step == 0:
                 yield item
-            number += 1
-            if number == self._stop:
+            index += 1
+            if index == self._stop:
                 return
 
-    def _vector(self, epoch: Epoch) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> IndexStream | None:
         parent = self._parent._vector(epoch)
         if parent is None:
             return None
@@ -271,21 +310,21 @@ class Slice(Unary):
                 if self._stop is not None and seen >= self._stop:
                     return
                 positions = np.arange(seen, seen + len(block))
-                keep = (positions >= self._start) & ((positions - self._start) % self._step == 0)
+                mask = (positions >= self._start) & ((positions - self._start) % self._step == 0)
                 if self._stop is not None:
-                    keep &= positions < self._stop
+                    mask &= positions < self._stop
                 seen += len(block)
-                if keep.any():
-                    yield block[keep]
+                if mask.any():
+                    yield block[mask]
 
-        return parent._replace(blocks=blocks(), in_order=False)
+        return parent._replace(blocks=blocks(), is_in_order=False)
 
 
 class ShardHint(Unary):
-    """Where a dataset is to be divided between workers."""
+    """The place in a pipeline where the auto-shard policy HINT splits the dataset."""
 
     def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         raise FailedPreconditionError(
-            "`shard(SHARD_HINT, SHARD_HINT)` is filled in where a dataset is distributed under the auto-shard policy "
-            "HINT; elsewhere give numbers."
+            "`shard(SHARD_HINT, SHARD_HINT)` is only replaced when a dataset is distributed under the auto-shard policy "
+            "HINT. Pass integers to `shard` otherwise."
         )

@@ -1,4 +1,5 @@
-"""Models larger than a device: one strategy over a mesh, with its rules and options.
+"""Parallel training of models that are larger than one device: `MeshStrategy` and its building blocks.
 
-Layers use parts of this package, so it shows none of its names: `public_names.py` has those of users.
+Keras layers import modules of this package, so the package itself exports nothing. The public names
+are in `public_names.py`.
 """

@@ -1,9 +1,10 @@
-"""Attention in blocks, whose scores are never in memory all at once: pure functions of arrays.
+"""Blockwise attention, which never holds all scores in memory: pure functions of arrays.
 
-Letters in shapes: b batch, t queries, s keys, n heads, h features of a head. Softmax over blocks of keys needs only the
-largest score and the sum so far (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, FlashAttention,
-arXiv:2205.14135); the backward pass computes the scores again from the logarithm of that sum. Sums are float32 at least.
-A query that may see no key gets zeros.
+Letters in shapes: b batch, t queries, s keys, n heads, h features of a head. Softmax over blocks of
+keys needs only the running maximum and sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et
+al. 2022, FlashAttention, arXiv:2205.14135). The backward pass recomputes the scores from the
+logarithm of the sum of exponentials. Sums are float32 or wider. A query without visible keys has
+the result zero.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from meshflow.core.runtime import philox
+from meshflow.environment.types import PyTree
 
 __all__ = [
     "Attend",
@@ -33,19 +37,19 @@ __all__ = [
     "with_backward",
 ]
 
-# The score of what is not seen: its exponential is 0 beside any other.
+# Score of masked keys: its exponential is 0 relative to any other.
 _UNSEEN = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
 class Attend:
-    """What attention does.
+    """Static options of attention.
 
     Attributes:
-      causal: whether queries see only keys of earlier positions and their own.
-      rate: dropout of the attention weights.
-      block: queries and keys of a block.
-      keys: how many keys there are; what lies behind them is padding.
+      causal: Whether queries attend only to keys of their own and earlier positions.
+      rate: Dropout rate of the attention weights.
+      block: Number of queries, and of keys, of a block.
+      keys: Number of keys; later positions are padding. None if there is no padding.
     """
 
     causal: bool = False
@@ -55,72 +59,102 @@ class Attend:
 
 
 class Partial(NamedTuple):
-    """Attention to some of the keys: `sums` [b, t, n, h] of values, `largest` score and `total` weight [b, n, t]."""
+    """Attention to some of the keys.
 
-    sums: Any
-    largest: Any
-    total: Any
+    Attributes:
+      sums: Unnormalized weighted sums of values [b, t, n, h].
+      largest: Maximum score [b, n, t].
+      total: Sum of exponentials relative to `largest` [b, n, t].
+    """
+
+    sums: jax.Array
+    largest: jax.Array
+    total: jax.Array
 
 
 class Places(NamedTuple):
-    """Where a part of the queries and keys begins in the whole sequences."""
+    """Offsets of a part of the queries and keys in the full sequences."""
 
-    query: Any
-    key: Any
+    query: jax.Array | int
+    key: jax.Array | int
 
 
 _START = Places(0, 0)
 
 
-def _kind(array: Any) -> Any:
+def _kind(array: jax.Array) -> np.dtype:
     return jnp.promote_types(array.dtype, jnp.float32)
 
 
-def nothing(q: Any, v: Any) -> Partial:
-    """Attention to no key yet."""
+def nothing(q: jax.Array, v: jax.Array) -> Partial:
+    """Return attention to no keys.
+
+    Args:
+      q: Queries [b, t, n, h].
+      v: Values [b, s, n, h of values].
+
+    Returns:
+      The empty partial attention.
+    """
     b, t, n, _ = q.shape
-    kind = _kind(q)
+    dtype = _kind(q)
     return Partial(
-        jnp.zeros((b, t, n, v.shape[-1]), kind),
-        jnp.full((b, n, t), _UNSEEN, kind),
-        jnp.zeros((b, n, t), kind),
+        jnp.zeros((b, t, n, v.shape[-1]), dtype),
+        jnp.full((b, n, t), _UNSEEN, dtype),
+        jnp.zeros((b, n, t), dtype),
     )
 
 
 def merged(a: Partial, b: Partial) -> Partial:
-    """Attention to the keys of both."""
+    """Merge attention of the same queries to two sets of keys."""
     largest = jnp.maximum(a.largest, b.largest)
-    of_a, of_b = jnp.exp(a.largest - largest), jnp.exp(b.largest - largest)
-    sums = a.sums * _by_row(of_a) + b.sums * _by_row(of_b)
-    return Partial(sums, largest, a.total * of_a + b.total * of_b)
+    scale_a, scale_b = jnp.exp(a.largest - largest), jnp.exp(b.largest - largest)
+    sums = a.sums * _by_row(scale_a) + b.sums * _by_row(scale_b)
+    return Partial(sums, largest, a.total * scale_a + b.total * scale_b)
 
 
-def finished(partial: Partial, dtype: Any) -> tuple[Any, Any]:
-    """The attention's values [b, t, n, h], and the logarithm of the sum of exponentials [b, n, t]."""
+def finished(partial: Partial, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    """Normalize partial attention.
+
+    Args:
+      partial: Attention to all keys.
+      dtype: Dtype of the values.
+
+    Returns:
+      Values [b, t, n, h], and the logarithm of the sum of exponentials [b, n, t].
+    """
     total = jnp.where(partial.total > 0, partial.total, 1)
     return (partial.sums / _by_row(total)).astype(dtype), partial.largest + jnp.log(total)
 
 
-def _by_row(x: Any) -> Any:
+def _by_row(x: jax.Array) -> jax.Array:
     return x.transpose(0, 2, 1)[..., None]
 
 
 class _Tiles:
-    """The tiles of scores between a part of the queries and a part of the keys.
+    """Tiles of the scores between a part of the queries and a part of the keys.
 
     Args:
-      what: what attention does.
-      q: queries [b, t, n, h].
-      k: keys [b, s, n, h].
+      options: Options of attention.
+      q: Queries [b, t, n, h].
+      k: Keys [b, s, n, h].
       mask: bool [b, 1 or t, s], or None.
-      key: int64 [3], where a generator stands, for dropout, or None.
-      places: where the parts begin.
+      key: int64 [3], a random generator state for dropout, or None.
+      offsets: Offsets of the parts.
     """
 
-    def __init__(self, what: Attend, q: Any, k: Any, mask: Any, key: Any, places: Places) -> None:
-        self.what, self.key, self.places = what, key, places
+    def __init__(
+        self,
+        options: Attend,
+        q: jax.Array,
+        k: jax.Array,
+        mask: jax.Array | None,
+        key: jax.Array | None,
+        offsets: Places,
+    ) -> None:
+        self.options, self.key, self.places = options, key, offsets
         self.queries, self.keys = q.shape[1], k.shape[1]
-        self.tall, self.wide = min(what.block, self.queries), min(what.block, self.keys)
+        self.tall, self.wide = min(options.block, self.queries), min(options.block, self.keys)
         self.down, self.across = -(-self.queries // self.tall), -(-self.keys // self.wide)
         self.mask = mask
         if mask is not None:
@@ -128,143 +162,169 @@ class _Tiles:
             more = self.across * self.wide - self.keys
             self.mask = jnp.pad(mask, [(0, 0), (0, rows), (0, more)])
 
-    def cut(self, x: Any, axis: int, size: int) -> Any:
-        """An array in blocks along an axis, which come first."""
-        more = -x.shape[axis] % size
-        x = jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])
+    def cut(self, x: jax.Array, axis: int, size: int) -> jax.Array:
+        """Split an axis into blocks, which become the first axis."""
+        padding = -x.shape[axis] % size
+        x = jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
         shape = (*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
         return jnp.moveaxis(x.reshape(shape), axis, 0)
 
-    def joined(self, blocks: Any, axis: int, count: int) -> Any:
-        """The array that `cut` had."""
+    def joined(self, blocks: jax.Array, axis: int, count: int) -> jax.Array:
+        """Undo `split_blocks`; `count` is the size of the axis."""
         x = jnp.moveaxis(blocks, 0, axis)
         x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
         return lax.slice_in_dim(x, 0, count, axis=axis)
 
-    def seen(self, i: Any, j: Any) -> Any:
-        """Which keys each query of a tile sees: bool, broadcasts to [b, n, tall, wide]."""
-        across = j * self.wide + jnp.arange(self.wide)
-        key = self.places.key + across
-        keep = across < self.keys
-        if self.what.keys is not None:
-            keep &= key < self.what.keys
-        keep = keep[None, :]
-        if self.what.causal:
+    def seen(self, i: jax.Array, j: jax.Array) -> jax.Array:
+        """Return which keys of a tile its queries can attend to: bool [b or 1, 1, height or 1, width]."""
+        positions = j * self.wide + jnp.arange(self.wide)
+        key = self.places.key + positions
+        visible = positions < self.keys
+        if self.options.keys is not None:
+            visible &= key < self.options.keys
+        visible = visible[None, :]
+        if self.options.causal:
             query = self.places.query + i * self.tall + jnp.arange(self.tall)
-            keep = keep & (query[:, None] >= key)
-        keep = keep[None]
+            visible = visible & (query[:, None] >= key)
+        visible = visible[None]
         if self.mask is not None:
             part = lax.dynamic_slice_in_dim(self.mask, j * self.wide, self.wide, axis=2)
             if part.shape[1] > 1:
                 part = lax.dynamic_slice_in_dim(part, i * self.tall, self.tall, axis=1)
-            keep = keep & part
-        return keep[:, None]
+            visible = visible & part
+        return visible[:, None]
 
-    def is_past(self, i: Any, j: Any) -> Any:
-        """Whether any query of a tile comes after any of its keys."""
+    def is_past(self, i: jax.Array, j: jax.Array) -> jax.Array:
+        """Check whether a query of a tile is at or after the position of a key."""
         last = self.places.query + (i + 1) * self.tall - 1
         return last >= self.places.key + j * self.wide
 
-    def kept(self, i: Any, j: Any, shape: tuple[int, ...], kind: Any) -> Any:
-        """What dropout multiplies the weights of a tile by."""
-        at = self.places.query + i * self.tall, self.places.key + j * self.wide
+    def kept(
+        self, i: jax.Array, j: jax.Array, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> jax.Array:
+        """Return the factors that dropout multiplies the weights of a tile by."""
+        offsets = self.places.query + i * self.tall, self.places.key + j * self.wide
+        assert self.key is not None
         key = self.key
-        for number in at:
-            key = philox.folded(key, number)
-        return (philox.uniform(key, shape, jnp.float32) >= self.what.rate).astype(kind) / (
-            1 - self.what.rate
+        for offset in offsets:
+            key = philox.folded(key, offset)
+        return (philox.uniform(key, shape, jnp.float32) >= self.options.rate).astype(dtype) / (
+            1 - self.options.rate
         )
 
-    def when_past(self, i: Any, j: Any, function: Any, otherwise: Any) -> Any:
-        """`function()`, or `otherwise` where causal attention has nothing to see."""
-        if not self.what.causal:
+    def when_past(
+        self, i: jax.Array, j: jax.Array, function: Callable[[], PyTree], otherwise: PyTree
+    ) -> PyTree:
+        """Return `function()`, or `otherwise` if causal attention masks the entire tile."""
+        if not self.options.causal:
             return function()
         return lax.cond(self.is_past(i, j), function, lambda: otherwise)
 
 
-def _scores(q: Any, k: Any) -> Any:
+def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
     return jnp.einsum("btnh,bsnh->bnts", q, k, preferred_element_type=_kind(q))
 
 
 def forward(
-    what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any, places: Places = _START
+    options: Attend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+    offsets: Places = _START,
 ) -> Partial:
-    """Attention of some queries to some keys.
+    """Compute attention of some queries to some keys.
 
     Args:
-      what: what attention does.
-      q: queries [b, t, n, h], scaled.
-      k: keys [b, s, n, h].
-      v: values [b, s, n, h of values].
-      mask: bool [b, 1 or t, s], True where attention may go, or None.
-      key: int64 [3], where a generator stands, for dropout, or None.
-      places: where these queries and keys begin in the whole sequences.
+      options: Options of attention.
+      q: Queries [b, t, n, h], scaled.
+      k: Keys [b, s, n, h].
+      v: Values [b, s, n, h of values].
+      mask: bool [b, 1 or t, s], True where a query may attend to a key, or None.
+      key: int64 [3], a random generator state for dropout, or None.
+      offsets: Offsets of these queries and keys in the full sequences.
+
+    Returns:
+      The attention to these keys, before normalization.
     """
-    tiles = _Tiles(what, q, k, mask, key, places)
+    tiles = _Tiles(options, q, k, mask, key, offsets)
     keys, values = tiles.cut(k, 1, tiles.wide), tiles.cut(v, 1, tiles.wide)
 
-    def rows(block: Any) -> Partial:
+    def attend_row(block: tuple[jax.Array, jax.Array]) -> Partial:
         i, queries = block
 
-        def step(done: Partial, block: Any) -> Any:
+        def step(done: Partial, block: tuple[jax.Array, ...]) -> tuple[Partial, None]:
             j, k, v = block
 
-            def more() -> Partial:
+            def attend_tile() -> Partial:
                 seen, scores = tiles.seen(i, j), _scores(queries, k)
                 scores = jnp.where(seen, scores, _UNSEEN)
                 largest = jnp.maximum(done.largest, scores.max(-1))
                 weights = jnp.where(seen, jnp.exp(scores - largest[..., None]), 0)
                 before = jnp.exp(done.largest - largest)
                 total = done.total * before + weights.sum(-1)
-                if what.rate:
+                if options.rate:
                     weights = weights * tiles.kept(i, j, weights.shape, weights.dtype)
                 found = jnp.einsum(
                     "bnts,bsnh->btnh", weights.astype(v.dtype), v, preferred_element_type=_kind(v)
                 )
                 return Partial(done.sums * _by_row(before) + found, largest, total)
 
-            return tiles.when_past(i, j, more, done), None
+            return tiles.when_past(i, j, attend_tile, done), None
 
         start = nothing(queries, v)
         return lax.scan(step, start, (jnp.arange(tiles.across), keys, values))[0]
 
-    found = lax.map(rows, (jnp.arange(tiles.down), tiles.cut(q, 1, tiles.tall)))
-    axes = Partial(1, 2, 2)
-    return Partial(*(tiles.joined(f, a, tiles.queries) for f, a in zip(found, axes, strict=True)))
+    partials = lax.map(attend_row, (jnp.arange(tiles.down), tiles.cut(q, 1, tiles.tall)))
+    axes = 1, 2, 2
+    return Partial(
+        *(tiles.joined(f, a, tiles.queries) for f, a in zip(partials, axes, strict=True))
+    )
 
 
 class Saved(NamedTuple):
-    """What the backward pass knows: `sums` is the logarithm of the sum of exponentials, `given` the gradient of the
-    values, and `paid` its product with the values, [b, n, t]."""
+    """Values for the backward pass of attention.
 
-    sums: Any
-    given: Any
-    paid: Any
+    Attributes:
+      log_sums: Logarithm of the sum of exponentials [b, n, t].
+      gradient: Gradient of the values [b, t, n, h of values].
+      gradient_dot_values: Sum over features of gradient times values [b, n, t].
+    """
+
+    sums: jax.Array
+    given: jax.Array
+    paid: jax.Array
 
 
 def backward(
-    what: Attend,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    key: Any,
+    options: Attend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
     saved: Saved,
-    places: Places = _START,
-) -> tuple[Any, Any, Any]:
-    """Gradients of some queries, keys and values, by attention between them, in float32 at least.
+    offsets: Places = _START,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Compute gradients of queries, keys and values from the attention between them.
+
+    The gradients are float32 or wider.
 
     Args:
-      what: what attention does.
-      q: queries.
-      k: keys.
-      v: values.
-      mask: as in `forward`.
-      key: as in `forward`.
-      saved: of these queries.
-      places: where these queries and keys begin.
+      options: Options of attention.
+      q: Queries.
+      k: Keys.
+      v: Values.
+      mask: As in `attend_partial`.
+      key: As in `attend_partial`.
+      saved: Residuals of these queries.
+      offsets: Offsets of these queries and keys.
+
+    Returns:
+      Gradients of q, k and v.
     """
-    tiles = _Tiles(what, q, k, mask, key, places)
+    tiles = _Tiles(options, q, k, mask, key, offsets)
     by_query = (
         jnp.arange(tiles.down),
         tiles.cut(q, 1, tiles.tall),
@@ -274,37 +334,37 @@ def backward(
             tiles.cut(saved.paid, 2, tiles.tall),
         ),
     )
-    kind = _kind(q)
+    dtype = _kind(q)
 
-    def columns(dq: Any, block: Any) -> Any:
+    def differentiate_column(dq: jax.Array, block: tuple[jax.Array, ...]) -> PyTree:
         j, k, v = block
 
-        def step(done: Any, block: Any) -> Any:
+        def step(done: tuple[jax.Array, jax.Array], block: PyTree) -> PyTree:
             i, q, saved = block
 
-            def more() -> Any:
+            def differentiate_tile() -> PyTree:
                 dk, dv = done
                 seen = tiles.seen(i, j)
                 weights = jnp.where(seen, jnp.exp(_scores(q, k) - saved.sums[..., None]), 0)
                 dw = _scores(saved.given, v)
                 dropped = weights
-                if what.rate:
-                    kept = tiles.kept(i, j, weights.shape, weights.dtype)
-                    dropped, dw = weights * kept, dw * kept
+                if options.rate:
+                    dropout = tiles.kept(i, j, weights.shape, weights.dtype)
+                    dropped, dw = weights * dropout, dw * dropout
                 ds = weights * (dw - saved.paid[..., None])
-                into = functools.partial(jnp.einsum, preferred_element_type=kind)
-                dv = dv + into("bnts,btnh->bsnh", dropped, saved.given.astype(kind))
-                dk = dk + into("bnts,btnh->bsnh", ds, q.astype(kind))
-                return (dk, dv), into("bnts,bsnh->btnh", ds, k.astype(kind))
+                product = functools.partial(jnp.einsum, preferred_element_type=dtype)
+                dv = dv + product("bnts,btnh->bsnh", dropped, saved.given.astype(dtype))
+                dk = dk + product("bnts,btnh->bsnh", ds, q.astype(dtype))
+                return (dk, dv), product("bnts,bsnh->btnh", ds, k.astype(dtype))
 
-            return tiles.when_past(i, j, more, (done, jnp.zeros(q.shape, kind)))
+            return tiles.when_past(i, j, differentiate_tile, (done, jnp.zeros(q.shape, dtype)))
 
-        start = jnp.zeros(k.shape, kind), jnp.zeros(v.shape, kind)
-        found, more = lax.scan(step, start, by_query)
-        return dq + more, found
+        start = jnp.zeros(k.shape, dtype), jnp.zeros(v.shape, dtype)
+        dk_dv, column_dq = lax.scan(step, start, by_query)
+        return dq + column_dq, dk_dv
 
     blocks = jnp.arange(tiles.across), tiles.cut(k, 1, tiles.wide), tiles.cut(v, 1, tiles.wide)
-    dq, (dk, dv) = lax.scan(columns, jnp.zeros(by_query[1].shape, kind), blocks)
+    dq, (dk, dv) = lax.scan(differentiate_column, jnp.zeros(by_query[1].shape, dtype), blocks)
     return (
         tiles.joined(dq, 1, tiles.queries),
         tiles.joined(dk, 1, tiles.keys),
@@ -312,61 +372,90 @@ def backward(
     )
 
 
-def _saved_of(values: Any, sums: Any, given: Any) -> Saved:
-    """What `backward` needs of the values of attention, their sums, and the gradient that arrives."""
-    kind = _kind(values)
-    paid = jnp.einsum("btnh,btnh->bnt", values.astype(kind), given.astype(kind))
-    return Saved(sums, given.astype(values.dtype), paid)
+def _saved_of(values: jax.Array, sums: jax.Array, gradient: jax.Array) -> Saved:
+    """Compute the residuals from the values, their logarithms of sums, and the incoming gradient."""
+    dtype = _kind(values)
+    paid = jnp.einsum("btnh,btnh->bnt", values.astype(dtype), gradient.astype(dtype))
+    return Saved(sums, gradient.astype(values.dtype), paid)
 
 
 def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention whose backward pass knows the values and sums of the forward pass.
+    """Define attention with a backward pass that uses the values and sums of the forward pass.
 
     Args:
-      forward: of static values and (q, k, v, mask, key); gives values and logarithms of sums, as `finished` does.
-      backward: of the same and `Saved`; gives gradients of q, k and v.
+      forward: Function of static values and (q, k, v, mask, key) that returns values and logarithms
+        of sums, as `normalize` does.
+      backward: Function of the same and `AttentionResiduals` that returns gradients of q, k and v.
 
     Returns:
-      A function of (a tuple of the static values, q, k, v, mask, key).
+      A function of (tuple of static values, q, k, v, mask, key) that returns the values.
     """
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-    def attention(static: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+    def attention(
+        static: tuple[Any, ...],
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        mask: jax.Array | None,
+        key: jax.Array | None,
+    ) -> jax.Array:
         return forward(*static, q, k, v, mask, key)[0]
 
-    def kept(static: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+    def run_forward(
+        static: tuple[Any, ...],
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        mask: jax.Array | None,
+        key: jax.Array | None,
+    ) -> PyTree:
         values, sums = forward(*static, q, k, v, mask, key)
         return values, (q, k, v, mask, key, values, sums)
 
-    def pulled(static: tuple[Any, ...], kept: Any, given: Any) -> Any:
-        *operands, values, sums = kept
-        gradients = backward(*static, *operands, _saved_of(values, sums, given))
+    def run_backward(static: tuple[Any, ...], residuals: PyTree, gradient: jax.Array) -> PyTree:
+        *operands, values, sums = residuals
+        gradients = backward(*static, *operands, _saved_of(values, sums, gradient))
         pairs = zip(gradients, operands[:3], strict=True)
         return *(g.astype(x.dtype) for g, x in pairs), None, None
 
-    attention.defvjp(kept, pulled)
+    attention.defvjp(run_forward, run_backward)
     return attention
 
 
-def _whole_forward(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
-    return finished(forward(what, q, k, v, mask, key), v.dtype)
+def _whole_forward(
+    options: Attend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    return finished(forward(options, q, k, v, mask, key), v.dtype)
 
 
 _attention = with_backward(_whole_forward, backward)
 
 
-def attend(what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
-    """Attention of all queries to all keys, in memory that grows with their number and not with its square.
+def attend(
+    options: Attend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
+    """Compute attention of all queries to all keys, with memory that is linear in their number.
 
     Args:
-      what: what attention does.
-      q: queries [b, t, n, h], scaled.
-      k: keys [b, s, n, h].
-      v: values [b, s, n, h of values].
-      mask: bool [b, 1 or t, s], True where attention may go, or None.
-      key: int64 [3], where a generator stands, for dropout, or None.
+      options: Options of attention.
+      q: Queries [b, t, n, h], scaled.
+      k: Keys [b, s, n, h].
+      v: Values [b, s, n, h of values].
+      mask: bool [b, 1 or t, s], True where a query may attend to a key, or None.
+      key: int64 [3], a random generator state for dropout, or None.
 
     Returns:
       Values [b, t, n, h of values].
     """
-    return _attention((what,), q, k, v, mask, key)
+    return _attention((options,), q, k, v, mask, key)

@@ -1,10 +1,12 @@
-"""A traced step cut into stages: each a program of its own, and what crosses from one to the next.
+"""Cutting of a traced loss into pipeline stages, each with a program of its own.
 
-The program of one micro-batch's loss is cut, not the graph of layers: so a value that skips stages, a weight
-that two of them use, a loss that a layer adds and whatever a model's `call` does need nothing special.
+The program of a micro-batch's loss is cut, not the graph of layers. Values that skip stages,
+weights that two stages use, losses that a layer adds, and arbitrary code in a model's `call`
+therefore need no special treatment.
 
-What costs next to nothing and does not depend on what is trained (masks of the inputs, random numbers, casts
-of weights) is not sent: each stage that needs it computes it. All other equations are *anchored*.
+Equations that are cheap and do not depend on trained weights (masks of the inputs, random numbers,
+casts of weights) are not sent: each stage that needs their results recomputes them. All other
+equations are *anchored* to one stage.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import jax
@@ -22,11 +24,12 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import inner_jaxprs, opened, part, reads_of_outputs, variables
 
 __all__ = ["FORMS", "Program", "StageProgram", "cut", "is_light"]
 
-# What costs next to nothing for each number.
+# Primitives with a negligible cost per element.
 _LIGHT_NAMES = """
     abs add and argmax argmin axis_index bitcast_convert_type broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos
     cumsum custom_jvp_call custom_vjp_call div dynamic_slice eq exp expand_dims expm1 floor ge gt integer_pow
@@ -37,44 +40,56 @@ _LIGHT_NAMES = """
 """
 _LIGHT = frozenset(_LIGHT_NAMES.split())
 
-# What gives the same numbers another form.
+# Primitives that only change the shape or dtype of an array.
 FORMS = frozenset(
     ["broadcast_in_dim", "convert_element_type", "copy", "copy_p", "expand_dims", "reshape"]
     + ["squeeze", "transpose"]
 )
 
 
-def is_light(eqn: Any) -> bool:
-    """Whether an equation costs next to nothing for each number that it makes."""
+# Results with fewer elements than the operands by more than this factor make an equation a reduction. The factor is a
+# choice, not a measurement.
+_SHRINK_FACTOR = 4
+
+
+def is_light(eqn: JaxprEqn) -> bool:
+    """Check whether an equation has a negligible cost per element of its results."""
     if eqn.primitive.name not in _LIGHT:
         return False
     return all(is_light(e) for inner in inner_jaxprs(eqn) for e in opened(inner).eqns)
 
 
-def _is_in(atom: Any, known: Any) -> bool:
+def _is_in(atom: Atom, known: Container[Any]) -> bool:
     return not isinstance(atom, jex_core.Literal) and atom in known
 
 
 def size_of(aval: Any) -> int:
-    """Bytes of a value."""
+    """Return the bytes of a value with a shape and a dtype.
+
+    Args:
+      aval: Abstract value or array.
+
+    Returns:
+      The bytes; a key of an extended dtype counts 8 bytes.
+    """
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
         return 8 * math.prod(aval.shape)
     return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
 
 
 class Program:
-    """A traced program, with what is known of its equations before it is cut.
+    """A traced loss, with an analysis of its equations for cutting.
 
     Args:
-      traced: the program.
-      unit_of: for each equation the number of the layer call that it belongs to.
-      units: how many layer calls there are.
-      trained: the numbers of the captures that are trained.
-      wanted: the numbers of the results that the last stage gives.
+      traced: Trace of the loss.
+      unit_of: For each equation the index of its layer call (unit).
+      units: Number of layer calls.
+      trained: Indices of the captures that are trained.
+      wanted: Indices of the results that the last stage returns.
 
     Attributes:
-      anchored: the numbers of the equations that run in one stage only.
-      unit_of: the unit of each equation; those of anchored ones never fall.
+      anchored: Positions of the equations that run in one stage only.
+      equation_units: Unit of each equation; it never decreases among anchored equations.
     """
 
     def __init__(
@@ -109,129 +124,148 @@ class Program:
                 from_batch.update(eqn.outvars)
             if weights:
                 from_trained.update(eqn.outvars)
-            stays = any(self.maker.get(v) in anchored for v in inputs)
-            shrinks = weights and sum(v.aval.size for v in eqn.outvars) * 4 < sum(
+            is_downstream = any(self.maker.get(v) in anchored for v in inputs)
+            # A reduction of weights, such as a regularizer, has much smaller results than operands.
+            shrinks = weights and _SHRINK_FACTOR * sum(v.aval.size for v in eqn.outvars) < sum(
                 v.aval.size for v in inputs
             )
-            if stays or (batch and weights) or not is_light(eqn) or shrinks:
+            if is_downstream or (batch and weights) or not is_light(eqn) or shrinks:
                 anchored.add(n)
-                if shrinks and not stays and not batch:
+                if shrinks and not is_downstream and not batch:
                     penalties.append(n)
         self._send_home(penalties, anchored)
         return anchored
 
     def _send_home(self, penalties: list[int], anchored: set[int]) -> None:
-        """Gives sums over weights, such as regularizers', to the unit that uses the weights anyway."""
+        """Move sums over weights, such as those of regularizers, to the unit that uses the weights."""
         if not penalties:
             return
-        home: dict[Any, int] = {}
+        weight_units: dict[Any, int] = {}
         for n in sorted(anchored - set(penalties)):
             for weight in self._weights_behind(n, anchored):
-                home.setdefault(weight, self.unit_of[n])
+                weight_units.setdefault(weight, self.unit_of[n])
         for n in penalties:
-            homes = [home[w] for w in self._weights_behind(n, anchored) if w in home]
-            if homes:
-                self.unit_of[n] = min(self.unit_of[n], *homes)
+            units = [
+                weight_units[w] for w in self._weights_behind(n, anchored) if w in weight_units
+            ]
+            if units:
+                self.unit_of[n] = min(self.unit_of[n], *units)
 
-    def _weights_behind(self, number: int, anchored: set[int]) -> set[Any]:
-        """The trained captures that an equation reads, by way of equations that are not anchored."""
-        free = self.free_behind([self.eqns[number]], anchored)
-        read = [v for n in [number, *free] for v in variables(self.eqns[n].invars)]
+    def _weights_behind(self, position: int, anchored: set[int]) -> set[Var]:
+        """Return the trained captures that an equation and its unanchored producers read."""
+        free = self.free_behind([self.eqns[position]], anchored)
+        read = [v for n in [position, *free] for v in variables(self.eqns[n].invars)]
         return {v for v in read if v in self.trained}
 
-    def free_behind(self, eqns: Sequence[Any], anchored: set[int]) -> list[int]:
-        """The equations that are not anchored and that others need, in order."""
-        wanted = [v for eqn in eqns for v in variables(eqn.invars)]
-        return self.free_for(wanted, anchored)
+    def free_behind(self, eqns: Sequence[JaxprEqn], anchored: set[int]) -> list[int]:
+        """Return the positions of unanchored equations that equations depend on, in order."""
+        inputs = [v for eqn in eqns for v in variables(eqn.invars)]
+        return self.free_for(inputs, anchored)
 
-    def free_for(self, values: Sequence[Any], anchored: set[int]) -> list[int]:
-        """The equations that are not anchored and that values need, in order."""
-        found: set[int] = set()
+    def free_for(self, values: Sequence[Var], anchored: set[int]) -> list[int]:
+        """Return the positions of unanchored equations that values depend on, in order."""
+        positions: set[int] = set()
         waiting = list(values)
         while waiting:
             n = self.maker.get(waiting.pop())
-            if n is not None and n not in anchored and n not in found:
-                found.add(n)
+            if n is not None and n not in anchored and n not in positions:
+                positions.add(n)
                 waiting += variables(self.eqns[n].invars)
-        return sorted(found)
+        return sorted(positions)
 
-    def lives(self, at: Sequence[int], last: int) -> dict[Any, tuple[int, int]]:
-        """For each anchored value the places where it is made and last used.
+    def lives(self, steps: Sequence[int], last: int) -> dict[Var, tuple[int, int]]:
+        """Return for each anchored value the steps of its definition and of its last use.
 
         Args:
-          at: the place of each equation: its unit, or its stage.
-          last: the place of the results.
+          steps: For each equation its unit, or its stage.
+          last: Unit or stage of the results.
+
+        Returns:
+          (definition, last use) by value.
         """
-        lives: dict[Any, tuple[int, int]] = {}
+        lives: dict[Var, tuple[int, int]] = {}
         for n in sorted(self.anchored):
             for v in self.eqns[n].outvars:
-                lives[v] = at[n], at[n]
+                lives[v] = steps[n], steps[n]
             for v in variables(self.eqns[n].invars):
                 if v in lives:
-                    lives[v] = lives[v][0], max(lives[v][1], at[n])
+                    lives[v] = lives[v][0], max(lives[v][1], steps[n])
         for v in variables(self.results.values()):
             if v in lives:
                 lives[v] = lives[v][0], last
         return lives
 
-    def ahead(self, numbers: Sequence[int]) -> jex_core.ClosedJaxpr:
-        """A program of (arguments, captures) for results that follow from the batch alone.
+    def ahead(self, indices: Sequence[int]) -> ClosedJaxpr:
+        """Extract a program of (arguments, captures) for results that depend only on the batch.
 
         Args:
-          numbers: the results' numbers.
+          indices: Indices of the results.
+
+        Returns:
+          The program.
 
         Raises:
-          ValueError: when one of them depends on what is trained.
+          ValueError: If one of the results depends on trained weights.
         """
-        whole = self.traced.closed
-        outputs = [whole.jaxpr.outvars[i] for i in numbers]
+        closed = self.traced.closed
+        outputs = [closed.jaxpr.outvars[i] for i in indices]
         if any(self.maker.get(v) in self.anchored for v in variables(outputs)):
             raise InvalidValueError(
-                "Pipeline: how many numbers count in a mean over the batch (of losses, or of tokens that go to experts) "
-                "depends on what the model computes; the masks must follow from the batch alone, as they are needed before "
-                "the first of its parts is through."
+                "Pipeline: the number of items in a mean over the batch (of losses, or of tokens for experts) depends on "
+                "values that the model computes. It must depend only on the batch, for example on masks of the inputs, "
+                "because it is needed before the first micro-batch is finished."
             )
         eqns = [self.eqns[n] for n in self.free_for(variables(outputs), self.anchored)]
-        return part(whole, whole.jaxpr.invars, outputs, eqns)
+        return part(closed, closed.jaxpr.invars, outputs, eqns)
 
     def crossing(self) -> list[int]:
-        """Bytes that cross behind each unit."""
+        """Return the bytes that cross the boundary after each unit."""
         changes = [0] * (self.units + 1)
-        for v, (made, used) in self.lives(self.unit_of, self.units - 1).items():
-            changes[made] += size_of(v.aval)
-            changes[used] -= size_of(v.aval)
+        for v, (definition, last_use) in self.lives(self.unit_of, self.units - 1).items():
+            changes[definition] += size_of(v.aval)
+            changes[last_use] -= size_of(v.aval)
         return list(np.cumsum(changes)[: self.units])
 
     def costs(self) -> list[float]:
-        """Arithmetic of each unit's forward pass, in multiplications and additions."""
-        found = [0.0] * self.units
+        """Return the multiplications and additions of each unit's forward pass."""
+        counts = [0.0] * self.units
         for n in self.anchored:
-            found[self.unit_of[n]] += work_of(self.eqns[n])
-        return found
+            counts[self.unit_of[n]] += work_of(self.eqns[n])
+        return counts
 
     def weights(self) -> list[list[tuple[int, int]]]:
-        """For each unit the trained captures it uses: (number, bytes)."""
-        numbers = {v: i for i, v in enumerate(self.captured)}
-        found: list[dict[int, int]] = [{} for _ in range(self.units)]
+        """Return the (index, bytes) pairs of the trained captures that each unit uses."""
+        indices = {v: i for i, v in enumerate(self.captured)}
+        by_unit: list[dict[int, int]] = [{} for _ in range(self.units)]
         for n in sorted(self.anchored):
             for v in self._weights_behind(n, self.anchored):
-                found[self.unit_of[n]][numbers[v]] = size_of(v.aval)
-        return [list(of_unit.items()) for of_unit in found]
+                by_unit[self.unit_of[n]][indices[v]] = size_of(v.aval)
+        return [list(unit_weights.items()) for unit_weights in by_unit]
 
 
 def work_of(eqn: Any) -> float:
-    """Multiplications and additions of an equation, roughly; elsewhere one for each number it makes."""
+    """Estimate the multiplications and additions of an equation.
+
+    Products and convolutions are counted exactly. Other equations count one operation for each
+    element of their results.
+
+    Args:
+      eqn: The equation.
+
+    Returns:
+      The number of operations.
+    """
     name = eqn.primitive.name
-    made = float(sum(math.prod(v.aval.shape) for v in eqn.outvars))
+    outputs = float(sum(math.prod(v.aval.shape) for v in eqn.outvars))
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return 2 * made * math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
+        return 2 * outputs * math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
     if name == "conv_general_dilated":
-        numbers = eqn.params["dimension_numbers"]
+        dimension_numbers = eqn.params["dimension_numbers"]
         kernel = eqn.invars[1].aval.shape
-        return 2 * made * math.prod(kernel) / max(kernel[numbers.rhs_spec[0]], 1)
+        return 2 * outputs * math.prod(kernel) / max(kernel[dimension_numbers.rhs_spec[0]], 1)
     inner = sum(work_of(e) for jaxpr in inner_jaxprs(eqn) for e in opened(jaxpr).eqns)
-    return inner * (eqn.params.get("length") or 1) if inner else made
+    return inner * (eqn.params.get("length") or 1) if inner else outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,17 +273,18 @@ class StageProgram:
     """A stage of a program.
 
     Attributes:
-      closed: from [what arrives, arguments, captures] to [what is sent on, results, new values of variables].
-      arrives: shapes and dtypes of what comes from the stage before.
-      sends: of what goes to the next one.
-      arguments: the numbers of the program's arguments that it takes.
-      captures: of the captures.
-      results: of the results that it gives; all of them are the last stage's.
-      writes: of the written variables.
-      text: equal for stages that compute the same.
+      closed: Program from [received values, arguments, captures] to [sent values, results, new
+        values of variables].
+      arrives: Shapes and dtypes of the values that it receives from the previous stage.
+      sends: Shapes and dtypes of the values that it sends to the next stage.
+      arguments: Indices of the arguments that it takes.
+      captures: Indices of the captures that it takes.
+      results: Indices of the results that it returns; the last stage returns all of them.
+      writes: Indices of the variables that it writes.
+      text: Text that is equal for stages that compute the same.
     """
 
-    closed: jex_core.ClosedJaxpr
+    closed: ClosedJaxpr
     arrives: tuple[jax.ShapeDtypeStruct, ...]
     sends: tuple[jax.ShapeDtypeStruct, ...]
     arguments: tuple[int, ...]
@@ -262,46 +297,54 @@ class StageProgram:
 def _shape(v: Any) -> jax.ShapeDtypeStruct:
     if jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended):
         raise InvalidValueError(
-            f"Pipeline: a value of type {v.aval} would have to be sent from stage to stage; only numbers can be."
+            f"Pipeline: a value of type {v.aval} would have to be sent from stage to stage, but only arrays of numbers can be sent."
         )
     return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
 
 
 def cut(program: Program, ends: Sequence[int]) -> list[StageProgram]:
-    """The stages of a program.
+    """Cut a program into stages.
 
     Args:
-      program: the program.
-      ends: for each stage the unit behind its last one.
+      program: The program.
+      ends: For each stage the index after its last unit.
+
+    Returns:
+      The stages.
 
     Raises:
-      ValueError: when a stage computes with state that it writes, which computing again would change.
+      ValueError: If a stage computes with state that it also writes, because recomputation would
+        read the new value.
     """
     stage_of_unit = [s for s, end in enumerate(ends) for _ in range(ends[s - 1] if s else 0, end)]
-    at = [stage_of_unit[u] for u in program.unit_of]
+    stages = [stage_of_unit[u] for u in program.unit_of]
     last = len(ends) - 1
-    # What is sent home may lie in front of what it was after.
-    lives = program.lives(at, last)
-    return [_stage(program, at, lives, s, last) for s in range(len(ends))]
+    lifetimes = program.lives(stages, last)
+    return [_stage(program, stages, lifetimes, s, last) for s in range(len(ends))]
 
 
-def _stage(program: Program, at: list[int], lives: Any, stage: int, last: int) -> StageProgram:
-    def crosses(edge: int) -> list[Any]:
-        return [v for v, (made, used) in lives.items() if made <= edge < used]
+def _stage(
+    program: Program,
+    stages: list[int],
+    lives: dict[Var, tuple[int, int]],
+    stage: int,
+    last: int,
+) -> StageProgram:
+    def list_crossing(edge: int) -> list[Var]:
+        return [v for v, (definition, last_use) in lives.items() if definition <= edge < last_use]
 
-    arrives, sends = crosses(stage - 1), crosses(stage) if stage < last else []
+    arrives, sends = list_crossing(stage - 1), list_crossing(stage) if stage < last else []
     results = list(program.results.items()) if stage == last else []
     writes = []
     for i, v in enumerate(program.writes):
-        # What nothing anchored is in, such as a counter's next value, the last stage computes.
+        # The last stage computes new values that no anchored equation contributes to, such as the next value of a counter.
         if (lives[v][0] if isinstance(v, jex_core.Var) and v in lives else last) == stage:
             writes.append((i, v))
     outputs = [*sends, *(v for _, v in results), *(v for _, v in writes)]
-    own = [n for n in sorted(program.anchored) if at[n] == stage]
+    own = [n for n in sorted(program.anchored) if stages[n] == stage]
     read = [v for n in own for v in variables(program.eqns[n].invars)]
     free = program.free_for([*read, *variables(outputs)], program.anchored)
-    numbers = sorted({*own, *free})
-    eqns = [program.eqns[n] for n in numbers]
+    eqns = [program.eqns[n] for n in sorted({*own, *free})]
     used = {v for eqn in eqns for v in variables(eqn.invars)} | set(variables(outputs))
     arguments = [i for i, v in enumerate(program.arguments) if v in used]
     captures = [i for i, v in enumerate(program.captured) if v in used]
@@ -321,46 +364,54 @@ def _stage(program: Program, at: list[int], lives: Any, stage: int, last: int) -
         tuple(captures),
         tuple(i for i, _ in results),
         tuple(i for i, _ in writes),
-        # Functions' addresses say nothing of what they compute.
+        # Addresses of functions do not affect the computation.
         re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)) + digest,
     )
 
 
-def _check_state(program: Program, eqns: list[Any], captures: list[int], outputs: Any) -> None:
-    """Backward passes compute a stage again: it must then find the state that it had."""
+def _check_state(
+    program: Program, eqns: list[JaxprEqn], captures: list[int], outputs: Sequence[Atom]
+) -> None:
+    """Raise an error if a result depends on state that the stage writes.
+
+    Backward passes recompute a stage and would read the new value.
+    """
     written = {id(v) for v in program.traced.writes}
-    behind: dict[Any, Any] = {}
+    state_sources: dict[Any, Any] = {}
     for i in captures:
         source = program.traced.captures[i]
-        # Sums over the batch (metrics), and keys, are told from other state by who runs the stage.
+        # The pipeline's loop keeps sums over the batch (metrics) and random keys separately for
+        # each micro-batch.
         if id(source) in written and not restarts(source):
-            behind[program.captured[i]] = source
+            state_sources[program.captured[i]] = source
     for eqn in eqns:
-        sources = {n: behind[v] for n, v in enumerate(eqn.invars) if _is_in(v, behind)}
+        sources = {
+            n: state_sources[v] for n, v in enumerate(eqn.invars) if _is_in(v, state_sources)
+        }
         if sources:
-            for v, numbers in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
-                source = next((sources[n] for n in sorted(numbers) if n in sources), None)
+            for v, indices in zip(eqn.outvars, reads_of_outputs(eqn), strict=True):
+                source = next((sources[n] for n in sorted(indices) if n in sources), None)
                 if source is not None:
-                    behind[v] = source
+                    state_sources[v] = source
     for v in variables(outputs):
-        if v in behind:
+        if v in state_sources:
             raise InvalidValueError(
-                f"Pipeline: a layer computes with the variable {behind[v].name}, which it also writes in every step. "
-                "Stages compute their forward passes twice and would find another value; such a layer cannot be "
+                f"Pipeline: a layer computes with the variable {state_sources[v].name}, which it also writes in every step. "
+                "Stages compute their forward passes twice and would find another value, so such a layer cannot be "
                 "in a pipeline."
             )
 
 
 def restarts(variable: Any) -> bool:
-    """Whether a variable is a sum over the batch, or the state of a stream of keys."""
+    """Check whether a variable, a sum or a key stream, has a value for each micro-batch."""
     return is_sum(variable) or is_stream(variable)
 
 
 def is_sum(variable: Any) -> bool:
-    """Whether replicas' values of a variable are added, as are those of metrics."""
+    """Check whether the values of replicas are summed, as those of metrics."""
     return getattr(getattr(variable, "aggregation", None), "name", "") == "SUM"
 
 
 def is_stream(variable: Any) -> bool:
-    """Whether a variable is the state of a stream of keys."""
+    """Check whether a variable is the state of a stream of random keys."""
     return str(variable._name).rpartition("/")[2] == STATE_NAME

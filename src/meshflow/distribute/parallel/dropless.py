@@ -1,13 +1,14 @@
-"""Experts without a limit: every choice is computed, sorted by expert, by grouped products.
+"""Dispatch of tokens to experts without a capacity: grouped products of choices sorted by expert.
 
-Letters in shapes: S tokens of a device, k choices of each, D features, E experts, N devices that experts are split
-over. Sizes are known when the program runs only, so a device has room for all N * S * k rows that may come. GPUs and
-TPUs send the rows that there are (`ragged_all_to_all`); CPUs, which have no such exchange, send the room.
+Letters in shapes: S tokens of a device, k choices of each, D features, E experts, N devices that
+experts are split over. The number of rows of a device is a value of the program, so each device
+allocates space for all N * S * k rows. GPUs and TPUs send only the used rows (`ragged_all_to_all`).
+CPUs do not implement this exchange and send the allocated space.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,50 +18,56 @@ from jax.sharding import PartitionSpec
 from meshflow.distribute.parallel import routing
 from meshflow.distribute.parallel.experts import Exchange, grouped, summed
 from meshflow.distribute.parallel.routing import Router, Statistics
+from meshflow.environment.types import PyTree
 
 __all__ = ["Turn", "collect", "dispatch", "product"]
 
 
 class Turn(NamedTuple):
-    """How rows came to be in their order, on each device.
+    """Order of the rows on each device.
 
     Attributes:
-      tokens: int32 [G, S * k], the token of each sorted choice, S behind the last.
+      tokens: int32 [G, S * k], the token of each sorted choice, S after the last used choice.
       weights: float32 [G, S * k].
-      sizes: int32 [G, experts of a device], rows of each expert that is here.
-      order: int32 [G, rows], where the rows that came have gone; empty on one device.
+      sizes: int32 [G, experts of a device], number of rows of each local expert.
+      order: int32 [G, rows], permutation that sorts the received rows; empty on one device.
       counts: int32 [G, 2, N], rows sent to and received from each device; empty on one device.
     """
 
-    tokens: Any
-    weights: Any
-    sizes: Any
-    order: Any
-    counts: Any
+    tokens: jax.Array
+    weights: jax.Array
+    sizes: jax.Array
+    order: jax.Array
+    counts: jax.Array
 
 
 def dispatch(
-    x: Any, live: Any, gate: Any, router: Router, groups: int, exchange: Exchange | None
-) -> tuple[Any, Turn, Statistics]:
-    """The choices of all tokens, sorted by expert.
+    x: jax.Array,
+    live: jax.Array,
+    gate: jax.Array,
+    router: Router,
+    groups: int,
+    exchange: Exchange | None,
+) -> tuple[jax.Array, Turn, Statistics]:
+    """Sort the choices of all tokens by expert, and send them to the experts.
 
     Args:
-      x: tokens [T, D].
+      x: Tokens [T, D].
       live: bool [T].
-      gate: the gate's kernel, float32 [D, E].
-      router: who goes where; without a capacity.
-      groups: in how many groups of tokens experts are to be balanced.
-      exchange: where tokens and experts lie; None on one device.
+      gate: Kernel of the gate, float32 [D, E].
+      router: Rules of routing, without a capacity.
+      groups: Number of groups of tokens for the balance loss.
+      exchange: Sharding of tokens and experts; None on one device.
 
     Returns:
-      What experts get, [G, rows, D] with an expert's rows together, where G is the number of devices; how they came
-      there; statistics [groups].
+      Inputs of the experts, [G, rows, D], grouped by expert, where G is the number of devices;
+      their order; statistics [groups].
     """
     (x, _), (live, _) = grouped(x, groups), grouped(live, groups)
 
-    def local(x: Any, live: Any, gate: Any) -> Any:
+    def local(x: jax.Array, live: jax.Array, gate: jax.Array) -> PyTree:
         logits = routing.logits_of(x, gate)
-        choices = jax.vmap(lambda *one: routing.choose(router, *one))(logits, live)
+        choices = jax.vmap(lambda *token: routing.choose(router, *token))(logits, live)
         merged = [a.reshape(-1, router.choices) for a in choices[:3]]
         tokens, weights, sizes = routing.in_turn(
             choices._replace(experts=merged[0], weights=merged[1], taken=merged[2]), router.experts
@@ -78,25 +85,35 @@ def dispatch(
     return exchange.run(local, (x, live, gate), (group, group, PartitionSpec()), group)
 
 
-def product(rows: Any, kernel: Any, bias: Any, sizes: Any, exchange: Exchange | None) -> Any:
-    """Each expert's rows times its kernel, plus its bias.
+def product(
+    rows: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    sizes: jax.Array,
+    exchange: Exchange | None,
+) -> jax.Array:
+    """Multiply the rows of each expert by its kernel, and add its bias.
 
     Args:
       rows: [G, rows, D].
       kernel: [E, D, H].
       bias: [E, H], or None.
       sizes: int32 [G, experts of a device].
-      exchange: as in `dispatch`.
+      exchange: As in `dispatch_tokens`.
+
+    Returns:
+      [G, rows, H], with zeros in unused rows.
     """
 
-    def local(rows: Any, sizes: Any, kernel: Any, *bias: Any) -> Any:
-        here = rows[0].shape[0]
-        of = _expert_of(sizes[0], here)
-        filled = (of < kernel.shape[0])[:, None]
+    def local(
+        rows: jax.Array, sizes: jax.Array, kernel: jax.Array, *biases: jax.Array
+    ) -> jax.Array:
+        experts = _expert_of(sizes[0], rows[0].shape[0])
+        is_used = (experts < kernel.shape[0])[:, None]
         results = lax.ragged_dot(rows[0], kernel, sizes[0])
-        for one in bias:
-            results = results + one.at[of].get(mode="fill", fill_value=0)
-        return jnp.where(filled, results, 0)[None]
+        for expert_bias in biases:
+            results = results + expert_bias.at[experts].get(mode="fill", fill_value=0)
+        return jnp.where(is_used, results, 0)[None]
 
     operands = (rows, sizes, kernel) if bias is None else (rows, sizes, kernel, bias)
     if exchange is None:
@@ -106,60 +123,65 @@ def product(rows: Any, kernel: Any, bias: Any, sizes: Any, exchange: Exchange | 
     return exchange.run(local, operands, specs, group)
 
 
-def collect(rows: Any, turn: Turn, count: Any, choices: int, exchange: Exchange | None) -> Any:
-    """The results back at their tokens, weighted and summed.
+def collect(
+    rows: jax.Array, turn: Turn, count: int, choices: int, exchange: Exchange | None
+) -> jax.Array:
+    """Return the results to their tokens, weighted and summed.
 
     Args:
       rows: [G, rows, D].
-      turn: how they came there.
-      count: number of tokens T.
+      turn: Order of the rows.
+      count: Number of tokens T.
       choices: k.
-      exchange: as in `dispatch`.
+      exchange: As in `dispatch_tokens`.
 
     Returns:
       [T, D].
     """
     size = turn.tokens.shape[1] // choices
 
-    def local(rows: Any, turn: Turn) -> Any:
-        here, turn = rows[0], jax.tree.map(lambda a: a[0], turn)
+    def local(rows: jax.Array, turn: Turn) -> jax.Array:
+        results, turn = rows[0], jax.tree.map(lambda a: a[0], turn)
         if exchange is not None and exchange.experts:
-            here = _returned(here, turn, exchange)
-        return summed(here, turn.tokens, turn.weights, size)[None]
+            results = _returned(results, turn, exchange)
+        return summed(results, turn.tokens, turn.weights, size)[None]
 
     if exchange is None:
-        found = local(rows, turn)
+        results = local(rows, turn)
     else:
-        found = exchange.run(local, (rows, turn), (exchange.by_group,) * 2, exchange.by_group)
-    return found.reshape(-1, rows.shape[-1])[:count]
+        results = exchange.run(local, (rows, turn), (exchange.by_group,) * 2, exchange.by_group)
+    return results.reshape(-1, rows.shape[-1])[:count]
 
 
-def _expert_of(sizes: Any, rows: int) -> Any:
-    """The expert of each of so many sorted rows; as many as there are experts behind the last."""
+def _expert_of(sizes: jax.Array, rows: int) -> jax.Array:
+    """Return the expert of each sorted row, or the number of experts for unused rows."""
     return jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(rows), side="right").astype(jnp.int32)
 
 
-def _sent(rows: Any, sizes: Any, exchange: Exchange) -> tuple[Any, Any, Any, Any]:
-    """Sorted rows [S * k, D] at the devices of their experts, sorted there; sizes, order and counts of `Turn`."""
+def _sent(
+    rows: jax.Array, sizes: jax.Array, exchange: Exchange
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Send sorted rows [S * k, D] to their experts; return them with sizes, order and counts."""
     axes = exchange.experts
     devices = lax.axis_size(axes)
     room = rows.shape[0]
     sizes = sizes.reshape(devices, -1)
-    there = lax.all_to_all(sizes, axes, 0, 0, tiled=True)  # [from, experts here]
-    counts = jnp.stack([sizes.sum(1), there.sum(1)]).astype(jnp.int32)
-    came = _forth(rows, counts, exchange)
-    of = jax.vmap(lambda s: _expert_of(s, room))(there).reshape(-1)
-    order = jnp.argsort(of, stable=True).astype(jnp.int32)
-    return came[order], there.sum(0).astype(jnp.int32), order, counts
+    # Shape [sending device, local experts].
+    received_sizes = lax.all_to_all(sizes, axes, 0, 0, tiled=True)
+    counts = jnp.stack([sizes.sum(1), received_sizes.sum(1)]).astype(jnp.int32)
+    received = _forth(rows, counts, exchange)
+    experts = jax.vmap(lambda s: _expert_of(s, room))(received_sizes).reshape(-1)
+    order = jnp.argsort(experts, stable=True).astype(jnp.int32)
+    return received[order], received_sizes.sum(0).astype(jnp.int32), order, counts
 
 
-def _returned(rows: Any, turn: Turn, exchange: Exchange) -> Any:
-    back = jnp.zeros_like(rows).at[turn.order].set(rows, unique_indices=True)
-    return _back(back, turn.counts, turn.tokens.shape[0], exchange)
+def _returned(rows: jax.Array, turn: Turn, exchange: Exchange) -> jax.Array:
+    unsorted = jnp.zeros_like(rows).at[turn.order].set(rows, unique_indices=True)
+    return _back(unsorted, turn.counts, turn.tokens.shape[0], exchange)
 
 
-def _forth(rows: Any, counts: Any, exchange: Exchange) -> Any:
-    """[S * k, D], the rows for each device together, to [N * S * k, D]: from each device first its rows, then room."""
+def _forth(rows: jax.Array, counts: jax.Array, exchange: Exchange) -> jax.Array:
+    """Send rows [S * k, D] to devices; return [N * S * k, D], padded after the rows of each device."""
     axes, (send, receive) = exchange.experts, counts
     room, devices = rows.shape[0], send.shape[0]
     first = jnp.cumsum(send, dtype=send.dtype) - send
@@ -167,26 +189,28 @@ def _forth(rows: Any, counts: Any, exchange: Exchange) -> Any:
         start = jnp.broadcast_to(lax.axis_index(axes) * room, (devices,)).astype(jnp.int32)
         output = jnp.zeros((devices * room, rows.shape[1]), rows.dtype)
         return lax.ragged_all_to_all(rows, output, first, send, start, receive, axis_name=axes)
-    at = first[:, None] + jnp.arange(room)
-    at = jnp.where(jnp.arange(room) < send[:, None], at, room)
-    spread = rows.at[at.reshape(-1)].get(mode="fill", fill_value=0)
+    source = first[:, None] + jnp.arange(room)
+    source = jnp.where(jnp.arange(room) < send[:, None], source, room)
+    spread = rows.at[source.reshape(-1)].get(mode="fill", fill_value=0)
     return lax.all_to_all(spread, axes, 0, 0, tiled=True)
 
 
-def _back(rows: Any, counts: Any, room: int, exchange: Exchange) -> Any:
-    """What `_forth` undid."""
+def _back(rows: jax.Array, counts: jax.Array, room: int, exchange: Exchange) -> jax.Array:
+    """Undo `_exchange_forward`."""
     axes, (send, receive) = exchange.experts, counts
     devices = send.shape[0]
     first = jnp.cumsum(send, dtype=send.dtype) - send
     if exchange.ragged:
-        # A device's rows begin there where it took them from.
+        # The receiver stores the rows of each device at the offset from which it sent them.
         start = lax.all_to_all(first, axes, 0, 0, tiled=True)
-        begins = (jnp.arange(devices) * room).astype(jnp.int32)
+        offsets = (jnp.arange(devices) * room).astype(jnp.int32)
         output = jnp.zeros((room, rows.shape[1]), rows.dtype)
-        return lax.ragged_all_to_all(rows, output, begins, receive, start, send, axis_name=axes)
+        return lax.ragged_all_to_all(rows, output, offsets, receive, start, send, axis_name=axes)
     spread = lax.all_to_all(rows, axes, 0, 0, tiled=True)
-    of = _expert_of(send, room)
-    at = jnp.where(
-        of < devices, of * room + jnp.arange(room) - first.at[of].get(mode="clip"), devices * room
+    device = _expert_of(send, room)
+    source = jnp.where(
+        device < devices,
+        device * room + jnp.arange(room) - first.at[device].get(mode="clip"),
+        devices * room,
     )
-    return spread.at[at].get(mode="fill", fill_value=0)
+    return spread.at[source].get(mode="fill", fill_value=0)

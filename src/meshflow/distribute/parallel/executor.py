@@ -1,17 +1,18 @@
-"""One loop that runs any schedule of a pipeline, on every device the same program.
+"""The loop that runs a pipeline schedule, as one program for all devices.
 
-A tick computes what the table says, then exchanges: what goes on to the next stage, and gradients to the one
-before. The exchanges stand outside of all branches, so that all devices meet in them. Of a micro-batch on its
-way a stage keeps its input only; the backward pass computes the stage again. Where weight passes are apart, it
-keeps what their products need.
+In each tick a device runs the passes of the schedule, and then exchanges activations with the next
+stage and gradients with the previous stage. The exchanges are outside of all conditionals, so that
+all devices take part in them. A stage keeps only the input of a micro-batch in flight; its backward
+pass recomputes the stage. If weight passes are separate, the stage also keeps the residuals that
+they need.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,27 +21,41 @@ from jax import lax
 
 from meshflow.core.runtime import philox
 from meshflow.distribute.parallel.cutting import StageProgram
-from meshflow.distribute.parallel.packs import Buffers, Pack, Shelf, alike, chosen, is_float
+from meshflow.distribute.parallel.packs import (
+    AbstractArray,
+    Buffers,
+    Pack,
+    Shelf,
+    alike,
+    chosen,
+    is_float,
+)
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.slots import Work, columns_of
 from meshflow.distribute.parallel.stage_weights import Cut, WeightPack
 from meshflow.distribute.parallel.weight_passes import Halves, halved
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Array, PyTree
 from meshflow.placement.scratch import Scratch
 
 __all__ = ["Carry", "Kinds", "Loop"]
 
+# The buffers of a stage's weights, by pack, and of its other captures.
+_StageValues: TypeAlias = tuple[Sequence[Buffers], Buffers]
+# The rows of a micro-batch, and its index.
+_MicroBatch: TypeAlias = tuple[list[jax.Array], Array]
+
 
 @dataclasses.dataclass(frozen=True)
 class Kinds:
-    """What the captures of the stages are, by number.
+    """Roles of the captures of the stages, by index.
 
     Attributes:
-      trained: those that are trained, with how they are divided.
-      streams: states of streams of keys, with the number of the write.
-      sums: sums over the batch, with that number.
-      carried: other variables that are written, with that number.
-      zero: that which is zero, and which no compiler knows; None if there is none.
+      trained: Trained captures, with their sharding.
+      streams: States of streams of random keys, with the index of the write.
+      sums: Sums over the batch, with the index of the write.
+      carried: Other written variables, with the index of the write.
+      zero: The capture that is zero but unknown to the compiler, or None.
     """
 
     trained: dict[int, Cut]
@@ -53,13 +68,13 @@ class Kinds:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Carry:
-    """What a device adds up.
+    """Values that a device accumulates in the loop.
 
     Attributes:
-      weights: gradients of weights, [chunks, ...] by dtype for each pack of them.
-      written: new values of variables, [chunks, length].
-      scalars: sums of the last stage's scalar results.
-      rows: its results by rows, [micro-batches, rows, ...].
+      weights: Gradients of weights, [chunks, ...] by dtype for each weight pack.
+      written: New values of variables, [chunks, length].
+      scalars: Sums of the last stage's scalar results.
+      rows: The last stage's results by example, [micro-batches, rows, ...].
     """
 
     weights: list[Buffers]
@@ -69,35 +84,40 @@ class Carry:
 
 
 class Loop:
-    """The stages of a program in a loop over a schedule's ticks.
+    """Stages of a program in a loop over the ticks of a schedule.
 
     Args:
-      programs: the stages.
-      captures: shapes and dtypes of the captures.
-      kinds: what they are.
-      writes: shapes and dtypes of the written variables.
-      results: for each of the last stage's results its shape and dtype, and whether it has rows.
-      schedule: the schedule.
-      over: the mesh dimension of the pipeline.
-      sizes: the sizes of the mesh's dimensions.
-      axes: those that the batch is divided over.
-      shares: into how many shares the batch is divided.
-      divided: whether rules divide what stages compute: what is not divided must say so then.
-      keeps: whether backward passes keep what weight passes apart need, in place of computing it again.
-      scratch: the files in which what layers keep waits, or None.
+      programs: The stages.
+      captures: Shapes and dtypes of the captures.
+      kinds: Roles of the captures.
+      writes: Shapes and dtypes of the written variables.
+      results: For each of the last stage's results its shape and dtype, and whether it has a row
+        for each example.
+      schedule: The schedule.
+      over: Mesh dimension of the pipeline.
+      sizes: Sizes of the mesh dimensions.
+      axes: Mesh dimensions that the batch is split over.
+      shares: Number of shares of the batch.
+      divided: Whether rules split computations inside stages, so that unsharded values need
+        constraints.
+      keeps: Whether backward passes keep residuals for separate weight passes, instead of
+        recomputing them.
+      scratch: Files in which activations of layers wait, or None.
 
     Attributes:
-      weights: how trained captures are laid out, by how they are divided.
-      fixed, written, edge: how other captures, written variables, and what crosses are.
+      weights: Layouts of trained captures in buffers, one for each kind of sharding.
+      fixed: Layout of other captures.
+      written: Layout of written variables.
+      edge: Layout of the values that cross to the next stage.
     """
 
     def __init__(
         self,
         programs: Sequence[StageProgram],
-        captures: Sequence[Any],
+        captures: Sequence[AbstractArray],
         kinds: Kinds,
-        writes: Sequence[Any],
-        results: Sequence[tuple[Any, bool]],
+        writes: Sequence[AbstractArray],
+        results: Sequence[tuple[jax.ShapeDtypeStruct, bool]],
         schedule: Schedule,
         over: str,
         sizes: Mapping[str, int],
@@ -117,67 +137,68 @@ class Loop:
         self._halves: dict[int, Halves] = {}
         self._kept: Pack | Shelf = Pack([])
 
-        def of(numbers: Any) -> list[dict[int, Any]]:
-            return [{i: captures[i] for i in p.captures if i in numbers} for p in programs]
+        def select(indices: Container[int]) -> list[dict[int, AbstractArray]]:
+            return [{i: captures[i] for i in p.captures if i in indices} for p in programs]
 
-        alike: dict[Any, dict[int, Cut]] = {}
+        by_kind: dict[Any, dict[int, Cut]] = {}
         for i, cut in kinds.trained.items():
-            alike.setdefault(cut.kind, {})[i] = cut
+            by_kind.setdefault(cut.kind, {})[i] = cut
         self.divided = divided
         self.weights = [
-            WeightPack(of(cuts.keys()), cuts, sizes, over, axes, self.divided)
-            for cuts in alike.values()
+            WeightPack(select(cuts.keys()), cuts, sizes, over, axes, self.divided)
+            for cuts in by_kind.values()
         ]
-        self.fixed = Pack(of(set(range(len(captures))) - kinds.trained.keys()), self.divided)
+        fixed = set(range(len(captures))) - kinds.trained.keys()
+        self.fixed = Pack(select(fixed), self.divided)
         self.written = Pack([{k: writes[k] for k in p.writes} for p in programs], self.divided)
         self.edge = Pack([dict(enumerate(p.sends)) for p in programs[:-1]], self.divided)
         self._branch_of, self._examples = self._distinct()
 
     def _distinct(self) -> tuple[np.ndarray, list[int]]:
-        """For each stage the number of its branch, and a stage of each branch: equal stages share one."""
+        """Return the branch index of each stage, and one stage of each branch, for equal stages."""
         keys: dict[Any, int] = {}
-        numbers, examples = [], []
+        branches, examples = [], []
         for s, program in enumerate(self.programs):
             packs: list[Any] = [*self.weights, self.fixed, self.written]
-            places = tuple(tuple(pack.places[s].values()) for pack in packs)
+            spans = tuple(tuple(pack.places[s].values()) for pack in packs)
             ends = tuple(
                 tuple(self.edge.places[e].values()) if 0 <= e < len(self.programs) - 1 else None
                 for e in (s - 1, s)
             )
             kinds = tuple(self._kind(i, program) for i in program.captures)
             sums = tuple(k in self.kinds.sums.values() for k in program.writes)
-            key = program.text, places, ends, program.arguments, kinds, sums
+            key = program.text, spans, ends, program.arguments, kinds, sums
             if key not in keys:
                 keys[key] = len(keys)
                 examples.append(s)
-            numbers.append(keys[key])
-        return np.array(numbers, np.int32), examples
+            branches.append(keys[key])
+        return np.array(branches, np.int32), examples
 
-    def _kind(self, number: int, program: StageProgram) -> Any:
+    def _kind(self, index: int, program: StageProgram) -> object:
         for name in ("streams", "sums"):
-            if number in getattr(self.kinds, name):
+            if index in getattr(self.kinds, name):
                 return name
-        write = self.kinds.carried.get(number)
+        write = self.kinds.carried.get(index)
         if write in program.writes:
             return program.writes.index(write)
-        return self.kinds.trained.get(number)
+        return self.kinds.trained.get(index)
 
     @property
     def distinct(self) -> int:
-        """How many different programs the stages are."""
+        """Return the number of different programs among the stages."""
         return len(self._examples)
 
     @property
     def held(self) -> int:
-        """Bytes of all that a device keeps of micro-batches on their way."""
+        """Return the bytes that a device keeps for micro-batches in flight."""
         columns, zeros = self.columns, self.edge.zeros(floats=True)
         gradients = columns.gradients * sum(z.nbytes for z in zeros.values())
-        kept = columns.kept * self._kept.bytes()
-        return columns.inputs * self.edge.bytes() + gradients + kept
+        residuals = columns.kept * self._kept.bytes()
+        return columns.inputs * self.edge.bytes() + gradients + residuals
 
     @property
     def sent(self) -> int:
-        """Bytes that a device sends to its neighbours in all ticks: forwards, and gradients backwards."""
+        """Return the bytes of activations and gradients that a device sends in all ticks."""
         floats = sum(
             n * np.dtype(name).itemsize for name, n in self.edge.lengths.items() if is_float(name)
         )
@@ -186,9 +207,14 @@ class Loop:
     # ---- one stage -------------------------------------------------------------------------
 
     def _outputs(
-        self, stage: int, trained: dict[int, Any], arrived: list[Any], fed: Any, rows: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """What a stage sends, results, and the new values of variables."""
+        self,
+        stage: int,
+        trained: dict[int, jax.Array],
+        arrived: list[jax.Array],
+        fed: tuple[Buffers, Buffers, Array],
+        rows: list[jax.Array],
+    ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
+        """Run a stage, and return its sent values, its results, and new values of variables."""
         program, kinds = self.programs[stage], self.kinds
         fixed, written, micro_batch = fed
         values = self.fixed.take(fixed, stage)
@@ -208,30 +234,35 @@ class Loop:
         first, second = len(program.sends), len(program.sends) + len(program.results)
         return outputs[:first], outputs[first:second], outputs[second:]
 
-    def _key_of(self, state: Any, micro_batch: Any) -> Any:
-        """A stream's state for a micro-batch: keys of its own."""
+    def _key_of(self, state: jax.Array, micro_batch: Array) -> jax.Array:
+        """Return the state of a key stream for a micro-batch."""
         if self.schedule.micro_batches == 1:
             return state
         return philox.folded(state, micro_batch)
 
-    def _trained(self, stage: int, own: Any) -> dict[int, Any]:
-        found: dict[int, Any] = {}
-        for pack, buffers in zip(self.weights, own[0], strict=True):
-            found |= pack.take(buffers, stage)
-        return found
+    def _trained(self, stage: int, stage_values: _StageValues) -> dict[int, jax.Array]:
+        weights: dict[int, jax.Array] = {}
+        for pack, buffers in zip(self.weights, stage_values[0], strict=True):
+            weights |= pack.take(buffers, stage)
+        return weights
 
-    def _arrived(self, stage: int, buffers: Buffers) -> dict[int, Any]:
+    def _arrived(self, stage: int, buffers: Buffers) -> dict[int, jax.Array]:
         return self.edge.take(buffers, stage - 1) if stage else {}
 
-    def _sent(self, stage: int, values: Sequence[Any], floats: bool = False) -> Buffers:
+    def _sent(self, stage: int, values: Sequence[jax.Array], floats: bool = False) -> Buffers:
         if stage == len(self.programs) - 1:
             return self.edge.zeros(floats)
         return self.edge.put(dict(enumerate(values)), stage, floats)
 
     def _collected(
-        self, stage: int, carry: Carry, results: list[Any], new: list[Any], micro_batch: Any
+        self,
+        stage: int,
+        carry: Carry,
+        results: list[jax.Array],
+        new: list[jax.Array],
+        micro_batch: Array,
     ) -> Carry:
-        """What is added up, with a micro-batch's results and variables."""
+        """Add a micro-batch's results and variables to the carry."""
         program = self.programs[stage]
         before = self.written.take(carry.written, stage)
         after = dict(zip(program.writes, new, strict=True))
@@ -240,20 +271,29 @@ class Loop:
         scalars, rows = list(carry.scalars), list(carry.rows)
         for n, value in enumerate(results):
             _, has_rows = self.results[n]
-            kept = rows if has_rows else scalars
-            place = sum(known == has_rows for _, known in self.results[:n])
+            target = rows if has_rows else scalars
+            position = sum(known == has_rows for _, known in self.results[:n])
             if has_rows:
-                kept[place] = kept[place].at[micro_batch].set(value)
+                target[position] = target[position].at[micro_batch].set(value)
             else:
-                kept[place] = kept[place] + value.astype(kept[place].dtype)
+                target[position] = target[position] + value.astype(target[position].dtype)
         written = self.written.put(values, stage)
         return dataclasses.replace(carry, written=written, scalars=scalars, rows=rows)
 
-    def _forward(self, stage: int, own: Any, buffers: Buffers, carry: Carry, at: Any) -> Any:
-        rows, micro_batch = at
+    def _forward(
+        self,
+        stage: int,
+        stage_values: _StageValues,
+        buffers: Buffers,
+        carry: Carry,
+        batch: _MicroBatch,
+    ) -> tuple[Buffers, Carry]:
+        rows, micro_batch = batch
         arrived = [*self._arrived(stage, buffers).values()]
-        fed = own[1], carry.written, micro_batch
-        sends, results, new = self._outputs(stage, self._trained(stage, own), arrived, fed, rows)
+        fed = stage_values[1], carry.written, micro_batch
+        sends, results, new = self._outputs(
+            stage, self._trained(stage, stage_values), arrived, fed, rows
+        )
         if not self.trains:
             carry = self._collected(stage, carry, results, new, micro_batch)
         return self._sent(stage, sends), carry
@@ -261,150 +301,181 @@ class Loop:
     def _backward(
         self,
         stage: int,
-        wanted: str,
-        own: Any,
+        parts: str,
+        stage_values: _StageValues,
         buffers: Buffers,
         gradients: Buffers,
         carry: Carry,
-        at: Any,
-    ) -> Any:
-        """Gradients of a stage's inputs (in `wanted`: "I"), of its weights ("W"), or both.
+        batch: _MicroBatch,
+    ) -> tuple[Buffers, Carry]:
+        """Compute gradients of a stage's inputs ("I" in `parts`), its weights ("W"), or both.
 
-        With those of the inputs comes what the stage gives beside.
+        The pass for the inputs also accumulates the stage's results and variables.
         """
-        of_weights, back, results, new = self._pulled(
-            stage, wanted, own, buffers, gradients, carry.written, at
+        weight_gradients, input_gradients, results, new = self._pulled(
+            stage, parts, stage_values, buffers, gradients, carry.written, batch
         )
-        if "I" in wanted:
-            carry = self._collected(stage, carry, results, new, at[1])
-        if "W" in wanted:
-            carry = self._with_gradients(stage, carry, of_weights)
-        return back, carry
+        if "I" in parts:
+            carry = self._collected(stage, carry, results, new, batch[1])
+        if "W" in parts:
+            carry = self._with_gradients(stage, carry, weight_gradients)
+        return input_gradients, carry
 
-    def _with_gradients(self, stage: int, carry: Carry, found: dict[int, Any]) -> Carry:
-        """Adds gradients of some of a stage's trained weights."""
-        made = [pack.put(found, stage, floats=True) for pack in self.weights]
-        sums = [_sum(b, more) for b, more in zip(carry.weights, made, strict=True)]
+    def _with_gradients(self, stage: int, carry: Carry, gradients: dict[int, jax.Array]) -> Carry:
+        """Add gradients of some of a stage's weights to the carry."""
+        packed = [pack.put(gradients, stage, floats=True) for pack in self.weights]
+        sums = [_sum(b, more) for b, more in zip(carry.weights, packed, strict=True)]
         return dataclasses.replace(carry, weights=sums)
 
     def _pulled(
         self,
         stage: int,
-        wanted: str,
-        own: Any,
+        parts: str,
+        stage_values: _StageValues,
         buffers: Buffers,
         gradients: Buffers,
         written: Buffers,
-        at: Any,
-    ) -> tuple[dict[int, Any], Buffers, list[Any], list[Any]]:
-        """Gradients of weights, those of inputs in buffers, results, and new values of variables."""
-        rows, micro_batch = at
-        trained, arrived = self._trained(stage, own), self._arrived(stage, buffers)
-        fed = own[1], written, micro_batch
-        known = trained | self._zero(stage, own, rows)
-        floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
-        last = stage == len(self.programs) - 1
+        batch: _MicroBatch,
+    ) -> tuple[dict[int, jax.Array], Buffers, list[jax.Array], list[jax.Array]]:
+        """Differentiate a stage.
 
-        def run(weights: dict[int, Any], inputs: dict[int, Any]) -> Any:
-            full = [*(arrived | inputs).values()]
-            sends, results, new = self._outputs(stage, known | weights, full, fed, rows)
+        Args:
+          stage: Index of the stage.
+          parts: "I" for gradients of inputs, "W" for gradients of weights, or both.
+          stage_values: Buffers of the stage's weights and other captures.
+          buffers: The stage's input.
+          gradients: Gradients of the stage's output.
+          written: Values of written variables.
+          batch: Rows of the micro-batch, and its index.
+
+        Returns:
+          Gradients of weights by capture, gradients of inputs in buffers, results, and new values of variables.
+        """
+        rows, micro_batch = batch
+        trained, arrived = self._trained(stage, stage_values), self._arrived(stage, buffers)
+        fed = stage_values[1], written, micro_batch
+        known = trained | self._zero(stage, stage_values, rows)
+        floats = [n for n, v in arrived.items() if jnp.issubdtype(v.dtype, jnp.inexact)]
+        is_last = stage == len(self.programs) - 1
+
+        def run(weights: dict[int, Any], inputs: dict[int, Any]) -> PyTree:
+            values = [*(arrived | inputs).values()]
+            sends, results, new = self._outputs(stage, known | weights, values, fed, rows)
             differentiated = [v for v in sends if jnp.issubdtype(v.dtype, jnp.inexact)]
-            if last:
+            if is_last:
                 differentiated = [results[0].astype(jnp.float32) / self.shares]
             return differentiated, (results, new)
 
-        weights = trained if "W" in wanted else {}
-        inputs = {n: arrived[n] for n in floats} if "I" in wanted else {}
+        weights = trained if "W" in parts else {}
+        inputs = {n: arrived[n] for n in floats} if "I" in parts else {}
         primals, pull, (results, new) = jax.vjp(run, weights, inputs, has_aux=True)
         incoming = [jnp.ones((), jnp.float32)]
-        if not last:
+        if not is_last:
             incoming = [*self.edge.take(gradients, stage).values()]
-        of_weights, of_inputs = pull(
+        weight_gradients, input_gradients = pull(
             [g.astype(p.dtype) for g, p in zip(incoming, primals, strict=True)]
         )
-        back = self.edge.zeros(floats=True)
-        if stage and "I" in wanted:
-            back = self.edge.put(of_inputs, stage - 1, floats=True)
-        return of_weights, back, results, new
+        packed = self.edge.zeros(floats=True)
+        if stage and "I" in parts:
+            packed = self.edge.put(input_gradients, stage - 1, floats=True)
+        return weight_gradients, packed, results, new
 
-    def _zero(self, stage: int, own: Any, rows: list[Any]) -> dict[int, Any]:
-        """By number the zero of a backward pass whose layers keep in files what they need: places there are free again."""
-        fixed = {} if self.scratch is None else self.fixed.take(own[1], stage)
+    def _zero(
+        self, stage: int, stage_values: _StageValues, rows: list[jax.Array]
+    ) -> dict[int, jax.Array]:
+        """Return a new zero for a backward pass, so that the space of scratch files is reused."""
+        fixed = {} if self.scratch is None else self.fixed.take(stage_values[1], stage)
         if self.scratch is None or self.kinds.zero not in fixed:
             return {}
         return {self.kinds.zero: self.scratch.fresh(fixed[self.kinds.zero], rows[0])}
 
     # ---- backward passes in two parts ------------------------------------------------------
 
-    def _halve(self, own: Any, rows: Sequence[Any]) -> None:
-        """Cuts the stages' backward passes, and finds room for what is kept of them."""
+    def _halve(self, stage_values: _StageValues, rows: Sequence[jax.Array]) -> None:
+        """Split the stages' backward passes, and create layouts for their residuals."""
 
-        def one(values: Any, axis: int = 1) -> Any:
-            return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[axis:], v.dtype), values)
+        def drop_axes(values: PyTree, count: int = 1) -> PyTree:
+            return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[count:], v.dtype), values)
 
         edge, floats = self.edge.zeros(), self.edge.zeros(floats=True)
-        number = jax.ShapeDtypeStruct((), np.int32)
-        operands = one(own), one(rows), number, edge, floats, self.written.zeros()
-        flat, structure = jax.tree.flatten(one(operands, 0))
-        # What arrived, gradients and variables that are written are others when weight passes run.
-        stays = len(jax.tree.leaves(operands[:3]))
-        kept = []
+        index = jax.ShapeDtypeStruct((), np.int32)
+        operands = (
+            drop_axes(stage_values),
+            drop_axes(rows),
+            index,
+            edge,
+            floats,
+            self.written.zeros(),
+        )
+        flat, structure = jax.tree.flatten(drop_axes(operands, 0))
+        # Arrived values, gradients and written variables have changed when weight passes run; the
+        # other operands have not.
+        num_available = len(jax.tree.leaves(operands[:3]))
+        residuals = []
         for stage in self._examples:
 
-            def both(*leaves: Any, stage: int = stage) -> list[Any]:
-                own, rows, micro_batch, arrived, given, state = jax.tree.unflatten(
+            def run_backward(*leaves: jax.Array, stage: int = stage) -> list[jax.Array]:
+                stage_values, rows, micro_batch, arrived, gradients, state = jax.tree.unflatten(
                     structure, leaves
                 )
-                of_weights, *waited = self._pulled(
-                    stage, "IW", own, arrived, given, state, (rows, micro_batch)
+                weight_gradients, *required = self._pulled(
+                    stage, "IW", stage_values, arrived, gradients, state, (rows, micro_batch)
                 )
-                ordered = [of_weights[i] for i in sorted(of_weights)]
-                return [*jax.tree.leaves(waited), *ordered]
+                ordered = [weight_gradients[i] for i in sorted(weight_gradients)]
+                return [*jax.tree.leaves(required), *ordered]
 
             count = len(jax.tree.leaves(self._waited(stage)))
-            halves = halved(both, flat, [n < stays for n in range(len(flat))], count)
+            available = [n < num_available for n in range(len(flat))]
+            halves = halved(run_backward, flat, available, count)
             self._halves[stage] = halves
-            kept.append(dict(enumerate(halves.kept)))
-        # What rules divide would have to come together to be laid end to end.
-        self._kept = Shelf(kept) if self.divided else Pack(kept)
+            residuals.append(dict(enumerate(halves.kept)))
+        # Concatenation would gather values that rules split.
+        self._kept = Shelf(residuals) if self.divided else Pack(residuals)
 
-    def _waited(self, stage: int) -> Any:
-        """What comes of a backward pass beside gradients of weights, in shapes."""
+    def _waited(self, stage: int) -> PyTree:
+        """Return the shapes of a backward pass's results, without gradients of weights."""
         program = self.programs[stage]
         ends = np.cumsum([len(program.sends), len(program.results)])
         outputs = program.closed.out_avals
         return self.edge.zeros(floats=True), outputs[ends[0] : ends[1]], outputs[ends[1] :]
 
-    def _first(self, stage: int, operands: Any, carry: Carry) -> Any:
-        """A backward pass up to the gradients of the stage's inputs, and what the weight pass needs."""
+    def _first(
+        self, stage: int, operands: tuple[PyTree, ...], carry: Carry
+    ) -> tuple[tuple[Buffers, Buffers], Carry]:
+        """Run the first part of a backward pass: gradients of the stage's inputs, and residuals."""
         flat = jax.tree.leaves((*operands, carry.written))
-        waited, early, kept = self._halves[stage].run_first(flat)
-        back, results, new = jax.tree.unflatten(jax.tree.structure(self._waited(stage)), waited)
+        required, early, residuals = self._halves[stage].run_first(flat)
+        back, results, new = jax.tree.unflatten(jax.tree.structure(self._waited(stage)), required)
         carry = self._collected(stage, carry, results, new, operands[2])
-        made = self._kept.put(dict(enumerate(kept)), self._examples.index(stage))
+        packed = self._kept.put(dict(enumerate(residuals)), self._examples.index(stage))
         if early:
             carry = self._with_gradients(stage, carry, self._numbered(stage, early))
-        return (back, made), carry
+        return (back, packed), carry
 
-    def _second(self, stage: int, operands: Any, carry: Carry, buffers: Buffers) -> Any:
-        """The weight pass of what `_first` kept."""
+    def _second(
+        self, stage: int, operands: tuple[PyTree, ...], carry: Carry, buffers: Buffers
+    ) -> tuple[tuple[()], Carry]:
+        """Run the weight pass with the residuals of `_run_input_pass`."""
         flat = jax.tree.leaves((*operands, carry.written))
-        kept = self._kept.take(buffers, self._examples.index(stage))
-        late = self._halves[stage].run_second(flat, list(kept.values()))
+        residuals = self._kept.take(buffers, self._examples.index(stage))
+        late = self._halves[stage].run_second(flat, list(residuals.values()))
         return (), self._with_gradients(stage, carry, self._numbered(stage, late))
 
-    def _numbered(self, stage: int, found: dict[int, Any]) -> dict[int, Any]:
-        """Gradients by the number of their weight, given by place among the stage's."""
-        numbers = sorted(i for pack in self.weights for i in pack.places[stage])
-        return {numbers[n]: gradient for n, gradient in found.items()}
+    def _numbered(self, stage: int, gradients: dict[int, jax.Array]) -> dict[int, jax.Array]:
+        """Convert positions among the stage's weights into indices of captures."""
+        captures = sorted(i for pack in self.weights for i in pack.places[stage])
+        return {captures[n]: gradient for n, gradient in gradients.items()}
 
     # ---- the loop --------------------------------------------------------------------------
 
-    def start(self, first: Sequence[Any]) -> Carry:
-        """What the loop begins with.
+    def start(self, first: Sequence[Buffers]) -> Carry:
+        """Return the initial carry of the loop.
 
         Args:
-          first: values of the written variables before the step, zeros for sums, by chunk.
+          first: For each chunk the initial values of the written variables; zeros for sums.
+
+        Returns:
+          The carry.
         """
         chunks, m = self.schedule.chunks, self.schedule.micro_batches
 
@@ -420,33 +491,41 @@ class Loop:
         rows = [jnp.zeros((m, *a.shape), a.dtype) for a, rows in self.results if rows]
         return Carry([zeros(pack) for pack in self.weights], _stacked(first), scalars, rows)
 
-    def run(self, own: Sequence[Any], first: Sequence[Buffers], rows: Sequence[Any]) -> Carry:
-        """Runs the schedule on this device.
+    def run(
+        self,
+        chunk_values: Sequence[_StageValues],
+        first: Sequence[Buffers],
+        rows: Sequence[jax.Array],
+    ) -> Carry:
+        """Run the schedule on this device.
 
         Args:
-          own: for each chunk (weights by pack, other captures) of its stage.
-          first: for each chunk what its written variables begin with.
-          rows: the batch, [micro-batches, rows, ...] each.
+          chunk_values: For each chunk the buffers of its stage's weights, by pack, and of other captures.
+          first: For each chunk the initial values of its written variables.
+          rows: Tensors of the batch, [micro-batches, rows, ...] each.
+
+        Returns:
+          The carry after the last tick.
         """
-        me = lax.axis_index(self.over)
+        device = lax.axis_index(self.over)
         columns, p = self.columns, self.schedule.devices
-        stacked = _stacked(own)
+        stacked = _stacked(chunk_values)
         if self.keeps:
             self._halve(stacked, rows)
-        kept = {
+        inputs = {
             n: jnp.zeros((columns.inputs + 1, z.size), z.dtype)
             for n, z in self.edge.zeros().items()
         }
-        inbox = {
+        gradients = {
             n: jnp.zeros((columns.gradients + 1, z.size), z.dtype)
             for n, z in self.edge.zeros(floats=True).items()
         }
-        held = {
+        residuals = {
             n: jnp.zeros((columns.kept + 1, *z.shape), z.dtype)
             for n, z in self._kept.zeros().items()
         }
-        ring = self.schedule.chunks > 1
-        forwards = [(i, (i + 1) % p) for i in range(p if ring else p - 1)]
+        is_ring = self.schedule.chunks > 1
+        forwards = [(i, (i + 1) % p) for i in range(p if is_ring else p - 1)]
         backwards = [(b, a) for a, b in forwards]
         work = {"F": columns.forward}
         if self.trains:
@@ -456,100 +535,119 @@ class Loop:
         table = jax.tree.map(jnp.asarray, (work, (columns.keep_input, columns.keep_gradient)))
 
         def tick(state: Any, row: Any) -> Any:
-            kept, inbox, held, carry = state
-            mine, keep = jax.tree.map(lambda column: column[..., me], row)
-            worked = functools.partial(self._worked, me, stacked, kept, inbox, rows)
-            sends, carry = worked(held, "F", carry, mine["F"])
+            inputs, gradients, residuals, carry = state
+            work, slots = jax.tree.map(lambda column: column[..., device], row)
+            run_pass = functools.partial(self._worked, device, stacked, inputs, gradients, rows)
+            sends, carry = run_pass(residuals, "F", carry, work["F"])
             if self.trains:
-                back, carry = worked(held, "B", carry, mine["B"])
+                back, carry = run_pass(residuals, "B", carry, work["B"])
             if self.keeps:
-                back, more = back
-                held = _stored(held, more, mine["B"].kept)
-            if "W" in mine:
+                back, new_residuals = back
+                residuals = _stored(residuals, new_residuals, work["B"].kept)
+            if "W" in work:
                 for lane in range(len(columns.weights.micro_batch[0])):
-                    turn = jax.tree.map(lambda column, lane=lane: column[lane], mine["W"])
-                    _, carry = worked(held, "W", carry, turn)
-            to_input, to_gradient = keep
-            kept = _stored(kept, _moved(sends, self.over, forwards), to_input)
+                    lane_work = jax.tree.map(lambda column, lane=lane: column[lane], work["W"])
+                    _, carry = run_pass(residuals, "W", carry, lane_work)
+            input_slot, gradient_slot = slots
+            inputs = _stored(inputs, _moved(sends, self.over, forwards), input_slot)
             if self.trains:
-                inbox = _stored(inbox, _moved(back, self.over, backwards), to_gradient)
-            return (kept, inbox, held, carry), None
+                gradients = _stored(gradients, _moved(back, self.over, backwards), gradient_slot)
+            return (inputs, gradients, residuals, carry), None
 
-        (*_, carry), _ = lax.scan(tick, (kept, inbox, held, self.start(first)), table)
+        state = inputs, gradients, residuals, self.start(first)
+        (*_, carry), _ = lax.scan(tick, state, table)
         return carry
 
     def _worked(
         self,
-        me: Any,
-        own: Any,
-        kept: Buffers,
-        inbox: Buffers,
-        rows: Any,
-        held: Buffers,
+        device: jax.Array,
+        chunk_values: PyTree,
+        inputs: Buffers,
+        gradients: Buffers,
+        rows: Sequence[jax.Array],
+        residuals: Buffers,
         name: str,
         carry: Carry,
         work: Work,
-    ) -> tuple[Any, Carry]:
-        """One kind of work of a tick, if there is any: what is to be sent (and kept), and what was added up."""
-        several = self.schedule.chunks > 1
-        chunk = work.chunk if several else 0
-        stage = work.chunk * self.schedule.devices + me
+    ) -> tuple[PyTree, Carry]:
+        """Run one pass of a tick if there is one.
+
+        Args:
+          device: Index of this device in the pipeline.
+          chunk_values: Stacked buffers of the device's stages.
+          inputs: Slots of inputs.
+          gradients: Slots of gradients.
+          rows: Tensors of the batch.
+          residuals: Slots of residuals.
+          name: Kind of the pass, a letter of `PASS_KINDS`.
+          carry: The carry.
+          work: The work of the tick on this device.
+
+        Returns:
+          The buffers to send (and the residuals to keep), and the new carry.
+        """
+        chunk = work.chunk if self.schedule.chunks > 1 else 0
+        stage = work.chunk * self.schedule.devices + device
         branch = jnp.asarray(self._branch_of)[stage]
 
-        def part(value: Any) -> Any:
+        def select_chunk(value: PyTree) -> PyTree:
             return jax.tree.map(lambda v: v[chunk], value)
 
-        def busy(carry: Carry) -> Any:
-            mine = dataclasses.replace(
-                carry, weights=part(carry.weights), written=part(carry.written)
+        def run(carry: Carry) -> tuple[PyTree, Carry]:
+            chunk_carry = dataclasses.replace(
+                carry, weights=select_chunk(carry.weights), written=select_chunk(carry.written)
             )
             micro_batch = work.micro_batch
-            at = [r[micro_batch] for r in rows], micro_batch
-            buffers = {n: b[work.input] for n, b in kept.items()}
-            gradients = {n: b[work.gradient] for n, b in inbox.items()}
-            ours = part(own)
+            batch = [r[micro_batch] for r in rows], micro_batch
+            stage_input = {n: b[work.input] for n, b in inputs.items()}
+            output_gradients = {n: b[work.gradient] for n, b in gradients.items()}
+            stage_values = select_chunk(chunk_values)
 
-            def of(example: int) -> Any:
+            def run_example(example: int) -> tuple[PyTree, Carry]:
                 if name == "F":
-                    return self._forward(example, ours, buffers, mine, at)
-                operands = ours, *at, buffers, gradients
+                    return self._forward(example, stage_values, stage_input, chunk_carry, batch)
+                operands = stage_values, *batch, stage_input, output_gradients
                 if self.keeps and name == "B":
-                    return self._first(example, operands, mine)
+                    return self._first(example, operands, chunk_carry)
                 if self.keeps:
-                    kept = {n: b[work.kept] for n, b in held.items()}
-                    return self._second(example, operands, mine, kept)
-                wanted = "W" if name == "W" else "I" if self.schedule.splits_backward else "IW"
-                return self._backward(example, wanted, ours, buffers, gradients, mine, at)
+                    kept = {n: b[work.kept] for n, b in residuals.items()}
+                    return self._second(example, operands, chunk_carry, kept)
+                parts = "W" if name == "W" else "I" if self.schedule.splits_backward else "IW"
+                return self._backward(
+                    example, parts, stage_values, stage_input, output_gradients, chunk_carry, batch
+                )
 
-            made, mine = chosen(branch, [lambda s=s: of(s) for s in self._examples])
-            return (made if self.keeps else self._whole(made)), dataclasses.replace(
-                mine,
-                weights=_placed(carry.weights, mine.weights, chunk),
-                written=_placed(carry.written, mine.written, chunk),
+            outputs, chunk_carry = chosen(
+                branch, [lambda s=s: run_example(s) for s in self._examples]
+            )
+            return (outputs if self.keeps else self._whole(outputs)), dataclasses.replace(
+                chunk_carry,
+                weights=_placed(carry.weights, chunk_carry.weights, chunk),
+                written=_placed(carry.written, chunk_carry.written, chunk),
             )
 
-        def idle(carry: Carry) -> Any:
-            none = self.edge.zeros(floats=name != "F")
+        def skip(carry: Carry) -> tuple[PyTree, Carry]:
+            zeros = self.edge.zeros(floats=name != "F")
             if self.keeps and name != "F":
-                return ((none, self._kept.zeros()) if name == "B" else ()), carry
-            return none, carry
+                return ((zeros, self._kept.zeros()) if name == "B" else ()), carry
+            return zeros, carry
 
-        return lax.cond(work.micro_batch >= 0, busy, idle, carry)
+        return lax.cond(work.micro_batch >= 0, run, skip, carry)
 
     def _whole(self, buffers: Buffers) -> Buffers:
-        """What goes to a neighbour is whole: else exchanges would stand in branches that not all devices take."""
+        """Replicate sent buffers, because a later gather would be a collective inside a conditional."""
         return {n: alike(b, [None]) for n, b in buffers.items()} if self.divided else buffers
 
 
-def _stacked(trees: Sequence[Any]) -> Any:
+def _stacked(trees: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def _placed(whole: Any, part: Any, place: Any) -> Any:
-    return jax.tree.map(lambda b, v: b.at[place].set(v), whole, part)
+def _placed(tree: PyTree, part: PyTree, chunk: Array | int) -> PyTree:
+    return jax.tree.map(lambda b, v: b.at[chunk].set(v), tree, part)
 
 
-def _stored(slots: Buffers, values: Buffers, slot: Any) -> Buffers:
+def _stored(slots: Buffers, values: Buffers, slot: jax.Array) -> Buffers:
     return {n: b.at[slot].set(values[n]) for n, b in slots.items()}
 
 

@@ -1,14 +1,16 @@
-"""Tokens sent to experts and back, on one device or many: pure functions of arrays.
+"""Dispatch of tokens to experts with limited capacity, on one device or several.
 
-Letters in shapes: G groups of S tokens, D features, E experts, C slots of an expert in each group. With experts split
-over devices the slots of each expert travel to its device and back (`all_to_all`); weights of experts never do.
-A step sends 4 * E * C * D * (N - 1) / N elements from each of N devices that have one group each. `dropless` is the
-other way: as many slots as choices.
+Letters in shapes: G groups of S tokens, D features, E experts, C slots of an expert in each group.
+If experts are split over devices (expert parallelism), the slots of each expert are exchanged by an
+all-to-all; weights of experts are never sent. A step sends 4 * E * C * D * (N - 1) / N elements
+from each of N devices with one group each. The module `dropless_experts` has the alternative
+without a capacity.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,20 +20,22 @@ from jax.sharding import PartitionSpec
 
 from meshflow.distribute.parallel import routing
 from meshflow.distribute.parallel.routing import Router, Statistics
+from meshflow.environment.types import PyTree
 
 __all__ = ["Exchange", "collect", "dispatch", "grouped", "summed"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """Where tokens and experts lie.
+    """Sharding of tokens and experts over devices.
 
     Attributes:
-      mesh: a JAX mesh; None inside a program of one device of it, whose axes are known.
-      tokens: the mesh dimensions that the groups are split over, those of the experts among them.
-      experts: the mesh dimensions that the experts are split over; none where each device has all.
-      devices: over how many devices the groups are split.
-      ragged: whether the devices can exchange numbers of rows that only the running program knows.
+      mesh: JAX mesh; None inside a program for one device of it, where its axes are manual.
+      tokens: Mesh dimensions that the groups are split over, including those of the experts.
+      experts: Mesh dimensions that the experts are split over; empty if each device has all
+        experts.
+      devices: Number of devices that the groups are split over.
+      ragged: Whether the devices can exchange numbers of rows that are values of the program.
     """
 
     mesh: Any
@@ -40,14 +44,19 @@ class Exchange:
     devices: int
     ragged: bool = False
 
-    def run(self, local: Any, operands: Any, specs: Any, results: Any) -> Any:
-        """Runs a function of one device's parts on all devices.
+    def run(
+        self, local: Callable[..., Any], operands: Sequence[Any], specs: PyTree, results: PyTree
+    ) -> PyTree:
+        """Run a function of one device's parts on all devices.
 
         Args:
-          local: the function.
-          operands: its operands, whole.
-          specs: their partition specs.
-          results: those of its results.
+          local: The function.
+          operands: Its global operands.
+          specs: Partition specs of the operands.
+          results: Partition specs of the results.
+
+        Returns:
+          The global results.
         """
         if self.mesh is None:
             return local(*operands)
@@ -64,64 +73,65 @@ class Exchange:
 
     @property
     def by_group(self) -> PartitionSpec:
-        """Of arrays whose first axis is that of groups or tokens."""
+        """Return the spec of arrays with groups or tokens on the first axis."""
         return PartitionSpec(self.tokens)
 
     @property
     def by_expert(self) -> PartitionSpec:
-        """Of arrays [E, slots of all groups, ...]."""
+        """Return the spec of arrays [E, slots of all groups, ...]."""
         rest = tuple(name for name in self.tokens if name not in self.experts)
         return PartitionSpec(self.experts or None, rest or None)
 
 
-def grouped(x: Any, groups: int) -> tuple[Any, Any]:
-    """Tokens in groups of one size, with padding at the end where they do not divide.
+def grouped(x: jax.Array, groups: int) -> tuple[jax.Array, int]:
+    """Split tokens into groups of equal size, padded at the end if necessary.
 
     Args:
       x: [tokens, ...].
       groups: G.
 
     Returns:
-      [G, S, ...], and how many tokens are padding.
+      [G, S, ...], and the number of padding tokens.
     """
-    more = 0 if groups == 1 else -x.shape[0] % groups
-    if more:
-        x = jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(groups, -1, *x.shape[1:]), more
+    padding = 0 if groups == 1 else -x.shape[0] % groups
+    if padding:
+        x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
+    return x.reshape(groups, -1, *x.shape[1:]), padding
 
 
 def dispatch(
-    x: Any,
-    live: Any,
-    gate: Any,
-    chance: Any,
+    x: jax.Array,
+    live: jax.Array,
+    gate: jax.Array,
+    chance: jax.Array | None,
     router: Router,
     groups: int,
     exchange: Exchange | None,
-) -> tuple[Any, Any, Any, Statistics]:
-    """The tokens in the slots of their experts.
+) -> tuple[jax.Array, jax.Array, jax.Array, Statistics]:
+    """Move tokens into the slots of their experts.
 
     Args:
-      x: tokens [T, D].
+      x: Tokens [T, D].
       live: bool [T].
-      gate: the gate's kernel, float32 [D, E].
-      chance: uniform numbers [T], or None.
-      router: who goes where.
-      groups: G; tokens of a group compete for slots.
-      exchange: where tokens and experts lie; None on one device.
+      gate: Kernel of the gate, float32 [D, E].
+      chance: Uniform random numbers [T], or None.
+      router: Rules of routing.
+      groups: G; the tokens of a group compete for slots.
+      exchange: Sharding of tokens and experts; None on one device.
 
     Returns:
-      What experts get, [E, G * C, D]; the token of each slot, int32 [G, E, C], and its weight; statistics [G].
+      Inputs of the experts, [E, G * C, D]; the token of each slot, int32 [G, E, C], and its weight;
+      statistics [G].
     """
     (x, _), (live, _) = grouped(x, groups), grouped(live, groups)
     chances = () if chance is None else (grouped(chance, groups)[0],)
 
-    def local(x: Any, live: Any, gate: Any, *chances: Any) -> Any:
+    def local(x: jax.Array, live: jax.Array, gate: jax.Array, *chances: jax.Array) -> PyTree:
         slots = jax.vmap(
-            lambda *one: _slots(router, *one), in_axes=(0, 0, None, *[0] * len(chances))
+            lambda *token: _slots(router, *token), in_axes=(0, 0, None, *[0] * len(chances))
         )(x, live, gate, *chances)
-        rows = jax.vmap(lambda t, at: t.at[at].get(mode="fill", fill_value=0))(x, slots.tokens)
-        # [g, E, C, D] to [E, g * C, D].
+        rows = jax.vmap(lambda t, i: t.at[i].get(mode="fill", fill_value=0))(x, slots.tokens)
+        # The transpose changes [g, E, C, D] into [E, g * C, D].
         rows = rows.transpose(1, 0, 2, 3).reshape(router.experts, -1, x.shape[-1])
         if exchange is not None and exchange.experts:
             rows = lax.all_to_all(rows, exchange.experts, 0, 1, tiled=True)
@@ -135,7 +145,13 @@ def dispatch(
     return exchange.run(local, operands, specs, (expert, group, group, group))
 
 
-def _slots(router: Router, x: Any, live: Any, gate: Any, chance: Any = None) -> routing.Slots:
+def _slots(
+    router: Router,
+    x: jax.Array,
+    live: jax.Array,
+    gate: jax.Array,
+    chance: jax.Array | None = None,
+) -> routing.Slots:
     logits = routing.logits_of(x, gate)
     if not router.choices:
         return routing.of_experts(router, logits, live)
@@ -143,15 +159,21 @@ def _slots(router: Router, x: Any, live: Any, gate: Any, chance: Any = None) -> 
     return routing.in_slots(choices, router.experts, router.slots(x.shape[0]))
 
 
-def collect(rows: Any, tokens: Any, weights: Any, count: Any, exchange: Exchange | None) -> Any:
-    """The experts' results back at their tokens, weighted and summed in float32.
+def collect(
+    rows: jax.Array,
+    tokens: jax.Array,
+    weights: jax.Array,
+    count: int,
+    exchange: Exchange | None,
+) -> jax.Array:
+    """Return the experts' results to their tokens, weighted and summed in float32.
 
     Args:
       rows: [E, G * C, D].
       tokens: int32 [G, E, C].
       weights: float32 [G, E, C].
-      count: number of tokens T, without padding.
-      exchange: as in `dispatch`.
+      count: Number of tokens T, without padding.
+      exchange: As in `dispatch_tokens`.
 
     Returns:
       [T, D].
@@ -159,7 +181,7 @@ def collect(rows: Any, tokens: Any, weights: Any, count: Any, exchange: Exchange
     groups = tokens.shape[0]
     size = -(-count // groups) if groups > 1 else count
 
-    def local(rows: Any, tokens: Any, weights: Any) -> Any:
+    def local(rows: jax.Array, tokens: jax.Array, weights: jax.Array) -> jax.Array:
         if exchange is not None and exchange.experts:
             rows = lax.all_to_all(rows, exchange.experts, 1, 0, tiled=True)
         here, experts, slots = tokens.shape
@@ -167,16 +189,16 @@ def collect(rows: Any, tokens: Any, weights: Any, count: Any, exchange: Exchange
         return jax.vmap(lambda r, t, w: summed(r, t, w, size))(rows, tokens, weights)
 
     if exchange is None:
-        found = local(rows, tokens, weights)
+        results = local(rows, tokens, weights)
     else:
         group = exchange.by_group
         specs = (exchange.by_expert, group, group)
-        found = exchange.run(local, (rows, tokens, weights), specs, group)
-    return found.reshape(-1, rows.shape[-1])[:count]
+        results = exchange.run(local, (rows, tokens, weights), specs, group)
+    return results.reshape(-1, rows.shape[-1])[:count]
 
 
-def summed(rows: Any, tokens: Any, weights: Any, size: Any) -> Any:
-    """Weighted rows added up at their tokens: [..., D] to [size, D]."""
+def summed(rows: jax.Array, tokens: jax.Array, weights: jax.Array, size: int) -> jax.Array:
+    """Sum weighted rows by token: [..., D] to [size, D]."""
     weighted = rows.astype(jnp.promote_types(rows.dtype, jnp.float32)) * weights[..., None]
     zeros = jnp.zeros((size, rows.shape[-1]), weighted.dtype)
     return zeros.at[tokens].add(weighted, mode="drop").astype(rows.dtype)

@@ -1,4 +1,4 @@
-"""How a model is trained on a mesh beyond layouts: what is split, kept, computed again, and when."""
+"""Options of a `MeshStrategy`: ZeRO, recomputation, pipelines, offload and compression."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.types import StrPath
 from meshflow.placement.layout import check_memory
 from meshflow.placement.mesh import Mesh
 
@@ -23,13 +24,15 @@ _COMPRESS = ("int8", "1bit")
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """A model cut into stages, each on its part of a mesh dimension, with batches in flight between them.
+    r"""Options of a pipeline: a model cut into stages, with several micro-batches in flight.
 
     Args:
-      over: the mesh dimension; its size is the number of stages.
-      schedule: which micro-batch a stage works on and when: "1f1b", "gpipe", "interleaved:2" (stages a device),
-        "zero_bubble", or a table of your own: its text, such as "0F0,0B0\\n1F0,1B0", or the path of a .csv file.
-      balance: how layers are shared out: "auto", or a number of layers for each stage.
+      over: Mesh dimension of the pipeline. Its size is the number of devices that hold different
+        stages.
+      schedule: Order of the forward and backward passes: "1f1b", "gpipe", "interleaved:2" (the
+        number is the stages of a device), "zero_bubble", or a custom table, given as text such as
+        "0F0,0B0\n1F0,1B0" or as the path of a .csv file.
+      balance: "auto", or a list with the number of layers of each stage.
 
     Example:
       >>> import meshflow as tf
@@ -44,33 +47,41 @@ class Pipeline:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelOptions:
-    """Choices of a `MeshStrategy`; each is also a keyword argument of it.
+    """Options of a `MeshStrategy`. Each field is also a keyword argument of the strategy.
 
     Args:
-      zero: what each device holds only its part of: 0 nothing, 1 the optimizer's slots, 2 gradients too, 3 weights too.
-      zero_over: the mesh dimension or dimensions ("node+data") that they are split over; default those of the batch.
-      micro_batches: into how many parts a device's rows are divided, one after the other.
-      recompute: what the backward pass computes again instead of keeping it: "layer" all inside of layers, "gathers"
-        weights brought together, or a policy of `jax.checkpoint_policies`.
-      stack: whether four or more equal layers in a row that are computed again become one loop over their stacked
-        weights: a program that does not grow with them. Default: not on CPUs, where it takes more memory.
-      pipeline: a `Pipeline`, or the mesh dimension of its stages.
-      sequence: how sequences are split in attention: "ring", "ulysses" or "split".
-      offload: what is to lie in the host's memory: some of "optimizer" (the slots), "parameters" (weights), both
-        between steps, and "activations", what the backward pass needs of each layer; with `recompute="layer"` that
-        is the layer's inputs. A dictionary says of which: `{"optimizer": "decoder/.*"}` has a pattern, or several,
-        that names of variables, or of layers for activations, begin with.
-      offload_to: a folder, on a fast local disk: what is offloaded lies in files there instead of the host's memory.
-        Slots are read when their variable is updated, one after the other; activations when the gradients arrive that
-        they are for. A dictionary says of which: `{"optimizer": folder}` leaves the others to the host's memory.
-        Each of several processes has its own files, so that the folder may be another in each.
-      compress: how gradients are sent over the devices that share a batch: "int8" or "1bit", with what rounding took
-        away added to the next step's.
-      compress_after: after how many updates gradients are sent like that; before it whole, and nothing is lost.
-        `tf.keras.optimizers.OneBitAdam` says it itself, and has its momentum sent in their place.
+      zero: ZeRO stage. 0 shards nothing, 1 shards the optimizer's slots, 2 also gradients, 3 also
+        weights.
+      zero_over: Mesh dimension or dimensions ("node+data") that ZeRO shards over. Default: the
+        dimensions of the batch.
+      micro_batches: Number of parts that a device's examples are split into. They are computed one
+        after the other.
+      recompute: Activation recomputation. "layer" recomputes all values inside layers, "gathers"
+        recomputes gathered weights; a policy of `jax.checkpoint_policies` is accepted, too. None
+        keeps all activations.
+      stack: Whether four or more equal layers in a row that are recomputed become one loop over
+        their stacked weights, so that the program does not grow with their number. Default: True
+        except on CPUs, where the loop needs more memory.
+      pipeline: A `Pipeline`, or the mesh dimension of its stages.
+      sequence: Sequence parallelism of attention layers: "ring", "ulysses" or "split".
+      offload: Values that are stored in the host's memory: some of "optimizer" (slots) and
+        "parameters" (weights), both between steps, and "activations", the values that the backward
+        pass needs of each layer; with `recompute="layer"` these are the layer's inputs. A
+        dictionary restricts them by name: `{"optimizer": "decoder/.*"}` has one or several regular
+        expressions that match the beginning of the names of variables, or of layers for
+        activations.
+      offload_to: Folder on a fast local disk for the offloaded values, instead of the host's
+        memory. Slots are read when their variable is updated, one variable after the other;
+        activations are read by the backward pass of their layer. A dictionary restricts it:
+        `{"optimizer": folder}` leaves other offloaded values in the host's memory. Each process has
+        its own files, so the folder may differ between processes.
+      compress: Format in which the devices that share a batch exchange gradients: "int8" or "1bit".
+        The rounding error is added to the gradients of the next step.
+      compress_after: Number of updates before compression starts. `tf.keras.optimizers.OneBitAdam`
+        sets it itself, and exchanges its momentum instead of gradients.
 
     Raises:
-      ValueError: for a value that none of them takes.
+      ValueError: If a field has an invalid value.
 
     Example:
       >>> import meshflow as tf
@@ -86,7 +97,7 @@ class ParallelOptions:
     pipeline: Pipeline | str | None = None
     sequence: str | None = None
     offload: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
-    offload_to: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None
+    offload_to: StrPath | Mapping[str, StrPath] | None = None
     compress: str | None = None
     compress_after: int = 0
 
@@ -96,8 +107,8 @@ class ParallelOptions:
         _at_least("compress_after", self.compress_after, 0)
         if self.compress_after and self.compress is None:
             raise InvalidValueError(
-                f"compress_after={self.compress_after} says from when on gradients are sent in few bits, but "
-                "compress=None never does. Pass compress='int8' or '1bit'."
+                f"compress_after={self.compress_after} sets when compression of gradients starts, but compress=None "
+                "disables it. Pass compress='int8' or '1bit'."
             )
         if not callable(self.recompute):
             _one_of(
@@ -108,8 +119,8 @@ class ParallelOptions:
             )
         if self.stack not in (None, True, False) or (self.stack and not self.recompute):
             raise InvalidValueError(
-                f"stack={self.stack!r}: it must be None, True or False, and what is stacked are layers that recompute= "
-                f"has computed again, of which recompute={self.recompute!r} has none."
+                f"stack={self.stack!r}: expected None, True or False. Only recomputed layers are stacked, and "
+                f"recompute={self.recompute!r} recomputes none."
             )
         _one_of("sequence", self.sequence, (None, *_SEQUENCE))
         _one_of("compress", self.compress, (None, *_COMPRESS))
@@ -118,7 +129,7 @@ class ParallelOptions:
         if self.zero_over is not None:
             if not self.zero:
                 raise InvalidValueError(
-                    f"zero_over={self.zero_over!r} says where states are split, but zero=0 splits none. Pass "
+                    f"zero_over={self.zero_over!r} selects the dimensions of ZeRO, but zero=0 shards nothing. Pass "
                     "zero=1, 2 or 3."
                 )
             object.__setattr__(self, "zero_over", _names("zero_over", self.zero_over))
@@ -131,53 +142,56 @@ class ParallelOptions:
 
     @classmethod
     def of(cls, choices: Mapping[str, Any]) -> ParallelOptions:
-        """The options of keyword arguments.
+        """Create options from keyword arguments.
 
         Args:
-          choices: their names and values.
+          choices: Names and values of fields.
+
+        Returns:
+          The options.
 
         Raises:
-          TypeError: for a name that is none.
+          TypeError: If a name is not a field.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls)]
         for name in choices:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                meant = f" (did you mean {close[0]!r}?)" if close else ""
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                suggestion = f" (did you mean {close[0]!r}?)" if close else ""
                 raise TypeError(
-                    f"MeshStrategy: {name!r} is no option{meant}; the options are {', '.join(known)}."
+                    f"MeshStrategy: {name!r} is no option{suggestion}; the options are {', '.join(names)}."
                 )
         return cls(**choices)
 
     def check(self, mesh: Mesh, batch: Sequence[str], rules: Mapping[str, Sequence[str]]) -> None:
-        """Checks them against a mesh.
+        """Check the options against a mesh.
 
         Args:
-          mesh: the mesh.
-          batch: the mesh dimensions that batches are split over.
-          rules: by named dimension the mesh dimensions that it is split over.
+          mesh: The mesh.
+          batch: Mesh dimensions that batches are split over.
+          rules: Mesh dimensions of each named dimension.
 
         Raises:
-          ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
-            to be split where nothing is.
+          ValueError: If a mesh dimension does not exist or is used twice, or if states are to be
+            sharded although the batch is not split.
         """
         if self.offload:
             check_memory("host", mesh, f"offload={sorted(self.offloaded)}")
         if self.compress and (not batch or self.pipeline is not None):
-            why = "with a pipeline" if batch else "where no rule splits the batch"
+            reason = "with a pipeline" if batch else "where no rule splits the batch"
             raise InvalidValueError(
-                f"compress={self.compress!r} is about gradients that devices sum for a batch, and does nothing {why}."
+                f"compress={self.compress!r} is about gradients that devices sum for a batch, and does nothing {reason}."
             )
         for name in self.zero_over or ():
             known_dimension(name, mesh, "zero_over")
             if name not in batch:
                 raise InvalidValueError(
                     f"zero_over={'+'.join(self.zero_over or ())!r}: batches are split over {list(batch)}, not over "
-                    f"{name!r}. States can be split over dimensions of the batch only; add it to the rule of 'batch'."
+                    f"{name!r}. States can be sharded only over dimensions of the batch; add it to the rule of 'batch'."
                 )
         if self.zero and not batch:
             raise InvalidValueError(
-                f"zero={self.zero} splits states over the devices that share a batch, but no rule splits the batch. "
+                f"zero={self.zero} shards states over the devices that share a batch, but no rule splits the batch. "
                 "Pass rules='batch:data', with the name of a mesh dimension."
             )
         if self.sequence is not None and not rules.get("sequence"):
@@ -190,44 +204,47 @@ class ParallelOptions:
             known_dimension(over, mesh, "pipeline")
             if over in batch:
                 raise InvalidValueError(
-                    f"pipeline: the stages are to lie along {over!r}, which batches are split over already "
-                    f"({list(batch)}). Give each a dimension of its own."
+                    f"pipeline: the stages use the dimension {over!r}, which batches are split over already "
+                    f"({list(batch)}). Use a separate mesh dimension for each."
                 )
             for name, dimensions in rules.items():
                 if over in dimensions:
                     raise InvalidValueError(
-                        f"pipeline: the stages are to lie along {over!r}, over which a rule splits {name!r}. Give the "
-                        "stages a dimension of their own."
+                        f"pipeline: the stages use the dimension {over!r}, over which a rule splits {name!r}. Use a "
+                        "separate mesh dimension for the stages."
                     )
 
     @property
     def stages(self) -> Pipeline:
-        """The pipeline, where there is one."""
+        """Return the pipeline's options; there must be a pipeline."""
         assert isinstance(self.pipeline, Pipeline)
         return self.pipeline
 
     @property
     def offloaded(self) -> dict[str, tuple[str, ...]]:
-        """What is offloaded, each with the patterns of names of which it is."""
+        """Return the patterns of names for each kind of offloaded value."""
         return dict(self.offload)  # type: ignore[arg-type]
 
     @property
     def folders(self) -> dict[str, str]:
-        """The folder in which each of what is offloaded lies in files; the others lie in the host's memory."""
+        """Return the folders of values that are offloaded to files instead of host memory."""
         return dict(self.offload_to or ())  # type: ignore[arg-type]
 
-    def offloads(self, what: str, name: str) -> bool:
-        """Whether something lies in the host's memory, or in files.
+    def offloads(self, kind: str, name: str) -> bool:
+        """Check whether a value is offloaded to the host's memory or to files.
 
         Args:
-          what: "optimizer", "parameters" or "activations".
-          name: the variable's or layer's name.
+          kind: "optimizer", "parameters" or "activations".
+          name: Name of the variable or layer.
+
+        Returns:
+          True if the options offload it.
         """
-        return any(re.match(p, name) for p in self.offloaded.get(what, ()))
+        return any(re.match(p, name) for p in self.offloaded.get(kind, ()))
 
     @property
     def in_region(self) -> bool:
-        """Whether loss and gradients are computed device by device instead of by layouts alone."""
+        """Whether loss and gradients are computed in a region, instead of only by layouts."""
         return bool(
             self.zero
             or self.micro_batches > 1
@@ -238,21 +255,21 @@ class ParallelOptions:
         )
 
     def chosen(self) -> dict[str, Any]:
-        """Those that differ from the defaults."""
+        """Return the fields that differ from their defaults."""
         pairs = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
         return {name: value for name, value, default in pairs if value != default}
 
 
 def known_dimension(name: str, mesh: Mesh, where: str) -> None:
-    """Checks that a mesh has a dimension.
+    """Check that a mesh has a dimension.
 
     Args:
-      name: the dimension.
-      mesh: the mesh.
-      where: what the error names.
+      name: Name of the dimension.
+      mesh: The mesh.
+      where: Argument or rule that the error names.
 
     Raises:
-      ValueError: when it has not.
+      ValueError: If the mesh does not have the dimension.
     """
     if name not in mesh:
         raise InvalidValueError(
@@ -261,75 +278,76 @@ def known_dimension(name: str, mesh: Mesh, where: str) -> None:
         )
 
 
-def _offloaded(given: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What is offloaded, each with the patterns of names of which it is."""
-    if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, (Mapping, Sequence, set, frozenset)):
+def _offloaded(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return (kind, patterns of names) pairs of the option `offload`."""
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, (Mapping, Sequence, set, frozenset)):
         raise InvalidValueError(
-            f"offload must name some of {_OFFLOAD}, or be a dictionary from these to patterns of names, got {given!r}."
+            f"offload must name some of {_OFFLOAD}, or be a dictionary from these to patterns of names, got {value!r}."
         )
-    if not isinstance(given, Mapping):
-        # As an object of this class has it already, or names of kinds.
-        pairs = [(what, ".*") if isinstance(what, str) else tuple(what) for what in given]
-        given = dict(pairs)
-    found = []
-    for what, patterns in given.items():
-        _one_of("offload", what, _OFFLOAD)
+    if not isinstance(value, Mapping):
+        # The items are names, or pairs if the value is that of another options object.
+        value = dict((kind, ".*") if isinstance(kind, str) else tuple(kind) for kind in value)
+    pairs = []
+    for kind, patterns in value.items():
+        _one_of("offload", kind, _OFFLOAD)
         patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         for pattern in patterns:
             try:
                 re.compile(pattern)
             except (re.error, TypeError) as error:
                 raise InvalidValueError(
-                    f"offload: {pattern!r} for {what!r} is no regular expression of names: {error}."
+                    f"offload: {pattern!r} for {kind!r} is no regular expression of names: {error}."
                 ) from None
-        found.append((what, patterns))
-    return tuple(found)
+        pairs.append((kind, patterns))
+    return tuple(pairs)
 
 
-def _folders(given: Any, offloaded: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """What lies in files, each with its folder."""
-    if given is None:
+def _folders(
+    value: StrPath | Mapping[str, StrPath] | None, offloaded: Mapping[str, object]
+) -> tuple[tuple[str, str], ...] | None:
+    """Return (kind, folder) pairs of the option `offload_to`."""
+    if value is None:
         return None
-    if isinstance(given, (str, os.PathLike)):
+    if isinstance(value, (str, os.PathLike)):
         if not offloaded:
             raise InvalidValueError(
-                f"offload_to={os.fspath(given)!r} is where what is offloaded goes, but offload=() says of nothing that "
-                "it is. Pass offload= some of 'optimizer', 'parameters' and 'activations'."
+                f"offload_to={os.fspath(value)!r} is a folder for offloaded values, but offload=() selects none. Pass "
+                "offload= some of 'optimizer', 'parameters' and 'activations'."
             )
-        given = dict.fromkeys(offloaded, given)
-    found = dict(given)
-    for what in found:
-        _one_of("offload_to", what, _OFFLOAD)
-        if what not in offloaded:
+        value = dict.fromkeys(offloaded, value)
+    folders = dict(value)
+    for kind in folders:
+        _one_of("offload_to", kind, _OFFLOAD)
+        if kind not in offloaded:
             raise InvalidValueError(
-                f"offload_to={found} has a folder for {what!r}, which offload={sorted(offloaded)} does not have. Add it "
-                "there."
+                f"offload_to={folders} has a folder for {kind!r}, which offload={sorted(offloaded)} does not contain. "
+                "Add it to offload=."
             )
-    return tuple((what, os.fspath(folder)) for what, folder in found.items())
+    return tuple((kind, os.fspath(folder)) for kind, folder in folders.items())
 
 
-def _names(option: str, given: Any) -> tuple[str, ...]:
-    """Names of mesh dimensions, once each."""
-    names = given.split("+") if isinstance(given, str) else given
+def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return unique names of mesh dimensions, given as "a+b" or as a sequence."""
+    names = value.split("+") if isinstance(value, str) else value
     if (
         not isinstance(names, Sequence)
         or not all(isinstance(name, str) for name in names)
         or len({*names}) < len(names)
     ):
         raise InvalidValueError(
-            f"{option} must name mesh dimensions, each once, such as 'data' or 'node+data', got {given!r}."
+            f"{option} must name mesh dimensions, each once, such as 'data' or 'node+data', got {value!r}."
         )
     return tuple(names)
 
 
-def _at_least(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+def _at_least(name: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise InvalidValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
 
 
-def _one_of(name: str, value: Any, allowed: Sequence[Any], more: str = "") -> None:
+def _one_of(name: str, value: object, allowed: Sequence[object], more: str = "") -> None:
     if isinstance(value, bool) or value not in allowed:
         known = ", ".join(map(repr, allowed))
         raise InvalidValueError(

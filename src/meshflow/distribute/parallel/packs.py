@@ -1,27 +1,40 @@
-"""Arrays of different stages as buffers of one shape, one for each dtype.
+"""Packing of arrays of different stages into buffers of one shape, one for each dtype.
 
-All devices of a pipeline run one program, so what a stage has (weights, state, what is sent on) must look alike
-in all stages: it is laid end to end, and filled up to the length of the longest.
+All devices of a pipeline run one program, so the values of a stage (weights, state, sent values)
+must have the same shapes in all stages: they are concatenated, and padded to the length of the
+largest stage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from meshflow.environment.types import PyTree
+
 __all__ = ["Buffers", "Pack", "Shelf", "alike", "chosen", "is_float", "total"]
 
 Buffers = dict[str, Any]
 
 
+class AbstractArray(Protocol):
+    """A shape and a dtype."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+
 class Place(NamedTuple):
-    """Where an array is: in which dtype's buffer, from where on, and its shape."""
+    """Position of an array in the buffers: dtype, offset in elements, and shape."""
 
     dtype: str
     offset: int
@@ -29,167 +42,178 @@ class Place(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
 class Pack:
-    """Arrays by number, some of which each stage has.
+    """Layout of the arrays of all stages in buffers; an index identifies each array.
 
     Args:
-      stages: for each stage the shapes and dtypes (of its arrays) by number, in order.
-      divided: whether XLA may divide what is not said to be whole, as these buffers are.
+      stages: For each stage the shapes and dtypes of its arrays by index, in order.
+      divided: Whether XLA may shard arrays without a constraint, so that buffers need one.
 
     Attributes:
-      places: for each stage the places of its arrays.
-      lengths: the length of the buffer of each dtype.
+      spans: For each stage the spans of its arrays.
+      lengths: Length of the buffer of each dtype.
+      shapes: Shape and dtype of each array by index.
     """
 
-    def __init__(self, stages: Sequence[Mapping[int, Any]], divided: bool = False) -> None:
+    def __init__(
+        self, stages: Sequence[Mapping[int, AbstractArray]], divided: bool = False
+    ) -> None:
         self._divided = divided
         self.places: list[dict[int, Place]] = []
         self.lengths: dict[str, int] = {}
-        self.shapes: dict[int, Any] = {}
+        self.shapes: dict[int, AbstractArray] = {}
         for arrays in stages:
             ends: dict[str, int] = {}
-            places: dict[int, Place] = {}
-            for number, aval in arrays.items():
+            spans: dict[int, Place] = {}
+            for index, aval in arrays.items():
                 name = np.dtype(aval.dtype).name
-                places[number] = Place(name, ends.get(name, 0), tuple(aval.shape))
-                ends[name] = ends.get(name, 0) + places[number].size
-                self.shapes[number] = aval
-            self.places.append(places)
+                spans[index] = Place(name, ends.get(name, 0), tuple(aval.shape))
+                ends[name] = ends.get(name, 0) + spans[index].size
+                self.shapes[index] = aval
+            self.places.append(spans)
             for name, end in ends.items():
                 self.lengths[name] = max(self.lengths.get(name, 0), end)
 
     def bytes(self) -> int:
-        """Bytes of a stage's buffers."""
+        """Return the bytes of a stage's buffers."""
         return sum(n * np.dtype(name).itemsize for name, n in self.lengths.items())
 
     def zeros(self, floats: bool = False) -> Buffers:
-        """Buffers of zeros; only those that have gradients when `floats`."""
+        """Create buffers of zeros; with `floats` only those of dtypes that have gradients."""
         return {
             name: jnp.zeros(length, name)
             for name, length in self.lengths.items()
             if not floats or is_float(name)
         }
 
-    def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
-        """The arrays of a stage."""
+    def take(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
+        """Return the arrays of a stage."""
         return {
-            number: self._whole(
+            index: self._whole(
                 jax.lax.slice(
                     self._whole(buffers[p.dtype]), (p.offset,), (p.offset + p.size,)
                 ).reshape(p.shape)
             )
-            for number, p in self.places[stage].items()
+            for index, p in self.places[stage].items()
             if p.dtype in buffers
         }
 
-    def put(self, arrays: Mapping[int, Any], stage: int, floats: bool = False) -> Buffers:
-        """The buffers of a stage with its arrays; without those of dtypes that have no gradient when `floats`."""
-        parts: dict[str, list[Any]] = {name: [] for name in self.zeros(floats)}
-        for number, p in self.places[stage].items():
+    def put(self, arrays: Mapping[int, jax.Array], stage: int, floats: bool = False) -> Buffers:
+        """Pack the arrays of a stage; with `floats` only those that have gradients."""
+        parts: dict[str, list[jax.Array]] = {name: [] for name in self.zeros(floats)}
+        for index, p in self.places[stage].items():
             if p.dtype in parts:
-                whole = self._whole(arrays[number].astype(p.dtype))
-                parts[p.dtype].append(self._whole(whole.reshape(-1)))
+                array = self._whole(arrays[index].astype(p.dtype))
+                parts[p.dtype].append(self._whole(array.reshape(-1)))
         return {name: self._filled(name, rows) for name, rows in parts.items()}
 
-    def _whole(self, array: Any) -> Any:
+    def _whole(self, array: jax.Array) -> jax.Array:
         return alike(array, []) if self._divided else array
 
-    def _filled(self, name: str, rows: list[Any]) -> Any:
+    def _filled(self, name: str, rows: list[jax.Array]) -> jax.Array:
         rest = self.lengths[name] - sum(row.size for row in rows)
         return self._whole(jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])]))
 
-    def own(self, arrays: Mapping[int, Any], stage: Any) -> Buffers:
-        """The buffers of the stage with a number that only devices know."""
+    def own(self, arrays: Mapping[int, jax.Array], stage: jax.Array) -> Buffers:
+        """Pack the arrays of a stage with an index that is a value of the program."""
         return chosen(stage, [lambda s=s: self.put(arrays, s) for s in range(len(self.places))])
 
-    def spread(self, buffers: Buffers, stage: Any) -> Buffers:
-        """A stage's arrays among zeros for all others: buffers of all numbers, to be added over stages."""
+    def spread(self, buffers: Buffers, stage: jax.Array) -> Buffers:
+        """Return buffers of all arrays, with zeros for other stages, to be summed over stages."""
 
-        def of(s: int) -> Buffers:
-            mine = self.take(buffers, s)
-            rows: dict[str, list[Any]] = {}
-            for number, aval in self.shapes.items():
+        def spread_stage(s: int) -> Buffers:
+            arrays = self.take(buffers, s)
+            rows: dict[str, list[jax.Array]] = {}
+            for index, aval in self.shapes.items():
                 name = np.dtype(aval.dtype).name
                 if name in buffers:
-                    row = mine.get(number, jnp.zeros(aval.shape, name))
+                    row = arrays.get(index, jnp.zeros(aval.shape, name))
                     rows.setdefault(name, []).append(row.reshape(-1))
             return {name: jnp.concatenate(parts) for name, parts in rows.items()}
 
-        return chosen(stage, [lambda s=s: of(s) for s in range(len(self.places))])
+        return chosen(stage, [lambda s=s: spread_stage(s) for s in range(len(self.places))])
 
-    def gathered(self, buffers: Buffers) -> dict[int, Any]:
-        """The arrays by number out of what `spread` gave."""
-        found, ends = {}, dict.fromkeys(buffers, 0)
-        for number, aval in self.shapes.items():
+    def gathered(self, buffers: Buffers) -> dict[int, jax.Array]:
+        """Return all arrays by index from the summed buffers of `pack_for_sum`."""
+        arrays, ends = {}, dict.fromkeys(buffers, 0)
+        for index, aval in self.shapes.items():
             name = np.dtype(aval.dtype).name
             if name in buffers:
-                begin, size = ends[name], math.prod(aval.shape)
-                found[number] = buffers[name][begin : begin + size].reshape(aval.shape)
-                ends[name] = begin + size
-        return found
+                start, size = ends[name], math.prod(aval.shape)
+                arrays[index] = buffers[name][start : start + size].reshape(aval.shape)
+                ends[name] = start + size
+        return arrays
 
 
 class Shelf:
-    """Arrays by number that lie as they are, as XLA may have divided them; those of one shape share a place.
+    """Layout of arrays as separate buffers; arrays of different stages with equal shapes share one.
 
-    Takes more memory than a `Pack` where stages are unlike, and brings nothing together that is divided.
+    It needs more memory than a `StagePack` if stages differ, but arrays keep their shardings.
 
     Args:
-      stages: for each stage the shapes and dtypes (of its arrays) by number, in order.
+      stages: For each stage the shapes and dtypes of its arrays by index, in order.
     """
 
-    def __init__(self, stages: Sequence[Mapping[int, Any]]) -> None:
+    def __init__(self, stages: Sequence[Mapping[int, AbstractArray]]) -> None:
         self._places: list[dict[int, str]] = []
-        self._avals: dict[str, Any] = {}
+        self._avals: dict[str, AbstractArray] = {}
         for arrays in stages:
             counts: dict[str, int] = {}
-            places: dict[int, str] = {}
-            for number, aval in arrays.items():
+            names: dict[int, str] = {}
+            for index, aval in arrays.items():
                 kind = f"{np.dtype(aval.dtype).name}{tuple(aval.shape)}"
                 counts[kind] = counts.get(kind, 0) + 1
-                places[number] = f"{kind} {counts[kind]}"
-                self._avals[places[number]] = aval
-            self._places.append(places)
+                names[index] = f"{kind} {counts[kind]}"
+                self._avals[names[index]] = aval
+            self._places.append(names)
 
     def bytes(self) -> int:
-        """Bytes of all places, undivided."""
+        """Return the bytes of all buffers, without sharding."""
         return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in self._avals.values())
 
     def zeros(self) -> Buffers:
-        """Zeros in all places."""
+        """Create buffers of zeros."""
         return {name: jnp.zeros(a.shape, a.dtype) for name, a in self._avals.items()}
 
-    def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
-        """The arrays of a stage."""
-        return {number: buffers[name] for number, name in self._places[stage].items()}
+    def take(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
+        """Return the arrays of a stage."""
+        return {index: buffers[name] for index, name in self._places[stage].items()}
 
-    def put(self, arrays: Mapping[int, Any], stage: int) -> Buffers:
-        """The places with a stage's arrays, and zeros in those of others."""
-        own = {name: arrays[number] for number, name in self._places[stage].items()}
+    def put(self, arrays: Mapping[int, jax.Array], stage: int) -> Buffers:
+        """Return the buffers with a stage's arrays, and zeros in those of other stages."""
+        own = {name: arrays[index] for index, name in self._places[stage].items()}
         return self.zeros() | own
 
 
-def alike(array: Any, entries: Sequence[Any]) -> Any:
-    """An array whose axes are split over mesh dimensions that XLA divides programs along; by None, or no entry, whole."""
+def alike(array: jax.Array, entries: Sequence[str | tuple[str, ...] | None]) -> jax.Array:
+    """Constrain the sharding of an array over the mesh dimensions that XLA partitions.
+
+    Args:
+      array: The array.
+      entries: Mesh dimensions of each axis; None, or no entry, is an unsharded axis.
+
+    Returns:
+      The constrained array.
+    """
     return jax.lax.with_sharding_constraint(array, PartitionSpec(*entries))
 
 
 def is_float(name: str) -> bool:
-    """Whether a dtype has gradients."""
+    """Check whether a dtype has gradients."""
     return bool(jnp.issubdtype(np.dtype(name), jnp.inexact))
 
 
-def chosen(number: Any, makers: Sequence[Any]) -> Any:
-    """What one of several functions makes, by a number that is known when the program runs."""
-    if len(makers) == 1:
-        return makers[0]()
-    return jax.lax.switch(number, list(makers))
+def chosen(index: jax.Array, branches: Sequence[Callable[..., Any]]) -> PyTree:
+    """Call one of several functions, selected by an index that is a value of the program."""
+    if len(branches) == 1:
+        return branches[0]()
+    return jax.lax.switch(index, list(branches))
 
 
 def total(buffers: Buffers, over: Sequence[str]) -> Buffers:
-    """Buffers added over mesh dimensions."""
+    """Sum buffers over mesh dimensions."""
     return {name: jax.lax.psum(b, tuple(over)) for name, b in buffers.items()} if over else buffers

@@ -1,11 +1,12 @@
-"""Products of tensors that lie on a mesh, with the collectives written down: pure functions of arrays.
+"""Matrix products over a mesh with explicit collectives: pure functions of arrays.
 
-XLA finds collectives for any layouts, but not always those of least bytes. Letters: X the input, W the kernel and Y the
-output in bytes of all devices, N, q and d sizes of mesh dimensions; sent by each device, in a backward pass by itself:
+XLA finds collectives for all layouts, but not always those with the fewest bytes. In the table X is
+the input, W the kernel and Y the output, in bytes of all devices; N, q and d are sizes of mesh
+dimensions. It lists the bytes that a device sends.
 
-| form | split | forwards | backwards |
+| form | split | forward pass | backward pass |
 | --- | --- | --- | --- |
-| columns and rows (Narayanan et al. 2021, arXiv:2104.04473; sequences as Korthikanti et al. 2022, arXiv:2205.05198) | sequences between, features inside of a pair | (N-1)/N (X+Y) | as much |
+| columns and rows (Narayanan et al. 2021, arXiv:2104.04473; Korthikanti et al. 2022, arXiv:2205.05198) | sequences, or features | (N-1)/N (X+Y) | the same |
 | 2D (SUMMA; Xu et al. 2021, arXiv:2104.05343) | rows of X and W by q, columns by q | (q-1)/q (X+W)/q | twice that |
 | 2.5D (Wang et al. 2021, arXiv:2105.14500) | rows of X by d*q | (q-1)/q (X/d+W)/q | twice that + 2(d-1)/d W/q^2 |
 | 3D (Bian et al. 2021, arXiv:2105.14450) | all by q^3 | (q-1)/q (X+W+Y)/q^2 | (q-1)/q (2X+2W+Y)/q^2 |
@@ -15,8 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,19 +28,24 @@ from meshflow.placement.expected_traffic import ring
 
 __all__ = ["Divided", "product"]
 
+# The function of one device's parts, and the specs of input, kernels and outputs.
+_Form: TypeAlias = tuple[Callable[..., Any], PartitionSpec, PartitionSpec, PartitionSpec]
+
 
 @dataclasses.dataclass(frozen=True)
 class Divided:
-    """How a product is divided.
+    """Sharding of a product over a mesh.
 
     Attributes:
-      form: "features", where kernels' columns are split and sequences are whole; "columns", where sequences come together;
-        "rows", where they are split again; "2d", which 2.5D is too; or "3d".
-      equation: the product, such as "btd,dh->bth"; the first letter is the batch, the second the sequence.
-      mesh: a JAX mesh; None for that of the program around.
-      batch: the mesh dimensions that the batch is split over.
-      over: for columns and rows the mesh dimensions of sequence and features; for 2D (rows, columns), for 3D the dimensions
-        of the input's features, of the batch in both, and of the output's features.
+      form: "features" splits columns of kernels and no sequences; "columns" all-gathers sequences
+        before the product; "rows" reduce-scatters sequences after it; "2d" includes 2.5D; "3d".
+      equation: Equation such as "btd,dh->bth"; its first letter is the batch, the second the
+        sequence. Empty for 2D and 3D.
+      mesh: JAX mesh, or None for the mesh of the surrounding program.
+      batch: Mesh dimensions that the batch is split over.
+      over: For columns and rows the mesh dimensions of sequences and features. For 2D (rows,
+        columns). For 3D the dimensions of the input's features, of the batch in both, and of the
+        output's features.
     """
 
     form: str
@@ -52,12 +58,15 @@ class Divided:
     def on_grid(
         cls, axes: Sequence[Sequence[str]], mesh: Any, batch: Sequence[str]
     ) -> Divided | None:
-        """A product in two or three dimensions; None where a kernel's split asks for none.
+        """Return the 2D or 3D product for the split of a kernel, or None for another split.
 
         Args:
-          axes: for each axis of the kernel the mesh dimensions that it is split over.
-          mesh: the JAX mesh.
-          batch: the mesh dimensions that the batch is split over.
+          axes: Mesh dimensions that each axis of the kernel is split over.
+          mesh: The JAX mesh.
+          batch: Mesh dimensions that the batch is split over.
+
+        Returns:
+          The product, or None.
         """
         if len(axes) != 2 or len(axes[1]) != 1 or axes[1][0] in axes[0]:
             return None
@@ -66,35 +75,43 @@ class Divided:
             return cls("2d", "", mesh, tuple(batch), (*first, *second))
         return cls("3d", "", mesh, tuple(batch), (*first, *second)) if len(first) == 2 else None
 
-    def sent(self, x: int, w: int, y: int, owes: bool = True) -> int:
-        """Bytes that each device sends in a training step for a product in two or three dimensions.
+    def sent(self, x: int, w: int, y: int, has_input_gradient: bool = True) -> int:
+        """Return the bytes that each device sends for a 2D or 3D product in a training step.
 
-        What is brought together forwards is kept for the backward pass, which scatters where the other gathers.
+        Values gathered in the forward pass are kept for the backward pass, which scatters where the
+        forward pass gathers.
 
         Args:
-          x, w, y: bytes of input, kernel and output on all devices.
-          owes: whether the input has a gradient.
+          x: Bytes of the input on all devices.
+          w: Bytes of the kernel on all devices.
+          y: Bytes of the output on all devices.
+          has_input_gradient: Whether the input has a gradient.
+
+        Returns:
+          The bytes.
         """
         size = self.sizes
         if self.form == "2d":
             rows, columns = self.over
-            of_x, of_w = (
+            x_bytes, w_bytes = (
                 ring(x // size(*self.batch), size(columns)),
                 ring(w // size(columns), size(rows)),
             )
-            return (1 + owes) * of_x + 2 * of_w
+            return (1 + has_input_gradient) * x_bytes + 2 * w_bytes
         into, third, out = self.over
-        of_x = ring(x // size(third, into), size(out))
-        of_w = ring(w // size(into, out), size(third))
-        return (1 + owes) * of_x + 2 * (of_w + ring(y // size(third, out), size(into)))
+        x_bytes = ring(x // size(third, into), size(out))
+        w_bytes = ring(w // size(into, out), size(third))
+        return (1 + has_input_gradient) * x_bytes + 2 * (
+            w_bytes + ring(y // size(third, out), size(into))
+        )
 
     def sizes(self, *names: str) -> int:
-        """How many parts some mesh dimensions make."""
+        """Return the number of parts along mesh dimensions."""
         mesh = jax.sharding.get_abstract_mesh() if self.mesh is None else self.mesh
         return math.prod(mesh.shape[name] for name in names)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an input of a shape divides."""
+        """Check whether the sizes of an input are divisible by the numbers of parts."""
         if self.form == "3d":
             into, third, out = self.over
             parts = math.lcm(self.sizes(third, out), self.sizes(third, into))
@@ -106,92 +123,86 @@ class Divided:
         return self.form == "features" or shape[1] % self.sizes(*self.over) == 0
 
 
-def _gathered(x: Any, names: Any, axis: int) -> Any:
+def _gathered(x: jax.Array, names: str | tuple[str, ...], axis: int) -> jax.Array:
     return lax.all_gather(x, names, axis=axis % x.ndim, tiled=True)
 
 
-def product(x: Any, kernels: tuple[Any, ...], how: Divided) -> tuple[Any, ...]:
-    """The products of an input and kernels, whose gradients of the input are added up before they are sent.
+def product(x: jax.Array, kernels: tuple[jax.Array, ...], how: Divided) -> tuple[jax.Array, ...]:
+    """Multiply an input by kernels; the gradients of the input are summed before they are sent.
 
     Args:
-      x: the input, batch first.
-      kernels: kernels of one equation.
-      how: how they are divided; the input's shape must fit.
+      x: Input with the batch on the first axis.
+      kernels: Kernels with the same equation.
+      how: Sharding of the products; the input's shape must be divisible.
+
+    Returns:
+      The products.
     """
-    local, into, of_kernel, result = _forms[how.form](how, x.ndim)
-    specs = (into, *[of_kernel] * len(kernels))
+    local, input_spec, kernel_spec, output_spec = _forms[how.form](how, x.ndim)
+    specs = (input_spec, *[kernel_spec] * len(kernels))
     mapped = jax.shard_map(
         local,
         mesh=how.mesh,
         in_specs=specs,
-        out_specs=(result,) * len(kernels),
-        axis_names={n for spec in (*specs, result) for entry in spec for n in _names(entry)},
+        out_specs=(output_spec,) * len(kernels),
+        axis_names={n for spec in (*specs, output_spec) for entry in spec for n in _names(entry)},
         check_vma=False,
     )
     return mapped(x, *kernels)
 
 
-def _names(entry: Any) -> tuple[str, ...]:
+def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def _spec(rank: int, **at: Any) -> PartitionSpec:
-    """A spec by axis: `first`, `second`, `last`."""
-    entries = [None] * rank
-    for axis, name in (("last", rank - 1), ("second", 1), ("first", 0)):
-        if at.get(axis):
-            entries[name] = at[axis]
-    return PartitionSpec(*entries)
-
-
-def _of_pair(how: Divided, rank: int) -> Any:
+def _of_pair(how: Divided, rank: int) -> _Form:
     inputs, _, output = how.equation.partition("->")
-    of_x, _, of_w = inputs.partition(",")
-    onto = how.form != "rows"
-    letter = next(c for c in of_w if (c in output) is onto)
-    among = lambda letters: [how.over if c == letter else None for c in letters]
+    x_letters, _, w_letters = inputs.partition(",")
+    splits_output = how.form != "rows"
+    letter = next(c for c in w_letters if (c in output) is splits_output)
+    list_entries = lambda letters: [how.over if c == letter else None for c in letters]
     batch = how.batch or None
     by_sequence = PartitionSpec(batch, how.over)
 
-    def columns(x: Any, *kernels: Any) -> Any:
+    def columns(x: jax.Array, *kernels: jax.Array) -> tuple[jax.Array, ...]:
         x = _gathered(x, how.over, 1) if how.form == "columns" else x
         return tuple(jnp.einsum(how.equation, x, w) for w in kernels)
 
-    def rows(x: Any, w: Any) -> Any:
+    def rows(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
         y = jnp.einsum(how.equation, x, w)
         return (lax.psum_scatter(y, how.over, scatter_dimension=1, tiled=True),)
 
-    if not onto:
-        of_input = PartitionSpec(batch, *among(of_x[1:]))
-        return rows, of_input, PartitionSpec(*among(of_w)), by_sequence
-    of_input = by_sequence if how.form == "columns" else PartitionSpec(batch)
-    return columns, of_input, PartitionSpec(*among(of_w)), PartitionSpec(batch, *among(output[1:]))
+    kernel_spec = PartitionSpec(*list_entries(w_letters))
+    if not splits_output:
+        return rows, PartitionSpec(batch, *list_entries(x_letters[1:])), kernel_spec, by_sequence
+    input_spec = by_sequence if how.form == "columns" else PartitionSpec(batch)
+    return columns, input_spec, kernel_spec, PartitionSpec(batch, *list_entries(output[1:]))
 
 
-def _of_grid(how: Divided, rank: int) -> Any:
+def _of_grid(how: Divided, rank: int) -> _Form:
     rows, columns = how.over
     spec = PartitionSpec(how.batch, *[None] * (rank - 2), columns)
 
-    def local(x: Any, w: Any) -> Any:
+    def local(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
         return (jnp.dot(_gathered(x, columns, -1), _gathered(w, rows, 0)),)
 
     return local, spec, PartitionSpec(rows, columns), spec
 
 
-def _of_cube(how: Divided, rank: int) -> Any:
+def _of_cube(how: Divided, rank: int) -> _Form:
     into, third, out = how.over
     middle = [None] * (rank - 2)
 
-    def local(x: Any, w: Any) -> Any:
+    def local(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
         y = jnp.dot(_gathered(x, out, 0), _gathered(w, third, 0))
         return (lax.psum_scatter(y, into, scatter_dimension=0, tiled=True),)
 
-    of_input = PartitionSpec((third, out), *middle, into)
-    of_output = PartitionSpec((third, into), *middle, out)
-    return local, of_input, PartitionSpec((into, third), out), of_output
+    input_spec = PartitionSpec((third, out), *middle, into)
+    output_spec = PartitionSpec((third, into), *middle, out)
+    return local, input_spec, PartitionSpec((into, third), out), output_spec
 
 
-_forms: dict[str, Any] = {
+_forms: dict[str, Callable[[Divided, int], _Form]] = {
     "features": _of_pair,
     "columns": _of_pair,
     "rows": _of_pair,

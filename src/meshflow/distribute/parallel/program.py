@@ -1,4 +1,8 @@
-"""What a strategy that computes gradients itself is given, and what it gives back."""
+"""Interfaces between `MeshStrategy`, its region, and the Keras model that it trains.
+
+Keras passes a `LossProgram` to a strategy that computes gradients itself, and receives a
+`RegionResult`. The region sees the strategy as a `RegionStrategy`.
+"""
 
 from __future__ import annotations
 
@@ -6,60 +10,106 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.options import ParallelOptions
+from meshflow.distribute.parallel.rules import Rules
+from meshflow.environment.types import PyTree
+from meshflow.placement.mesh import Mesh
+from meshflow.placement.scratch import Scratch
 
-__all__ = ["Gradients", "LossProgram", "Sending"]
+__all__ = ["Gradients", "LossProgram", "RegionStrategy", "Sending"]
+
+
+class RegionStrategy(Protocol):
+    """Attributes of a `MeshStrategy` that the region and the pipeline use.
+
+    Attributes:
+      mesh: Mesh of the strategy.
+      options: Its options.
+      rules: Its sharding rules.
+      scratch: Files in which activations wait for the backward pass, or None.
+      batch_dimensions: Mesh dimensions that batches are split over.
+      rule_dimensions: Other mesh dimensions that rules split weights over.
+      has_divided: Whether a batch has been partitioned already.
+    """
+
+    mesh: Mesh
+    options: ParallelOptions
+    rules: Rules
+    scratch: Scratch | None
+    batch_dimensions: tuple[str, ...]
+    rule_dimensions: set[str]
+    has_divided: bool
 
 
 class LossProgram(Protocol):
-    """A model's forward pass and loss as functions of rows, to be traced; Keras makes it of a model.
+    """Forward pass and loss of a model as functions of examples; Keras implements it for a model.
 
     Attributes:
-      model: the model.
-      variables: the variables whose gradients are wanted.
-      measures: whether the norms of the shares' gradients are wanted.
+      model: The model.
+      variables: Variables to differentiate with respect to.
+      needs_gradient_norms: Whether the squared norms of the gradients of single shares are needed.
     """
 
     model: Any
     measures: bool
     variables: Sequence[Variable]
 
-    def run(self, x: Any, y: Any, sample_weight: Any) -> tuple[Any, list[Any], Any]:
-        """`forward`, then `loss`.
+    def run(self, x: PyTree, y: PyTree, sample_weight: PyTree) -> tuple[Any, list[Any], PyTree]:
+        """Run `forward`, then `loss`.
+
+        Args:
+          x: Inputs of a share of the batch.
+          y: Targets, or None.
+          sample_weight: Weights of the examples, or None.
 
         Returns:
-          The loss, the noted values, and the predictions.
+          The loss, the values for metrics, and the predictions.
         """
 
-    def add_slot(self, variable: Variable, name: str, shape: Any) -> Variable:
-        """A slot of zeros of a variable's optimizer; the same when it is asked for again."""
+    def add_slot(self, variable: Variable, name: str, shape: Sequence[int]) -> Variable:
+        """Create a slot of zeros in the optimizer, or return the existing slot.
+
+        Args:
+          variable: Variable that the slot belongs to.
+          name: Name of the slot.
+          shape: Shape of the slot.
+
+        Returns:
+          The slot.
+        """
 
     def restore_slots(self) -> None:
-        """Gives slots that were added the values that restored files hold for them."""
+        """Assign values of restored files to slots that were added after the files were read."""
 
     def sending(self) -> Sending:
-        """What the optimizer says about gradients that are sent in few bits."""
+        """Return the state of the optimizer that compression of gradients depends on."""
 
-    def forward(self, x: Any) -> Any:
-        """The model's predictions in training."""
+    def forward(self, x: PyTree) -> PyTree:
+        """Return the model's predictions in training."""
 
-    def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
-        """The loss to be differentiated, scaled where the optimizer scales it, and values to be averaged and shown.
+    def loss(
+        self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the loss, scaled if the optimizer scales it, and the values for metrics.
 
-        Both are of a share: the mean over all shares is that of the batch; see `Shares`.
+        Both are values of one share. Their mean over all shares is the value of the batch; see
+        `Shares`.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Sending:
-    """What an optimizer says about gradients that are sent in few bits.
+    """State of an optimizer that compression of gradients depends on.
 
     Attributes:
-      updates: how many updates it has made, a scalar tensor.
-      scale: what it multiplies losses by, a float32 scalar tensor; None for nothing.
-      warm_up: after how many updates its momentum is sent in place of gradients; None if it never is.
-      decay: of this momentum, a scalar tensor.
-      momentum: the slot that holds it, by variable.
+      updates: Number of past updates, a scalar tensor.
+      scale: Factor of the loss, a float32 scalar tensor; None without loss scaling.
+      warm_up: Number of updates after which the momentum is exchanged instead of gradients; None if
+        it never is.
+      decay: Decay of this momentum, a scalar tensor.
+      momentum: Function that returns the slot of the momentum of a variable.
     """
 
     updates: Any
@@ -71,14 +121,16 @@ class Sending:
 
 @dataclasses.dataclass
 class Gradients:
-    """What a region gives.
+    """Results of a region for a global batch.
 
     Attributes:
-      noted: the values that the program noted, averaged over all shares.
-      gradients: of the mean of the losses, for each variable; None where it has none.
-      predictions: of all rows, or None where nobody asks for them.
-      squares: the sum of the squared norms of the shares' gradients; None where nobody asks for it, or nobody knows.
-      shares: how many different shares these are.
+      metric_values: Values for metrics, averaged over all shares.
+      gradients: Gradient of the mean loss for each variable, or None for a variable that the loss
+        does not use.
+      predictions: Predictions of all examples, or None if they were not requested.
+      squared_norms: Sum of the squared norms of the gradients of single shares; None if it was not
+        requested or is unknown.
+      num_shares: Number of different shares.
     """
 
     noted: list[Any]

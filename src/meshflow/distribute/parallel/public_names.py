@@ -1,4 +1,8 @@
-"""What `tf.distribute` shows of this package, together, as planners put themselves where strategies find them."""
+"""Public names of this package in `tf.distribute`.
+
+Importing this module also imports the planner, which registers itself in `strategy.planners` for
+`plan="auto"`.
+"""
 
 from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
 from meshflow.distribute.parallel.options import ParallelOptions, Pipeline

@@ -1,4 +1,8 @@
-"""Reading weights where they are used: a layer that is computed again brings its weights together again."""
+"""Reads of sharded weights in a region with activation recomputation.
+
+Each read of a sharded weight is an all-gather inside the layer that uses it, so that recomputing
+the layer gathers the weight again instead of keeping the full weight in memory.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +16,38 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.zero import kept_like
 from meshflow.distribute.replicas.shares import Shares, current_shares
 
 __all__ = ["manual", "mesh_to_name", "reading_parts"]
 
-_gather = Op("gather_weight", lambda operands, static: static[0].whole(operands[0]), constant=False)
+_gather = Op(
+    "gather_weight", lambda operands, static: static[0].whole(operands[0]), is_foldable=False
+)
 
 
 @contextlib.contextmanager
 def reading_parts(shares: Shares) -> Iterator[None]:
-    """While it is open, and layers are computed again, a read of a split weight is a gather of its own."""
+    """Gather sharded weights at each read while the context is open, if layers are recomputed.
+
+    Args:
+      shares: Shares that are traced.
+    """
     if not shares.recompute or shares.strategy.options.pipeline is not None:
-        # A pipeline's stages find their weights together.
+        # A pipeline gathers the weights of its stages once in a step.
         yield
         return
     gathered: dict[tuple[int, int], Tensor] = {}
 
-    def read(variable: Any) -> Tensor:
+    def read(variable: Variable) -> Tensor:
         scope: Any = context.trace
-        kept = kept_like(shares.strategy, variable)
-        if kept.gathers is None:
+        sharding = kept_like(shares.strategy, variable)
+        if sharding.gathers is None:
             return scope.read(variable)
         key = id(scope), id(variable)
         if key not in gathered:
-            gathered[key] = apply(_gather, (shares.local(variable),), (kept,))
+            gathered[key] = apply(_gather, (shares.local(variable),), (sharding,))
         return gathered[key]
 
     saved, context.reading = context.reading, read
@@ -48,9 +59,13 @@ def reading_parts(shares: Shares) -> Iterator[None]:
 
 @contextlib.contextmanager
 def manual(shares: Shares) -> Iterator[None]:
-    """Programs traced inside are for one device along the dimensions of the batch, as in `jax.shard_map`.
+    """Trace programs for one device along the dimensions of the batch, as inside `jax.shard_map`.
 
-    In a pipeline they are for one device altogether, but for dimensions over which rules split weights.
+    In a pipeline the programs are for one device along all dimensions except those over which rules
+    split weights.
+
+    Args:
+      shares: Shares that are traced.
     """
     mesh, names = shares.strategy.mesh.jax_mesh.abstract_mesh, _manual_names(shares)
     if not names:
@@ -69,7 +84,14 @@ def _manual_names(shares: Shares) -> tuple[str, ...]:
     return tuple(n for n in names if n not in strategy.rule_dimensions)
 
 
-def mesh_to_name(strategy: Any) -> Any:
-    """The JAX mesh that a layer names which divides its work itself; None where the program around has one already."""
+def mesh_to_name(strategy: Any) -> jax.sharding.Mesh | None:
+    """Return the mesh for a layer's `jax.shard_map`, or None inside another `jax.shard_map`.
+
+    Args:
+      strategy: Strategy of the layer's weights.
+
+    Returns:
+      The JAX mesh, or None.
+    """
     shares = current_shares()
     return None if shares is not None and _manual_names(shares) else strategy.mesh.jax_mesh

@@ -1,13 +1,17 @@
-"""The region: loss and gradients computed device by device, each on its rows, in the middle of a step.
+"""The region of a training step: loss and gradients computed device by device under `jax.shard_map`.
 
-What comes in are the parts that devices hold; what goes out are gradients that lie as their states do.
-Everything else of the step, such as the optimizer, sees whole arrays in layouts.
+The forward pass and the loss are traced once for a *share*: the examples of one device and one
+micro-batch. The region runs the share on every device, gathers sharded weights, and reduces the
+gradients. Sharded values enter as the parts that devices hold, and gradients leave with the
+sharding of the optimizer's states. The other parts of the step, such as the optimizer, see global
+arrays with layouts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -28,24 +32,25 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.compress import Exchange
-from meshflow.distribute.parallel.program import Gradients, LossProgram
+from meshflow.distribute.parallel.program import Gradients, LossProgram, RegionStrategy
 from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
 from meshflow.distribute.replicas.shares import LocalPart, Shares, in_shares, variable_of
+from meshflow.environment.types import PyTree
 from meshflow.passes.stacking import stacked
 
-__all__ = ["region_gradients"]
+__all__ = ["region_gradients", "trace_share"]
 
 
 @dataclasses.dataclass
 class _Batch:
-    """A global batch and how it is divided.
+    """A global batch and its partition into shares.
 
     Attributes:
-      leaves: its tensors.
-      structure: the batch with None for what is no tensor.
-      divided: whether devices take different rows; otherwise all take all of them.
-      micro_batches: how many parts a device's rows are divided into.
+      leaves: Tensors of the batch.
+      structure: Structure of the batch, with None for elements that are not tensors.
+      divided: Whether devices take different examples. Otherwise each device computes all of them.
+      micro_batches: Number of parts that the examples of a device are split into.
     """
 
     leaves: list[Tensor]
@@ -53,16 +58,26 @@ class _Batch:
     divided: bool
     micro_batches: int
 
-    def rebuild(self, leaves: Sequence[Any]) -> Any:
-        """The batch's structure with other leaves."""
+    def rebuild(self, leaves: Sequence[Any]) -> PyTree:
+        """Return the structure of the batch with other leaves."""
         supply = iter(leaves)
         return nest.map_structure(lambda v: None if v is None else next(supply), self.structure)
 
 
-def divide(batch: Any, devices: int, micro_batches: int) -> _Batch:
-    """How a batch is divided: evenly over the devices if they divide it, and then into micro-batches of equal size.
+def divide(batch: PyTree, devices: int, micro_batches: int) -> _Batch:
+    """Partition a batch over devices and into micro-batches of equal size.
 
-    The last batch of an epoch may have any size: it has the next number of micro-batches that divides it.
+    If the batch size is not divisible by the number of devices, each device computes all examples.
+    The last batch of an epoch may have any size; it has the next larger number of micro-batches
+    that divides it.
+
+    Args:
+      batch: The global batch.
+      devices: Number of devices that share the batch.
+      micro_batches: Requested number of micro-batches.
+
+    Returns:
+      The partitioned batch.
     """
     leaves = [convert_to_tensor(v) for v in nest.flatten(batch) if v is not None]
     sizes = {leaf.shape[0] for leaf in leaves if leaf.ndim}
@@ -74,31 +89,41 @@ def divide(batch: Any, devices: int, micro_batches: int) -> _Batch:
     return _Batch(leaves, batch, divided, count)
 
 
-def warn_of_remainders(strategy: Any, batch: _Batch, devices: int) -> None:
-    """Warns of a first batch, which is as large as others, that is not divided as the options say."""
+def warn_of_remainders(strategy: RegionStrategy, batch: _Batch, devices: int) -> None:
+    """Warn if the first batch cannot be partitioned as requested; later batches have the same size.
+
+    Args:
+      strategy: The strategy.
+      batch: The batch.
+      devices: Number of devices that share the batch.
+    """
     if strategy.has_divided:
         return
     strategy.has_divided = True
-    asked, rows = strategy.options.micro_batches, [v.shape[0] for v in batch.leaves if v.ndim]
-    if rows and (not batch.divided or batch.micro_batches != asked):
-        done = "" if batch.divided else f"all of it is computed by each of the {devices} devices, "
+    requested, rows = strategy.options.micro_batches, [v.shape[0] for v in batch.leaves if v.ndim]
+    if rows and (not batch.divided or batch.micro_batches != requested):
+        effect = (
+            "" if batch.divided else f"all of it is computed by each of the {devices} devices, "
+        )
         warnings.warn(
-            f"MeshStrategy: a batch of {rows[0]} rows does not divide into {devices} devices x micro_batches={asked}: "
-            f"{done}in {batch.micro_batches} micro-batches. Take a multiple of {devices * asked} rows.",
+            f"MeshStrategy: a batch of {rows[0]} rows does not divide into {devices} devices x "
+            f"micro_batches={requested}: {effect}in {batch.micro_batches} micro-batches. Use a multiple of "
+            f"{devices * requested} rows.",
             stacklevel=2,
         )
 
 
 def region_gradients(
-    strategy: Any, program: LossProgram, x: Any, y: Any, sample_weight: Any
+    strategy: RegionStrategy, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
 ) -> Gradients:
-    """Loss and gradients of a global batch; see `MeshStrategy.gradients`."""
+    """Compute loss and gradients of a global batch; see `MeshStrategy.compute_gradients`."""
     axes = strategy.batch_dimensions
     sizes = [strategy.mesh.dim_size(a) for a in axes]
-    batch = divide((x, y, sample_weight), _product(sizes), strategy.options.micro_batches)
-    warn_of_remainders(strategy, batch, _product(sizes))
+    devices = math.prod(sizes)
+    batch = divide((x, y, sample_weight), devices, strategy.options.micro_batches)
+    warn_of_remainders(strategy, batch, devices)
     shares = Shares(strategy, axes, sizes, batch.micro_batches, batch.divided)
-    traced = _trace_share(shares, program, batch)
+    traced = trace_share(shares, program, batch)
     region = _Region(strategy, shares, batch, traced, list(program.variables), program.measures)
     errors: list[Variable] = []
     operands: list[Any] = [batch.leaves, traced.captured_tensors(), [], []]
@@ -106,7 +131,7 @@ def region_gradients(
         region.exchange = Exchange(strategy, program)
         errors = region.exchange.slots
         operands[2:] = [slot.value() for slot in errors], region.exchange.operands
-    op = Op("region", lambda o, _: region.run(*o), differentiable=False, constant=False)
+    op = Op("region", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
     outputs = list(apply(op, operands))
     squares = outputs.pop() if region.measures else None
     for slot, value in zip(errors, outputs[len(outputs) - len(errors) :], strict=True):
@@ -119,8 +144,18 @@ def region_gradients(
     )
 
 
-def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
-    """The program traced for one device's rows of one micro-batch."""
+def trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
+    """Trace the program for the examples of one device and one micro-batch.
+
+    Args:
+      shares: Shares of the batch.
+      program: Forward pass and loss.
+      batch: The partitioned batch.
+
+    Returns:
+      The trace. Its results are the loss, the values of the means over all shares, the values for
+      metrics, and the predictions.
+    """
     parts = shares.micro_batches * (shares.devices if batch.divided else 1)
 
     def spec(leaf: Tensor) -> TensorSpec:
@@ -128,7 +163,7 @@ def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
         return TensorSpec((shape[0] // parts, *shape[1:]) if shape else shape, leaf.dtype)
 
     def share(*leaves: Any) -> Any:
-        # A trace may be made twice.
+        # The function may be traced twice.
         shares.totals.clear()
         with in_shares(shares), reading_parts(shares):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
@@ -141,20 +176,20 @@ def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
 
 
 class _Region:
-    """One program over the mesh: the share on every device, micro-batch after micro-batch.
+    """Program over the mesh that runs the share on every device, one micro-batch after the other.
 
     Args:
-      strategy: the strategy.
-      shares: the shares.
-      batch: the batch.
-      traced: the share's program: loss, values of the totals, noted values, predictions.
-      variables: the variables to differentiate by.
-      measures: whether the sum of the squared norms of the shares' gradients is wanted.
+      strategy: The strategy.
+      shares: Shares of the batch.
+      batch: The partitioned batch.
+      traced: Trace of the share; see `trace_share`.
+      variables: Variables to differentiate with respect to.
+      measures: Whether to compute the sum of the squared norms of the shares' gradients.
     """
 
     def __init__(
         self,
-        strategy: Any,
+        strategy: RegionStrategy,
         shares: Shares,
         batch: _Batch,
         traced: Traced,
@@ -163,33 +198,33 @@ class _Region:
     ) -> None:
         self.shares, self.batch, self.traced = shares, batch, traced
         self.measures = measures
-        # Layers that are computed again are units, of which equal ones become a loop. On CPUs branches bound memory
-        # already, and stacks take more of it.
+        # A recomputed layer is a unit, and equal units can become a loop. On CPUs the conditionals
+        # of recomputation bound memory already, and stacked weights need more of it.
         stack = strategy.options.stack
         if stack is None:
             stack = bool(shares.recompute) and jax.default_backend() != "cpu"
         self._program = stacked(traced.closed) if stack else None
         self.zero = strategy.options.zero
-        # The files that what layers keep goes to.
+        # The files in which activations wait for the backward pass.
         self.scratch = strategy.scratch
         self.mesh = strategy.mesh.jax_mesh
         self.kept = [kept_like(strategy, c) for c in traced.captures]
-        places = {id(v): i for i, v in enumerate(variables)}
-        # The captures to differentiate by, each with the number of its variable.
+        variable_indices = {id(v): i for i, v in enumerate(variables)}
+        # The captures to differentiate with respect to, each with the index of its variable.
         self.trained = [
-            (i, places[id(variable_of(c))])
+            (i, variable_indices[id(variable_of(c))])
             for i, c in enumerate(traced.captures)
-            if id(variable_of(c)) in places
+            if id(variable_of(c)) in variable_indices
         ]
-        self.wanted = len(variables)
-        apart = [c for c in traced.captures if isinstance(c, LocalPart)]
-        if measures and apart:
+        self.num_variables = len(variables)
+        local_parts = [c for c in traced.captures if isinstance(c, LocalPart)]
+        if measures and local_parts:
             raise InvalidValueError(
-                f"AdaScale: the gradient of {apart[0].name} is made by several devices together, and none knows its own, "
-                f"under the options {strategy.options.chosen()}. Leave recompute or zero=3 out; of experts that are split "
-                "over the batch's devices there is no such gradient."
+                f"AdaScale: several devices compute the gradient of {local_parts[0].name} together, and none knows its own, "
+                f"under the options {strategy.options.chosen()}. Leave recompute or zero=3 out. Experts that are split "
+                "over the batch's devices have no such gradient."
             )
-        # How gradients are sent in few bits.
+        # The compressed exchange of gradients, if the options request one.
         self.exchange: Exchange | None = None
         written = {id(v): k for k, v in enumerate(traced.writes)}
         self.state_at = [
@@ -200,20 +235,28 @@ class _Region:
 
     def run(
         self,
-        leaves: Sequence[Any],
-        captures: Sequence[Any],
-        errors: Sequence[Any],
-        values: Sequence[Any],
+        leaves: Sequence[jax.Array],
+        captures: Sequence[jax.Array],
+        errors: Sequence[jax.Array],
+        values: Sequence[jax.Array],
     ) -> list[Any]:
-        """Gradients by capture, new state, the share's results, new errors, then squared norms, of whole arrays.
+        """Run the region on global arrays.
 
-        `errors` and `values` are those of the exchange's `slots` and `operands`.
+        Args:
+          leaves: Tensors of the batch.
+          captures: Values of the captures.
+          errors: Values of the exchange's `slots`.
+          values: Values of the exchange's `operands`.
+
+        Returns:
+          Gradients by capture, new state, the share's results without its loss, new errors, and the
+          squared norms if they are needed.
         """
         if not self.shares.axes:
             return self._local(list(leaves), list(captures), [], [])
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
-        rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
-        specs = [kept.spec for kept in self.kept]
+        row_specs = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
+        specs = [sharding.spec for sharding in self.kept]
         out = [self.kept[i].gradient_spec for i, _ in self.trained]
         out += [PartitionSpec()] * len(self.traced.writes)
         avals = self.traced.closed.out_avals[1 : self.traced.count]
@@ -222,24 +265,26 @@ class _Region:
         mapped = jax.shard_map(
             self._local,
             mesh=self.mesh,
-            in_specs=(rows_of, specs, by_device, [PartitionSpec()] * len(values)),
+            in_specs=(row_specs, specs, by_device, [PartitionSpec()] * len(values)),
             out_specs=[*out, *by_device, *[PartitionSpec()] * self.measures],
             axis_names=set(self.shares.axes),
             check_vma=False,
         )
         return list(mapped(list(leaves), list(captures), list(errors), list(values)))
 
-    def sorted(self, outputs: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Outputs of `run` as gradients by variable, new state, and the share's results but for its loss."""
-        gradients: list[Any] = [None] * self.wanted
-        for (_, number), value in zip(self.trained, outputs, strict=False):
-            known = gradients[number]
-            gradients[number] = value if known is None else known + value
+    def sorted(
+        self, outputs: list[Tensor]
+    ) -> tuple[list[Tensor | None], list[Tensor], list[Tensor]]:
+        """Split outputs of `run` into gradients by variable, new state, and further results."""
+        gradients: list[Any] = [None] * self.num_variables
+        for (_, index), value in zip(self.trained, outputs, strict=False):
+            known = gradients[index]
+            gradients[index] = value if known is None else known + value
         first = len(self.trained)
         second = first + len(self.traced.writes)
         return gradients, outputs[first:second], outputs[second:]
 
-    def _is_rows(self, aval: Any) -> bool:
+    def _is_rows(self, aval: jax.ShapeDtypeStruct) -> bool:
         return bool(aval.shape) and aval.shape[0] == self._share_rows
 
     @functools.cached_property
@@ -249,13 +294,17 @@ class _Region:
             1,
         )
 
-    def _result_spec(self, aval: Any, rows: PartitionSpec) -> PartitionSpec:
+    def _result_spec(self, aval: jax.ShapeDtypeStruct, rows: PartitionSpec) -> PartitionSpec:
         return rows if self._is_rows(aval) else PartitionSpec()
 
     # ---- on one device ---------------------------------------------------------------------
 
     def _local(
-        self, leaves: list[Any], captures: list[Any], errors: list[Any], values: list[Any]
+        self,
+        leaves: list[jax.Array],
+        captures: list[jax.Array],
+        errors: list[jax.Array],
+        values: list[jax.Array],
     ) -> list[Any]:
         count = self.shares.micro_batches
         captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
@@ -268,9 +317,9 @@ class _Region:
             gradients, state, results, squares = self._in_turn(captures, state, leaves)
         if count == 1 or not self._early:
             gradients, errors = self._collected(gradients, errors, values)
-        # Those of several shares are summed in float32.
-        avals = [captures[i].dtype for i, _ in self.trained]
-        gradients = [g.astype(dtype) for g, dtype in zip(gradients, avals, strict=True)]
+        # Gradients of several shares are summed in float32.
+        dtypes = [captures[i].dtype for i, _ in self.trained]
+        gradients = [g.astype(dtype) for g, dtype in zip(gradients, dtypes, strict=True)]
         new = self._written(captures, state)
         averaged = [
             r if self._is_rows(a) else self._mean(r)
@@ -278,52 +327,57 @@ class _Region:
         ]
         return [*gradients, *new, *averaged, *errors, *([squares] if self.measures else [])]
 
-    def _squares(self, gradients: list[Any]) -> Any:
-        """The sum of the devices' squared norms, of gradients of the shares' own losses."""
+    def _squares(self, gradients: list[jax.Array]) -> jax.Array | float:
+        """Sum the squared norms of the gradients of the devices' own losses."""
         if not self.measures:
             return 0.0
-        own: Any = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
-        own = own * self.shares.count**2
-        return lax.psum(own, self.shares.axes) if self.shares.row_parts > 1 else own
+        total: Any = sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients)
+        total = total * self.shares.count**2
+        return lax.psum(total, self.shares.axes) if self.shares.row_parts > 1 else total
 
     def _collected(
-        self, gradients: list[Any], errors: list[Any], values: list[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        """Gradients as all devices together make them, and the new errors."""
+        self, gradients: list[jax.Array], errors: list[jax.Array], values: list[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        """Reduce gradients over the devices, and return them with the new errors of compression."""
         if self.exchange is None:
             pairs = zip(self._kept_trained, gradients, strict=True)
-            return [kept.collected(gradient) for kept, gradient in pairs], errors
+            return [sharding.collected(gradient) for sharding, gradient in pairs], errors
         ids = [id(variable_of(self.traced.captures[i])) for i, _ in self.trained]
-        wanted = list(zip(ids, gradients, self._kept_trained, strict=True))
-        return self.exchange.collected(wanted, errors, values)
+        compressible = list(zip(ids, gradients, self._kept_trained, strict=True))
+        return self.exchange.collected(compressible, errors, values)
 
     @property
     def _early(self) -> bool:
-        """Whether devices bring together the gradients of each share: they hold parts of the sums only."""
-        # With `zero=1` whole gradients are summed and sent once, beyond it each share's are sent.
+        """Whether the gradients of each share are reduced, because devices hold parts of sums."""
+        # With `zero=1` the full gradients are summed over the shares and sent once. With `zero=2`
+        # and 3 those of each share are sent.
         return self.zero >= 2 and self.exchange is None
 
-    def _with_totals(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
-        """The captures with means over all shares in their places: those parts of the program run first."""
+    def _with_totals(self, leaves: list[jax.Array], captures: list[jax.Array]) -> list[jax.Array]:
+        """Return the captures with the means over all shares, which are computed first."""
         if not self.shares.totals:
             return captures
-        number = {id(t): 1 + k for k, t in enumerate(self.shares.totals)}
-        places = [(i, number[id(c)]) for i, c in enumerate(self.traced.captures) if id(c) in number]
+        result_indices = {id(t): 1 + k for k, t in enumerate(self.shares.totals)}
+        totals = [
+            (i, result_indices[id(c)])
+            for i, c in enumerate(self.traced.captures)
+            if id(c) in result_indices
+        ]
 
-        values = lambda rows: self.traced.some([k for _, k in places], rows, captures)
+        values = lambda rows: self.traced.some([k for _, k in totals], rows, captures)
         means = [v.mean(0) for v in lax.map(values, self._micro_batches(leaves))]
         captures = list(captures)
-        for (i, _), mean in zip(places, means, strict=True):
+        for (i, _), mean in zip(totals, means, strict=True):
             captures[i] = self._mean(mean)
         return captures
 
-    def _arrays(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
+    def _arrays(self, leaves: list[jax.Array], captures: list[jax.Array]) -> list[jax.Array]:
         if self._program is None:
             return self.traced.arrays(leaves, captures)
         return self._program(*leaves, *captures)
 
-    def _micro_batches(self, leaves: list[Any]) -> list[Any]:
-        """A device's rows with a first axis of micro-batches."""
+    def _micro_batches(self, leaves: list[jax.Array]) -> list[jax.Array]:
+        """Return a device's examples with a new first axis of micro-batches."""
         count = self.shares.micro_batches
         return [
             v.reshape(count, v.shape[0] // count, *v.shape[1:])
@@ -340,8 +394,10 @@ class _Region:
     def _result_avals(self) -> list[Any]:
         return list(self.traced.closed.out_avals[1 : self.traced.count])
 
-    def _share(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
-        """One share: gradients as they are before devices bring them together, new state, results."""
+    def _share(
+        self, captures: list[jax.Array], state: list[jax.Array], leaves: list[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
+        """Compute the local gradients, the new state, and the results of one share."""
         inputs = list(captures)
         for i, capture in enumerate(self.traced.captures):
             if capture is ZERO and self.scratch is not None:
@@ -349,64 +405,62 @@ class _Region:
         for (i, _), value in zip(self.state_at, state, strict=True):
             inputs[i] = value
 
-        def loss_of(trained: list[Any]) -> Any:
-            full = list(inputs)
+        def compute_loss(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+            values = list(inputs)
             for (i, _), value in zip(self.trained, trained, strict=True):
-                full[i] = value
-            outputs = self._arrays(leaves, full)
+                values[i] = value
+            outputs = self._arrays(leaves, values)
             return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
 
-        (_, rest), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+        (_, rest), gradients = jax.value_and_grad(compute_loss, has_aux=True)(
             [inputs[i] for i, _ in self.trained]
         )
         results, written = rest[: self.traced.count - 1], rest[self.traced.count - 1 :]
         return gradients, [written[k] for _, k in self.state_at], results
 
-    def _in_turn(self, captures: list[Any], state: list[Any], leaves: list[Any]) -> Any:
-        """The shares of one device, one after the other; gradients are summed in float32."""
-        early = self._early
-        kept = self._kept_trained
+    def _in_turn(
+        self, captures: list[jax.Array], state: list[jax.Array], leaves: list[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array], jax.Array]:
+        """Compute the shares of one device, one after the other; gradients are summed in float32."""
+        reduces_each = self._early
+        shardings = self._kept_trained
         values = [captures[i] for i, _ in self.trained]
         sums = [
-            jnp.zeros(k.part_shape(v.shape, early), jnp.float32)
-            for k, v in zip(kept, values, strict=True)
+            jnp.zeros(k.part_shape(v.shape, reduces_each), jnp.float32)
+            for k, v in zip(shardings, values, strict=True)
         ]
 
         def step(carry: Any, rows: list[Any]) -> Any:
             state, sums, squares = carry
             gradients, state, results = self._share(captures, state, rows)
             squares = squares + self._squares(gradients)
-            if early:
-                gradients = [k.collected(g) for g, k in zip(gradients, kept, strict=True)]
+            if reduces_each:
+                gradients = [k.collected(g) for g, k in zip(gradients, shardings, strict=True)]
             sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
             return (state, sums, squares), results
 
         first = state, sums, jnp.zeros((), jnp.float32)
-        (state, sums, squares), stacked = lax.scan(step, first, self._micro_batches(leaves))
+        (state, sums, squares), outputs = lax.scan(step, first, self._micro_batches(leaves))
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
-            for r, a in zip(stacked, self._result_avals, strict=True)
+            for r, a in zip(outputs, self._result_avals, strict=True)
         ]
         return sums, state, results, squares
 
-    def _mean(self, value: Any) -> Any:
+    def _mean(self, value: jax.Array) -> jax.Array:
         if self.shares.devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):
             return value
         return lax.pmean(value.astype(jnp.float32), self.shares.axes).astype(value.dtype)
 
-    def _written(self, captures: list[Any], state: list[Any]) -> list[Any]:
-        """State written in the forward pass, as all devices' rows together make it."""
+    def _written(self, captures: list[jax.Array], state: list[jax.Array]) -> list[jax.Array]:
+        """Merge the state written in the forward pass: sums are added, other values averaged."""
         new: list[Any] = [None] * len(self.traced.writes)
         for (i, k), value in zip(self.state_at, state, strict=True):
-            how = getattr(self.traced.writes[k], "aggregation", VariableAggregation.NONE)
-            added = how is VariableAggregation.SUM and self.shares.row_parts > 1
-            if added and jnp.issubdtype(value.dtype, jnp.number):
+            aggregation = getattr(self.traced.writes[k], "aggregation", VariableAggregation.NONE)
+            is_summed = aggregation is VariableAggregation.SUM and self.shares.row_parts > 1
+            if is_summed and jnp.issubdtype(value.dtype, jnp.number):
                 value = captures[i] + lax.psum(value - captures[i], self.shares.axes)
             else:
                 value = self._mean(value)
             new[k] = value
         return new
-
-
-def _product(sizes: Sequence[int]) -> int:
-    return functools.reduce(lambda a, b: a * b, sizes, 1)

@@ -1,4 +1,4 @@
-"""What `MeshStrategy.explain` says: the stages of a pipeline, and the collectives of a step."""
+"""Results of `MeshStrategy.explain`: the stages of a pipeline, and the collectives of a step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["PipelineReport", "StageReport", "StepReport"]
 
 @dataclasses.dataclass(frozen=True)
 class StageReport:
-    """A stage.
+    """Description of a stage of a pipeline.
 
     Attributes:
-      layers: the names of its layers.
-      device: its place along the pipeline's mesh dimension.
-      work: multiplications and additions of a micro-batch's forward pass.
-      weights: bytes of its trained weights.
-      sends: bytes that go on to the next stage for each micro-batch.
+      layers: Names of its layers.
+      device: Index of its device along the pipeline's mesh dimension.
+      work: Multiplications and additions of the forward pass of a micro-batch.
+      weights: Bytes of its trained weights.
+      sends: Bytes that it sends to the next stage for each micro-batch.
     """
 
     layers: tuple[str, ...]
@@ -31,20 +31,21 @@ class StageReport:
 
 @dataclasses.dataclass(frozen=True)
 class PipelineReport:
-    """A pipeline as it runs.
+    """Description of a pipeline.
 
     Attributes:
-      over: the mesh dimension.
-      stages: the stages in order.
-      micro_batches: how many micro-batches a step has.
-      ticks: how many ticks; the loop of the compiled step takes as many turns.
-      bubble: the share of the time in which devices wait, all stages taking equally long.
-      held: the most micro-batches whose inputs a device keeps.
-      programs: how many different programs the stages are.
-      edge: bytes of the buffers that go from stage to stage in a tick.
-      sent: bytes that a device sends to its neighbours in a step.
-      held_bytes: bytes of the inputs and gradients that a device keeps, and of what weight passes apart need.
-      packed: bytes of the longest stage's weights, which every device has room for in a step.
+      over: Mesh dimension of the pipeline.
+      stages: Its stages in order.
+      micro_batches: Number of micro-batches of a step.
+      ticks: Number of ticks; the loop of the compiled step has as many iterations.
+      bubble: Fraction of the time in which devices are idle if all stages take equally long.
+      held: Largest number of micro-batches for which a device keeps inputs.
+      programs: Number of different programs among the stages.
+      edge: Bytes of the buffers that are sent to the next stage in a tick.
+      sent: Bytes that a device sends to its neighbors in a step.
+      held_bytes: Bytes of the inputs and gradients that a device keeps, and of the residuals of
+        separate weight passes.
+      packed: Bytes of the weights of the largest stage, which every device allocates in a step.
     """
 
     over: str
@@ -61,9 +62,9 @@ class PipelineReport:
 
     def __str__(self) -> str:
         rows = [("stage", "device", "work", "weights", "sends", "layers")]
-        for number, s in enumerate(self.stages):
+        for index, s in enumerate(self.stages):
             numbers = (f"{s.work:,.0f}", f"{s.weights:,}", f"{s.sends:,}")
-            rows.append((str(number), str(s.device), *numbers, described(s.layers)))
+            rows.append((str(index), str(s.device), *numbers, described(s.layers)))
         widths = [max(len(row[i]) for row in rows) for i in range(6)]
         lines = [
             "  ".join(
@@ -73,22 +74,22 @@ class PipelineReport:
         ]
         lines.append(
             f"pipeline over {self.over!r}: {self.micro_batches} micro-batches in {self.ticks} ticks, bubble "
-            f"{self.bubble:.3f}, {self.held} held ({self.held_bytes:,} bytes), {self.programs} different programs"
+            f"{self.bubble:.3f}, {self.held} inputs kept ({self.held_bytes:,} bytes), {self.programs} different programs"
         )
         lines.append(
             f"{self.edge:,} bytes to the next stage in a tick, {self.sent:,} bytes sent to neighbours in a step, "
-            f"{self.packed:,} bytes of weights together in a step"
+            f"{self.packed:,} bytes of weights gathered in a step"
         )
         return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepReport:
-    """What a training step does under a `MeshStrategy`; `str` gives it as tables.
+    """Description of a training step under a `MeshStrategy`; `str` formats it as tables.
 
     Attributes:
-      pipeline: the pipeline, or None.
-      step: the compiled step, as `tf.experimental.dtensor.explain` explains it.
+      pipeline: Its pipeline, or None.
+      step: The compiled step, as `tf.experimental.dtensor.explain` describes it.
     """
 
     pipeline: PipelineReport | None

@@ -1,10 +1,9 @@
-"""Rules as Mesh-TensorFlow's: which mesh dimension a named dimension of tensors is split over."""
+"""Sharding rules from named dimensions of tensors to mesh dimensions, as in Mesh-TensorFlow."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.distribute.parallel.options import known_dimension
@@ -13,25 +12,30 @@ from meshflow.placement.mesh import Mesh
 
 __all__ = ["Rules"]
 
-# What activations have and weights have not.
+# Named dimensions of activations; no weight has them.
 _OF_ACTIVATIONS = ("batch", "sequence")
 
 
 class Rules:
-    """Named dimensions of tensors and the mesh dimensions they are split over.
+    """Mesh dimensions that named dimensions of tensors are split over.
 
     Args:
-      rules: "batch:data, hidden:model" (";" separates too, "a+b" is over two mesh dimensions), or a dictionary.
-      mesh: the mesh.
-      synonyms: for names that layers give, others by which rules may call them.
+      rules: Text such as "batch:data, hidden:model" or a dictionary. ";" is a separator, too, and
+        "a+b" splits over two mesh dimensions.
+      mesh: The mesh.
+      synonyms: Alternative names in the rules for names that layers use.
+
+    Attributes:
+      targets: Target of each rule: one mesh dimension, or several joined by "+".
 
     Raises:
-      ValueError: for what is no rule, a dimension given twice, and a mesh dimension that does not exist.
+      ValueError: If a rule cannot be parsed, if a dimension has two rules, or if a mesh dimension
+        does not exist.
     """
 
     def __init__(
         self,
-        rules: str | Mapping[str, Any],
+        rules: str | Mapping[str, str | Sequence[str]],
         mesh: Mesh,
         synonyms: Mapping[str, str] | None = None,
     ) -> None:
@@ -40,7 +44,7 @@ class Rules:
         self.over: dict[str, str] = {}
         for name, target in _pairs(rules):
             if name in self.over:
-                raise InvalidValueError(f"rules: {name!r} is given twice in {rules!r}.")
+                raise InvalidValueError(f"rules: {name!r} has two rules in {rules!r}; keep one.")
             over = dimensions_of(target, mesh)
             for dimension in over:
                 known_dimension(dimension, mesh, f"the rule '{name}:{target}'")
@@ -52,29 +56,37 @@ class Rules:
         self._used = {self._ruled(name) or name for name in _OF_ACTIVATIONS}
 
     def _ruled(self, name: str) -> str | None:
-        """The name by which a rule calls what layers call so; None where there is no rule."""
+        """Return the name of the rule for a dimension that layers name, or None."""
         return next((n for n in (name, self._synonyms.get(name)) if n in self.over), None)
 
     def dimensions(self, name: str) -> tuple[str, ...]:
-        """The mesh dimensions that a named dimension is split over.
+        """Return the mesh dimensions that a named dimension is split over.
 
         Args:
-          name: such as "batch".
+          name: Name of the dimension, such as "batch".
+
+        Returns:
+          The mesh dimensions, or an empty tuple if there is no rule.
         """
         ruled = self._ruled(name)
         return () if ruled is None else dimensions_of(self.over[ruled], self.mesh)
 
-    def layout(self, dims: Sequence[Sequence[str]], shape: Sequence[int], what: str) -> Layout:
-        """The layout of a weight.
+    def layout(
+        self, dims: Sequence[Sequence[str]], shape: Sequence[int], description: str
+    ) -> Layout:
+        """Return the layout of a weight.
 
         Args:
-          dims: for each axis the names that it goes by, of which the first with a rule counts.
-          shape: its shape.
-          what: what errors call it.
+          dims: Names of each axis, of which the first with a rule is used.
+          shape: Shape of the weight.
+          description: Description of the weight for error messages.
+
+        Returns:
+          The layout.
 
         Raises:
-          ValueError: when one mesh dimension would split two axes.
-          InvalidArgumentError: when an axis does not divide.
+          ValueError: If one mesh dimension would split two axes.
+          InvalidArgumentError: If an axis size is not divisible by the number of its parts.
         """
         specs: list[str] = []
         taken: dict[str, tuple[int, str]] = {}
@@ -88,7 +100,7 @@ class Rules:
             for dimension in self.dimensions(name):
                 if dimension in taken:
                     raise InvalidValueError(
-                        f"The rules split two axes of {what} over the mesh dimension {dimension!r}: axis "
+                        f"The rules split two axes of {description} over the mesh dimension {dimension!r}: axis "
                         f"{taken[dimension][0]} ({taken[dimension][1]!r}) and axis {axis} ({name!r}). One mesh "
                         "dimension can split one axis of a tensor only; rename one of them by the layer's dims=."
                     )
@@ -98,20 +110,20 @@ class Rules:
             parts = layout.num_shards(axis)
             if int(size) % parts:
                 raise InvalidArgumentError(
-                    f"{what} of shape {tuple(shape)}: axis {axis} ({' or '.join(names)}) of size {size} does not "
+                    f"{description} of shape {tuple(shape)}: axis {axis} ({' or '.join(names)}) of size {size} does not "
                     f"divide into the {parts} parts of mesh dimension {specs[axis]!r}. Choose a multiple of {parts}, "
-                    "or rename the axis by the layer's dims= to leave it whole."
+                    "or rename the axis by the layer's dims= to leave it unsharded."
                 )
         return layout
 
     def warn_of_unused(self) -> None:
-        """Warns once of rules that no weight had a dimension for: a typing mistake leaves weights whole."""
+        """Warn once about rules that no weight uses; a typing error leaves weights unsharded."""
         unused = [name for name in self.over if name not in self._used]
         self._used.update(unused)
         if unused:
             warnings.warn(
-                f"MeshStrategy: no weight of a model has a dimension named {unused}; what no rule names is whole on "
-                "every device. Layers name the axes of their weights; dims= renames them.",
+                f"MeshStrategy: no weight of a model has a dimension named {unused}, so these rules have no effect. "
+                "Layers name the axes of their weights; dims= renames them.",
                 stacklevel=2,
             )
 
@@ -119,7 +131,7 @@ class Rules:
         return ", ".join(f"{name}:{target}" for name, target in self.over.items())
 
 
-def _pairs(rules: Any) -> list[tuple[str, str]]:
+def _pairs(rules: str | Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
     if isinstance(rules, Mapping):
         return [(str(name), _target(target)) for name, target in rules.items() if target]
     if not isinstance(rules, str):
@@ -133,13 +145,13 @@ def _pairs(rules: Any) -> list[tuple[str, str]]:
         name, colon, target = (part.strip() for part in rule.partition(":"))
         if not (name and colon and target):
             raise InvalidValueError(
-                f"rules: {rule.strip()!r} in {rules!r} is no rule; expected 'dimension:mesh dimension', such as 'batch:data'."
+                f"rules: {rule.strip()!r} in {rules!r} is not a rule; expected 'dimension:mesh dimension', such as 'batch:data'."
             )
         pairs.append((name, target))
     return pairs
 
 
-def _target(target: Any) -> str:
+def _target(target: object) -> str:
     if isinstance(target, str):
         return target
     if isinstance(target, Sequence) and all(isinstance(name, str) for name in target):

@@ -1,15 +1,15 @@
-"""Schedules of pipelines as tables: which stage computes which micro-batch in which tick.
+"""Pipeline schedules as tables: the micro-batch that each stage computes in each tick.
 
-In a tick every device does at most a forward pass, then a backward pass, then two weight passes, all before it
-exchanges with its neighbours: what a stage makes in a tick can be used next door in the next one. A device has
-one stage, or several in turn ("chunks"): stage `k` lies on device `k % devices`.
+In a tick every device runs at most one forward pass, then one backward pass, then two weight
+passes. It exchanges data with its neighbors afterwards, so a neighbor can use the results in the
+next tick. A device has one stage, or several ("chunks"): stage `k` is on device `k % devices`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,14 +17,15 @@ from meshflow.core.runtime.errors import InvalidValueError
 
 __all__ = ["KINDS", "LANES", "Action", "Schedule", "before"]
 
-# Forward, backward (of the stage's inputs alone where weight passes are apart), weights.
+# Forward pass, backward pass (only of the stage's inputs if weight passes are separate), weight
+# pass.
 KINDS = "FBW"
-# What a tick has room for, in order.
+# Passes that fit into a tick, in order.
 LANES = "FBWW"
 
 
 class Action(NamedTuple):
-    """One piece of work: `kind` is a letter of `KINDS`."""
+    """One pass of a stage for a micro-batch; `kind` is a letter of `PASS_KINDS`."""
 
     kind: str
     stage: int
@@ -36,16 +37,16 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A checked table.
+    """A validated pipeline schedule.
 
     Attributes:
-      devices: how many devices the pipeline has.
-      chunks: how many stages each of them has.
-      micro_batches: how many micro-batches there are.
-      table: int32 [ticks, devices, lanes, 2] of (micro-batch, stage), -1 where there is nothing to do.
+      devices: Number of devices of the pipeline.
+      chunks: Number of stages of each device.
+      micro_batches: Number of micro-batches.
+      table: int32 [ticks, devices, lanes, 2] of (micro-batch, stage), -1 where there is no pass.
 
     Raises:
-      ValueError: for a table that uses what has not arrived, does something twice, or leaves something undone.
+      ValueError: If the table uses a value before it arrives, repeats a pass, or lacks one.
 
     Example:
       >>> from meshflow.distribute.parallel.tables import schedule_of
@@ -64,94 +65,104 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """How many stages there are on all devices."""
+        """Return the number of stages on all devices."""
         return self.devices * self.chunks
 
     @property
     def ticks(self) -> int:
-        """How many ticks it takes."""
+        """Return the number of ticks."""
         return len(self.table)
 
     @property
     def splits_backward(self) -> bool:
-        """Whether gradients of weights are computed apart from those of inputs."""
+        """Whether gradients of weights are computed separately from those of inputs."""
         return bool((self.table[:, :, 2, 0] >= 0).any())
 
     @property
     def trains(self) -> bool:
-        """Whether it has backward passes."""
+        """Whether the schedule has backward passes."""
         return bool((self.table[:, :, 1, 0] >= 0).any())
 
     def when(self) -> dict[Action, int]:
-        """The tick of each action."""
+        """Return the tick of each action."""
         return {action: tick for tick, _, action in _entries(self.table)}
 
     def bubble(self, forward: float = 1.0, backward: float = 2.0, weights: float = 1.0) -> float:
-        """The share of the time in which a device waits, if a tick lasts as long as its slowest device.
+        """Return the idle fraction of time if each tick lasts as long as its slowest device.
 
         Args:
-          forward: time of a forward pass.
-          backward: time of a backward pass; where weight passes are apart, of the inputs' part: then the
-            default is half of it.
-          weights: time of a weight pass.
+          forward: Time of a forward pass.
+          backward: Time of a backward pass with gradients of inputs and weights. With separate
+            weight passes, half of it is used for the inputs' part.
+          weights: Time of a weight pass.
+
+        Returns:
+          The fraction, between 0 and 1.
         """
-        of_kind = {"F": forward, "B": backward / (1 + self.splits_backward), "W": weights}
-        times = np.array([of_kind[kind] for kind in LANES])
+        times_by_kind = {"F": forward, "B": backward / (1 + self.splits_backward), "W": weights}
+        times = np.array([times_by_kind[kind] for kind in LANES])
         busy = (self.table[:, :, :, 0] >= 0) @ times
         return float(1 - busy.sum() / (busy.max(axis=1).sum() * self.devices))
 
     def held(self) -> int:
-        """The most micro-batches of which a device keeps a stage's input at the same time."""
-        lives = np.zeros((self.ticks + 1, self.devices), np.int64)
+        """Return the largest number of stage inputs that a device keeps at the same time."""
+        changes = np.zeros((self.ticks + 1, self.devices), np.int64)
         for stage, _, arrives, ends in self.lifetimes():
-            lives[max(arrives, 0), stage % self.devices] += 1
-            lives[ends + 1, stage % self.devices] -= 1
-        return int(lives.cumsum(axis=0).max())
+            changes[max(arrives, 0), stage % self.devices] += 1
+            changes[ends + 1, stage % self.devices] -= 1
+        return int(changes.cumsum(axis=0).max())
 
     def lifetimes(self) -> list[tuple[int, int, int, int]]:
-        """For each (stage, micro-batch): the tick in which its input can first be read, and that of its last use."""
-        when = self.when()
-        found = []
+        """Return (stage, micro-batch, first tick, last tick) of the life of each stage input."""
+        ticks = self.when()
+        lifetimes = []
         for stage in range(self.stages):
             for i in range(self.micro_batches):
-                # What stage 0 reads is there from the beginning; it counts from its use.
-                first = when[Action("F", stage, i)]
-                arrives = when[Action("F", stage - 1, i)] + 1 if stage else first
-                uses = [when[a] for k in KINDS if (a := Action(k, stage, i)) in when]
-                found.append((stage, i, arrives, max(uses)))
-        return found
+                # The inputs of stage 0 are available from the beginning, and count from their first
+                # use.
+                first = ticks[Action("F", stage, i)]
+                arrives = ticks[Action("F", stage - 1, i)] + 1 if stage else first
+                uses = [ticks[a] for k in KINDS if (a := Action(k, stage, i)) in ticks]
+                lifetimes.append((stage, i, arrives, max(uses)))
+        return lifetimes
 
     def rows(self) -> list[list[str]]:
-        """The table as text: for each device the cells of its ticks, as `from_rows` reads them."""
+        """Return the table as text: the cells of each device, in the format of `from_rows`."""
         cells = [[""] * self.ticks for _ in range(self.devices)]
         for tick, device, action in _entries(self.table):
             cells[device][tick] = f"{cells[device][tick]} {action}".strip()
         return cells
 
     def to_csv(self) -> str:
-        """The table in the form that `from_csv` reads."""
+        """Return the table as comma-separated text, in the format of `from_csv`."""
         return "".join(",".join(row) + "\n" for row in self.rows())
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[str]], exact: bool = False) -> Schedule:
-        """A schedule from the work of each device, in order.
+        """Create a schedule from the ordered work of each device.
 
         Args:
-          rows: for each device its cells. A cell has actions such as "2F0" (stage 2, forward, micro-batch 0):
-            F forward, B the whole backward pass, or I that of the inputs and W that of the weights; or nothing.
-          exact: whether the cells are the ticks. Otherwise they only say the order, and each action is done
-            as soon as that and what has arrived allow.
+          rows: Cells of each device. A cell has actions such as "2F0" (stage 2, forward,
+            micro-batch 0), or none. F is a forward pass, B a complete backward pass, I the backward
+            pass of inputs, and W the weight pass.
+          exact: Whether cells are ticks. Otherwise cells only define the order, and each action
+            runs as early as its inputs and the order permit.
+
+        Returns:
+          The schedule.
 
         Raises:
-          ValueError: for a cell that cannot be read, and as for `Schedule`.
+          ValueError: If a cell cannot be parsed, or if the schedule is invalid; see `Schedule`.
         """
-        read = [[_actions(cell, d, n) for n, cell in enumerate(row)] for d, row in enumerate(rows)]
+        parsed = [
+            [_actions(cell, d, n) for n, cell in enumerate(row)] for d, row in enumerate(rows)
+        ]
         devices = len(rows)
-        everything = [a for row in read for cell in row for a in cell]
-        if not everything:
+        actions = [a for row in parsed for cell in row for a in cell]
+        if not actions:
             raise InvalidValueError("The table of a pipeline's schedule is empty.")
-        stages = 1 + max(a.stage for a in everything)
-        for device, row in enumerate(read):
+        stages = 1 + max(a.stage for a in actions)
+        for device, row in enumerate(parsed):
             for action in (a for cell in row for a in cell):
                 if action.stage % devices != device:
                     raise InvalidValueError(
@@ -162,25 +173,31 @@ class Schedule:
             raise InvalidValueError(
                 f"Schedule: the table has {stages} stages, which {devices} devices (rows) do not divide."
             )
-        micro_batches = 1 + max(a.micro_batch for a in everything)
+        micro_batches = 1 + max(a.micro_batch for a in actions)
         if exact:
-            ticks = max(len(row) for row in read)
-            placed = {a: t for row in read for t, cell in enumerate(row) for a in cell}
-            if len(placed) < len(everything):
-                twice = next(a for a in everything if everything.count(a) > 1)
-                raise InvalidValueError(f"Schedule: {_named(twice)} is in the table twice.")
+            ticks = max(len(row) for row in parsed)
+            ticks_by_action = {a: t for row in parsed for t, cell in enumerate(row) for a in cell}
+            if len(ticks_by_action) < len(actions):
+                duplicate = next(a for a in actions if actions.count(a) > 1)
+                raise InvalidValueError(f"Schedule: {_named(duplicate)} is in the table twice.")
         else:
-            placed = _earliest([[a for cell in row for a in cell] for row in read], stages)
-            ticks = 1 + max(placed.values())
-        return cls.of(placed, devices, stages // devices, micro_batches, ticks)
+            ticks_by_action = _earliest(
+                [[a for cell in row for a in cell] for row in parsed], stages
+            )
+            ticks = 1 + max(ticks_by_action.values())
+        return cls.of(ticks_by_action, devices, stages // devices, micro_batches, ticks)
 
     @classmethod
     def from_csv(cls, text: str, exact: bool = False) -> Schedule:
-        """A schedule from comma-separated text: a line for each device; see `from_rows`.
+        """Create a schedule from comma-separated text with a line for each device; see `from_rows`.
 
         Args:
-          text: the text, for example a file of torchtitan's `pipeline_parallel_schedule_csv`.
-          exact: as in `from_rows`.
+          text: The text, for example the content of a file for torchtitan's
+            `pipeline_parallel_schedule_csv`.
+          exact: As in `from_rows`.
+
+        Returns:
+          The schedule.
         """
         lines = [line for line in text.splitlines() if line.strip(" ,")]
         return cls.from_rows([line.split(",") for line in lines], exact)
@@ -189,17 +206,21 @@ class Schedule:
     def of(
         cls, placed: dict[Action, int], devices: int, chunks: int, micro_batches: int, ticks: int
     ) -> Schedule:
-        """A schedule from the tick of each action.
+        """Create a schedule from the tick of each action.
 
         Args:
-          placed: the ticks.
-          devices: how many devices there are.
-          chunks: how many stages each of them has.
-          micro_batches: how many micro-batches.
-          ticks: how many ticks.
+          placed: Tick of each action.
+          devices: Number of devices.
+          chunks: Number of stages of each device.
+          micro_batches: Number of micro-batches.
+          ticks: Number of ticks.
+
+        Returns:
+          The schedule.
 
         Raises:
-          ValueError: as for `Schedule`, and where a device would do two actions of a kind in one tick.
+          ValueError: If the schedule is invalid, or if a device would run too many passes of one
+            kind in a tick.
         """
         table = np.full((ticks, devices, len(LANES), 2), -1, np.int32)
         for action, tick in placed.items():
@@ -208,9 +229,9 @@ class Schedule:
             free = [n for n in lanes if table[tick, device, n, 0] < 0]
             if not free:
                 micro_batch, stage = table[tick, device, lanes[0]]
-                other = Action(action.kind, int(stage), int(micro_batch))
+                occupant = Action(action.kind, int(stage), int(micro_batch))
                 raise InvalidValueError(
-                    f"Schedule: {_named(action)} and {_named(other)} are both in tick {tick} of device {device}; "
+                    f"Schedule: {_named(action)} and {_named(occupant)} are both in tick {tick} of device {device}; "
                     "a tick has one forward and one backward pass, and two weight passes."
                 )
             table[tick, device, free[0]] = action.micro_batch, action.stage
@@ -218,7 +239,7 @@ class Schedule:
 
 
 def _entries(table: np.ndarray) -> Iterable[tuple[int, int, Action]]:
-    """The (tick, device, action) of a table in the order in which they are done."""
+    """Yield (tick, device, action) of a table in the order of execution."""
     for tick, device, lane in zip(*np.nonzero(table[:, :, :, 0] >= 0), strict=True):
         micro_batch, stage = table[tick, device, lane]
         yield int(tick), int(device), Action(LANES[lane], int(stage), int(micro_batch))
@@ -229,23 +250,31 @@ def _named(action: Action) -> str:
     return f"{kind} of micro-batch {action.micro_batch} in stage {action.stage}"
 
 
-def _actions(cell: str, device: int, number: int) -> list[Action]:
-    """The actions of a cell; a whole backward pass is "B", that of inputs alone "I"."""
-    found = []
+def _actions(cell: str, device: int, index: int) -> list[Action]:
+    """Parse the actions of a cell; "B" is a complete backward pass, "I" only that of inputs."""
+    actions = []
     for word in cell.replace(";", " ").split():
         kind = next((k for k in "FBIW" if k in word), "")
         stage, _, micro_batch = word.partition(kind) if kind else ("", "", "")
         if not (stage.isdigit() and micro_batch.isdigit()):
             raise InvalidValueError(
-                f"Schedule: {word!r} in cell {number} of device {device} is no action. Expected a stage, one of F "
+                f"Schedule: {word!r} in cell {index} of device {device} is no action. Expected a stage, one of F "
                 "(forward), B (backward), I (backward of inputs), W (of weights), and a micro-batch, such as 0F3."
             )
-        found.append(Action({"I": "B"}.get(kind, kind), int(stage), int(micro_batch)))
-    return found
+        actions.append(Action({"I": "B"}.get(kind, kind), int(stage), int(micro_batch)))
+    return actions
 
 
 def before(action: Action, stages: int) -> list[tuple[Action, bool]]:
-    """What must be done before an action, and whether the same tick is early enough (it lies on the same device)."""
+    """Return the actions that an action depends on.
+
+    Args:
+      action: The action.
+      stages: Number of stages.
+
+    Returns:
+      (action, allowed in the same tick) pairs. Only actions on the same device are allowed there.
+    """
     kind, stage, i = action.kind, action.stage, action.micro_batch
     if kind == "F":
         return [(Action("F", stage - 1, i), False)] if stage else []
@@ -256,80 +285,86 @@ def before(action: Action, stages: int) -> list[tuple[Action, bool]]:
 
 
 def _check(schedule: Schedule) -> None:
-    """Raises ValueError unless everything is done once, and after what it needs."""
+    """Raise ValueError unless each action occurs once, and after its prerequisites."""
     entries = list(_entries(schedule.table))
-    when: dict[Action, int] = {}
+    ticks: dict[Action, int] = {}
     for tick, device, action in entries:
-        inside = action.stage < schedule.stages and action.micro_batch < schedule.micro_batches
-        if not inside or action.stage % schedule.devices != device:
+        is_known = action.stage < schedule.stages and action.micro_batch < schedule.micro_batches
+        if not is_known or action.stage % schedule.devices != device:
             raise InvalidValueError(
                 f"Schedule: tick {tick} of device {device} has {_named(action)}, but there are "
                 f"{schedule.micro_batches} micro-batches and {schedule.stages} stages, stage k on device "
                 f"k % {schedule.devices}."
             )
-        if action in when:
+        if action in ticks:
             raise InvalidValueError(
-                f"Schedule: {_named(action)} is done twice, in ticks {when[action]} and {tick}."
+                f"Schedule: {_named(action)} is done twice, in ticks {ticks[action]} and {tick}."
             )
-        when[action] = tick
-    backward = any(a.kind != "F" for a in when)
+        ticks[action] = tick
+    backward = any(a.kind != "F" for a in ticks)
     kinds = ("F", *("B" * backward), *("W" * schedule.splits_backward))
     for i in range(schedule.micro_batches):
         for stage in range(schedule.stages):
             for kind in kinds:
-                if Action(kind, stage, i) not in when:
+                if Action(kind, stage, i) not in ticks:
                     raise InvalidValueError(
                         f"Schedule: {_named(Action(kind, stage, i))} is never done in its {schedule.ticks} ticks."
                     )
     for tick, _, action in entries:
         for needed, same in before(action, schedule.stages):
-            if when[needed] > tick - (not same):
+            if ticks[needed] > tick - (not same):
                 raise InvalidValueError(
                     f"Schedule: {_named(action)} in tick {tick} needs {_named(needed)}, which is done in tick "
-                    f"{when[needed]}" + ("." if same else ", and arrives in the one after that.")
+                    f"{ticks[needed]}" + ("." if same else ", and arrives in the one after that.")
                 )
 
 
 def _earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, int]:
-    """The earliest tick of each action, each device keeping to its order.
+    """Return the earliest tick of each action if each device keeps its order.
 
     Raises:
-      ValueError: where devices wait for each other.
+      ValueError: If devices wait for each other forever.
     """
-    placed: dict[Action, int] = {}
+    ticks: dict[Action, int] = {}
     done = [0] * len(orders)
     tick = 0
     while any(n < len(order) for n, order in zip(done, orders, strict=True)):
-        moved = False
+        has_progress = False
         for device, order in enumerate(orders):
-            free = 0
+            lane_start = 0
             while done[device] < len(order):
                 action = order[done[device]]
-                lane = LANES.find(action.kind, free)
+                lane = LANES.find(action.kind, lane_start)
                 ready = all(
-                    placed.get(need, tick + 1) <= tick - (not same)
+                    ticks.get(need, tick + 1) <= tick - (not same)
                     for need, same in before(action, stages)
                 )
                 if lane < 0 or not ready:
                     break
-                if action in placed:
+                if action in ticks:
                     raise InvalidValueError(f"Schedule: {_named(action)} is in the table twice.")
-                placed[action] = tick
+                ticks[action] = tick
                 done[device] += 1
-                free, moved = lane + 1, True
-        if not moved:
-            _deadlock(orders, done, placed, stages, tick)
+                lane_start, has_progress = lane + 1, True
+        if not has_progress:
+            _deadlock(orders, done, ticks, stages, tick)
         tick += 1
-    return placed
+    return ticks
 
 
-def _deadlock(orders: Any, done: list[int], placed: Any, stages: int, tick: int) -> None:
+def _deadlock(
+    orders: Sequence[Sequence[Action]],
+    done: list[int],
+    ticks: dict[Action, int],
+    stages: int,
+    tick: int,
+) -> None:
     waits = []
     for device, order in enumerate(orders):
         if done[device] < len(order):
             action = order[done[device]]
-            lacks = next(n for n, _ in before(action, stages) if n not in placed)
-            waits.append(f"device {device}: {_named(action)} waits for {_named(lacks)}")
+            missing = next(n for n, _ in before(action, stages) if n not in ticks)
+            waits.append(f"device {device}: {_named(action)} waits for {_named(missing)}")
     raise InvalidValueError(
         f"Schedule: the table deadlocks; in tick {tick} no device can go on. {'; '.join(waits)}."
     )

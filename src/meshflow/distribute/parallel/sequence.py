@@ -1,21 +1,23 @@
-"""Attention between parts of sequences that lie on different devices.
+"""Attention over sequences that are split over devices (sequence parallelism).
 
-T is the bytes of the queries of all devices, N the number of devices of the dimension.
+T is the bytes of the queries of all devices, N the number of devices along the mesh dimension.
 
-* Ring (Liu et al. 2023, arXiv:2310.01889): keys and values go round, each device keeps its queries. Sent by a device:
-  2 (N - 1) / N T forwards, 4 (N - 1) / N T backwards, where the gradients of keys and values go round with them.
-  Blocks of the future cost causal attention nothing.
-* Gathered, in place of rings in the stages of pipelines: there only some devices compute a layer, and a step from neighbour
-  to neighbour is one of all devices. A device brings the keys and values of 1/N of the heads together at a time. It sends
-  and holds what a ring's does, where N divides the heads.
-* Ulysses (Jacobs et al. 2023, arXiv:2309.14509): each device gets the whole sequence of its share of the heads, which
-  must divide. Sent: 4 (N - 1) / N**2 T forwards, as much again backwards.
+* Ring attention (Liu et al. 2023, arXiv:2310.01889): keys and values rotate, and each device keeps
+  its queries. A device sends 2 (N - 1) / N T bytes in the forward pass and 4 (N - 1) / N T in the
+  backward pass, where the gradients of keys and values rotate with them. Causal attention skips
+  blocks of future keys.
+* Gathered attention replaces the ring in pipeline stages, because a permutation involves all
+  devices, but only some of them compute a layer. A device gathers the keys and values of 1/N of the
+  heads at a time. It sends and holds as many bytes as in a ring if N divides the number of heads.
+* Ulysses (Jacobs et al. 2023, arXiv:2309.14509): each device receives full sequences for its share of the heads. The number of heads must be divisible. A device sends 4 (N - 1) / N**2 T bytes in the
+  forward pass, and the same in the backward pass.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -25,21 +27,22 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.distribute.parallel import blockwise
-from meshflow.distribute.parallel.blockwise import Attend, Places, Saved
+from meshflow.distribute.parallel.blockwise import Attend, Partial, Places, Saved
+from meshflow.environment.types import PyTree
 
 __all__ = ["Sequences", "attention", "gathered", "ring", "ulysses"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """How sequences lie on devices, and how attention runs over them.
+    """Sharding of sequences over devices, and the algorithm of attention over them.
 
     Attributes:
-      way: "ring", "gathered" or "ulysses".
-      mesh: a JAX mesh; None for that of the program around.
-      axes: the mesh dimensions that sequences are split over.
-      batch: those that examples are split over.
-      heads: those that heads are split over.
+      algorithm: "ring", "gathered" or "ulysses".
+      mesh: JAX mesh, or None for the mesh of the surrounding program.
+      axes: Mesh dimensions that sequences are split over.
+      batch: Mesh dimensions that examples are split over.
+      heads: Mesh dimensions that heads are split over.
     """
 
     way: str
@@ -50,16 +53,16 @@ class Sequences:
 
     @property
     def option(self) -> str:
-        """What `ParallelOptions.sequence` calls the way."""
+        """Return the value of `ParallelOptions.sequence` that selects the algorithm."""
         return "ring" if self.way == "gathered" else self.way
 
     def devices(self, names: tuple[str, ...]) -> int:
-        """How many parts some of the dimensions make."""
+        """Return the number of devices along mesh dimensions."""
         mesh = jax.sharding.get_abstract_mesh() if self.mesh is None else self.mesh
         return math.prod(mesh.shape[name] for name in names)
 
     def fitting(self, batch: int, heads: int) -> Sequences:
-        """Without the dimensions that do not divide."""
+        """Return the sharding without the dimensions that do not divide batch or heads."""
         fits = lambda names, size: names if size % self.devices(names) == 0 else ()
         return dataclasses.replace(
             self, batch=fits(self.batch, batch), heads=fits(self.heads, heads)
@@ -67,54 +70,55 @@ class Sequences:
 
 
 def attention(
-    what: Attend,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    queries: Any,
-    key: Any,
+    options: Attend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    queries: jax.Array | None,
+    key: jax.Array | None,
     sequences: Sequences | None,
-) -> Any:
-    """Attention, on one device or several, where sequences are padded if they do not divide.
+) -> jax.Array:
+    """Compute attention on one device or over several.
 
-    A query that sees no key attends to all keys alike, as adding a large negative number to all scores has it; its
-    gradient reaches the values only.
+    Sequences are padded if the number of devices does not divide their length.
+    A query without visible keys attends to all keys with equal weights, as if a large negative
+    number were added to all scores. Its gradient reaches only the values.
 
     Args:
-      what: what attention does.
-      q: queries [b, t, n, h], scaled.
-      k: keys [b, s, n, h].
-      v: values [b, s, n, h of values].
-      mask: bool [b, 1 or t, s], True where attention may go, or None.
-      queries: bool [b, t], False for queries that may see nothing, or None.
-      key: int64 [3], where a generator stands, for dropout, or None.
-      sequences: where the sequences lie; None on one device.
+      options: Options of attention.
+      q: Queries [b, t, n, h], scaled.
+      k: Keys [b, s, n, h].
+      v: Values [b, s, n, h of values].
+      mask: bool [b, 1 or t, s], True where a query may attend to a key, or None.
+      queries: bool [b, t], False for queries that may attend to no key, or None.
+      key: int64 [3], a random generator state for dropout, or None.
+      sequences: Sharding of the sequences; None on one device.
 
     Returns:
       Values [b, t, n, h of values].
 
     Raises:
-      ValueError: when Ulysses' devices do not divide the heads.
+      ValueError: If the number of heads is not divisible by the number of devices of Ulysses.
     """
     if sequences is None:
-        values = blockwise.attend(what, q, k, v, mask, key)
+        values = blockwise.attend(options, q, k, v, mask, key)
     else:
-        values = _over_devices(what, q, k, v, mask, key, sequences)
-    seen = _seen(what, mask, q.shape[1])
+        values = _over_devices(options, q, k, v, mask, key, sequences)
+    has_visible_key = _seen(options, mask, q.shape[1])
     if queries is not None:
-        seen = queries if seen is None else seen & queries
-    if seen is None:
+        has_visible_key = queries if has_visible_key is None else has_visible_key & queries
+    if has_visible_key is None:
         return values
-    alike = v.astype(jnp.promote_types(v.dtype, jnp.float32)).mean(1, keepdims=True)
-    return jnp.where(seen[..., None, None], values, alike.astype(v.dtype))
+    mean = v.astype(jnp.promote_types(v.dtype, jnp.float32)).mean(1, keepdims=True)
+    return jnp.where(has_visible_key[..., None, None], values, mean.astype(v.dtype))
 
 
-def _seen(what: Attend, mask: Any, queries: int) -> Any:
-    """Which queries see a key: bool [b, t], or None where all do."""
+def _seen(options: Attend, mask: jax.Array | None, queries: int) -> jax.Array | None:
+    """Return which queries have a visible key: bool [b, t], or None if all have."""
     if mask is None:
         return None
-    if not what.causal:
+    if not options.causal:
         return jnp.broadcast_to(mask.any(-1), (mask.shape[0], queries))
     if mask.shape[1] == 1:
         until = lax.cummax(mask[:, 0].astype(jnp.int32), axis=1) > 0
@@ -124,52 +128,64 @@ def _seen(what: Attend, mask: Any, queries: int) -> Any:
 
 
 def _over_devices(
-    what: Attend, q: Any, k: Any, v: Any, mask: Any, key: Any, sequences: Sequences
-) -> Any:
+    options: Attend,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+    sequences: Sequences,
+) -> jax.Array:
     parts, queries = sequences.devices(sequences.axes), q.shape[1]
-    place = sequences.fitting(q.shape[0], q.shape[2])
-    heads = q.shape[2] // place.devices(place.heads)
-    if place.way == "ulysses" and heads % parts:
+    sharding = sequences.fitting(q.shape[0], q.shape[2])
+    heads = q.shape[2] // sharding.devices(sharding.heads)
+    if sharding.way == "ulysses" and heads % parts:
         raise ValueError(
             f'sequence="ulysses" gives each device its share of the heads: {heads} heads do not divide among the {parts} '
-            f'devices of {", ".join(place.axes)}. Use a multiple of {parts} heads, or sequence="ring".'
+            f'devices of {", ".join(sharding.axes)}. Use a multiple of {parts} heads, or sequence="ring".'
         )
-    what = dataclasses.replace(what, keys=k.shape[1])
+    options = dataclasses.replace(options, keys=k.shape[1])
     q, k, v = (_padded(x, 1, parts) for x in (q, k, v))
     if mask is not None:
         mask = _padded(mask, 2, parts)
         mask = mask if mask.shape[1] == 1 else _padded(mask, 1, parts)
-    others = (*place.batch, *place.heads)
+    others = (*sharding.batch, *sharding.heads)
 
-    def run(q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
+    def run(
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        mask: jax.Array | None,
+        key: jax.Array | None,
+    ) -> jax.Array:
         if key is not None and others:
             key = key.at[1].add(lax.axis_index(others).astype(key.dtype) * np.uint32(0x9E3779B9))
-        return _WAYS[place.way](what, place.axes, q, k, v, mask, key)
+        return _WAYS[sharding.way](options, sharding.axes, q, k, v, mask, key)
 
-    split = PartitionSpec(place.batch or None, place.axes, place.heads or None)
-    by_rows = place.way != "ulysses" and mask is not None and mask.shape[1] > 1
-    of_mask = PartitionSpec(place.batch or None, place.axes if by_rows else None)
+    split = PartitionSpec(sharding.batch or None, sharding.axes, sharding.heads or None)
+    by_rows = sharding.way != "ulysses" and mask is not None and mask.shape[1] > 1
+    mask_spec = PartitionSpec(sharding.batch or None, sharding.axes if by_rows else None)
     mapped = jax.shard_map(
         run,
-        mesh=place.mesh,
-        in_specs=(split, split, split, of_mask, PartitionSpec()),
+        mesh=sharding.mesh,
+        in_specs=(split, split, split, mask_spec, PartitionSpec()),
         out_specs=split,
-        axis_names={*place.axes, *others},
+        axis_names={*sharding.axes, *others},
         check_vma=False,
     )
     return mapped(q, k, v, mask, key)[:, :queries]
 
 
-def _padded(x: Any, axis: int, parts: int) -> Any:
-    more = -x.shape[axis] % parts
-    return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)]) if more else x
+def _padded(x: jax.Array, axis: int, parts: int) -> jax.Array:
+    padding = -x.shape[axis] % parts
+    return jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)]) if padding else x
 
 
-# ---- ring ------------------------------------------------------------------------------------
+# ---- ring attention --------------------------------------------------------------------------
 
 
-def _on(arrays: Any, axes: tuple[str, ...]) -> Any:
-    """Arrays from the device before."""
+def _on(arrays: PyTree, axes: tuple[str, ...]) -> PyTree:
+    """Return the arrays of the previous device in the ring."""
     count = lax.axis_size(axes)
     return jax.tree.map(
         lambda x: lax.ppermute(x, axes, [(i, (i + 1) % count) for i in range(count)]), arrays
@@ -177,78 +193,102 @@ def _on(arrays: Any, axes: tuple[str, ...]) -> Any:
 
 
 class _Round:
-    """Where the parts of a device's queries and of the keys that visit it begin."""
+    """Offsets of a device's queries and of the keys that it holds in each step of the ring."""
 
-    def __init__(self, what: Attend, axes: tuple[str, ...], q: Any, k: Any, mask: Any) -> None:
-        self.what, self.mask = what, mask
+    def __init__(
+        self,
+        options: Attend,
+        axes: tuple[str, ...],
+        q: jax.Array,
+        k: jax.Array,
+        mask: jax.Array | None,
+    ) -> None:
+        self.options, self.mask = options, mask
         self.me, self.count = lax.axis_index(axes), lax.axis_size(axes)
         self.queries, self.keys = q.shape[1], k.shape[1]
 
-    def places(self, step: Any) -> Places:
-        """Where they begin after so many steps."""
+    def places(self, step: jax.Array | int) -> Places:
+        """Return the offsets after a number of steps."""
         return Places(self.me * self.queries, (self.me - step) % self.count * self.keys)
 
-    def columns(self, places: Places) -> Any:
-        """The mask of the keys that are here."""
+    def columns(self, offsets: Places) -> jax.Array | None:
+        """Return the mask of the keys that this device holds."""
         if self.mask is None:
             return None
-        return lax.dynamic_slice_in_dim(self.mask, places.key, self.keys, axis=2)
+        return lax.dynamic_slice_in_dim(self.mask, offsets.key, self.keys, axis=2)
 
-    def when_past(self, places: Places, function: Any, otherwise: Any) -> Any:
-        """`function()`, or `otherwise` when all keys here are of the future."""
-        if not self.what.causal:
+    def when_past(
+        self, offsets: Places, function: Callable[[], PyTree], otherwise: PyTree
+    ) -> PyTree:
+        """Return `function()`, or `otherwise` if causal attention masks all of the current keys."""
+        if not self.options.causal:
             return function()
-        return lax.cond(places.query + self.queries > places.key, function, lambda: otherwise)
+        return lax.cond(offsets.query + self.queries > offsets.key, function, lambda: otherwise)
 
 
 def _ring_forward(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
-) -> Any:
-    turn = _Round(what, axes, q, k, mask)
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    ring = _Round(options, axes, q, k, mask)
 
-    def attended(done: Any, k: Any, v: Any, step: Any) -> Any:
-        places = turn.places(step)
+    def add_keys(done: Partial, k: jax.Array, v: jax.Array, step: jax.Array | int) -> Partial:
+        offsets = ring.places(step)
 
-        def more() -> Any:
-            found = blockwise.forward(what, q, k, v, turn.columns(places), key, places)
-            return blockwise.merged(done, found)
+        def attend() -> Partial:
+            more = blockwise.forward(options, q, k, v, ring.columns(offsets), key, offsets)
+            return blockwise.merged(done, more)
 
-        return turn.when_past(places, more, done)
+        return ring.when_past(offsets, attend, done)
 
-    def go(carry: Any, step: Any) -> Any:
+    def run_step(carry: tuple[Partial, jax.Array, jax.Array], step: jax.Array) -> PyTree:
         done, k, v = carry
         k, v = _on((k, v), axes)
-        return (attended(done, k, v, step), k, v), None
+        return (add_keys(done, k, v, step), k, v), None
 
-    done = attended(blockwise.nothing(q, v), k, v, 0)
-    (done, _, _), _ = lax.scan(go, (done, k, v), jnp.arange(1, turn.count))
+    done = add_keys(blockwise.nothing(q, v), k, v, 0)
+    (done, _, _), _ = lax.scan(run_step, (done, k, v), jnp.arange(1, ring.count))
     return blockwise.finished(done, v.dtype)
 
 
 def _ring_backward(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any, saved: Saved
-) -> Any:
-    turn = _Round(what, axes, q, k, mask)
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+    saved: Saved,
+) -> tuple[jax.Array, ...]:
+    ring = _Round(options, axes, q, k, mask)
 
-    def gradients(k: Any, v: Any, step: Any) -> Any:
-        places = turn.places(step)
-        found = lambda: blockwise.backward(what, q, k, v, turn.columns(places), key, saved, places)
+    def differentiate(k: jax.Array, v: jax.Array, step: jax.Array | int) -> PyTree:
+        offsets = ring.places(step)
+        run = lambda: blockwise.backward(
+            options, q, k, v, ring.columns(offsets), key, saved, offsets
+        )
         kind = saved.sums.dtype
-        return turn.when_past(places, found, tuple(jnp.zeros(x.shape, kind) for x in (q, k, v)))
+        return ring.when_past(offsets, run, tuple(jnp.zeros(x.shape, kind) for x in (q, k, v)))
 
-    own = gradients(k, v, 0)
-    if turn.count > 1:
-        # The gradients of the keys that come first begin here; those of one's own stay at home.
+    own = differentiate(k, v, 0)
+    if ring.count > 1:
+        # The gradients of the first received keys start here. Those of the device's own keys do not rotate.
         k, v = _on((k, v), axes)
-        dq, dk, dv = gradients(k, v, 1)
+        dq, dk, dv = differentiate(k, v, 1)
 
-        def go(carry: Any, step: Any) -> Any:
+        def run_step(carry: tuple[jax.Array, ...], step: jax.Array) -> PyTree:
             dq, k, v, dk, dv = carry
             k, v, dk, dv = _on((k, v, dk, dv), axes)
-            more = gradients(k, v, step)
+            more = differentiate(k, v, step)
             return (dq + more[0], k, v, dk + more[1], dv + more[2]), None
 
-        (dq, _, _, dk, dv), _ = lax.scan(go, (dq, k, v, dk, dv), jnp.arange(2, turn.count))
+        (dq, _, _, dk, dv), _ = lax.scan(run_step, (dq, k, v, dk, dv), jnp.arange(2, ring.count))
         dk, dv = _on((dk, dv), axes)
         own = own[0] + dq, own[1] + dk, own[2] + dv
     return own
@@ -257,132 +297,178 @@ def _ring_backward(
 _ring = blockwise.with_backward(_ring_forward, _ring_backward)
 
 
-def ring(what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any) -> Any:
-    """Attention of this device's queries to the keys of all devices.
+def ring(
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
+    """Compute attention of this device's queries to all keys by rotating keys and values.
 
     Args:
-      what: what attention does.
-      axes: the mesh dimensions of the ring, which the program must know.
-      q: this device's queries [b, t / N, n, h], scaled.
-      k: this device's keys.
-      v: this device's values.
-      mask: bool [b, 1 or t / N, s], of all keys, or None.
-      key: two uint32 numbers for dropout, the same on all devices, or None.
+      options: Options of attention.
+      axes: Mesh dimensions of the ring; they must be manual axes of the surrounding program.
+      q: This device's queries [b, t / N, n, h], scaled.
+      k: This device's keys.
+      v: This device's values.
+      mask: bool [b, 1 or t / N, s], for all keys, or None.
+      key: Random generator state for dropout, equal on all devices, or None.
+
+    Returns:
+      Values [b, t / N, n, h of values].
     """
-    return _ring((what, axes), q, k, v, mask, key)
+    return _ring((options, axes), q, k, v, mask, key)
 
 
-# ---- gathered --------------------------------------------------------------------------------
+# ---- gathered attention ----------------------------------------------------------------------
 
 
 class _Turns:
-    """A few heads at a time, of which all devices bring keys and values together."""
+    """Groups of heads; all devices gather the keys and values of one group at a time."""
 
-    def __init__(self, axes: tuple[str, ...], q: Any, key: Any) -> None:
+    def __init__(self, axes: tuple[str, ...], q: jax.Array, key: jax.Array | None) -> None:
         self.axes, self.key = axes, key
         self.count = math.gcd(q.shape[2], lax.axis_size(axes))
         self.places = Places(lax.axis_index(axes) * q.shape[1], 0)
 
-    def cut(self, x: Any, axis: int = 2) -> Any:
-        """An array with a first axis of turns in place of all heads."""
+    def cut(self, x: jax.Array, axis: int = 2) -> jax.Array:
+        """Split the axis of heads into groups, which become the first axis."""
         shape = (*x.shape[:axis], self.count, -1, *x.shape[axis + 1 :])
         return jnp.moveaxis(x.reshape(shape), axis, 0)
 
-    def joined(self, parts: Any, axis: int = 2) -> Any:
-        """The array that `cut` had."""
+    def joined(self, parts: jax.Array, axis: int = 2) -> jax.Array:
+        """Undo `split_heads`."""
         x = jnp.moveaxis(parts, 0, axis)
         return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
-    def together(self, x: Any) -> Any:
-        """The keys of all devices."""
+    def together(self, x: jax.Array) -> jax.Array:
+        """All-gather the keys of all devices."""
         return lax.all_gather(x, self.axes, axis=1, tiled=True)
 
-    def apart(self, x: Any) -> Any:
-        """The sum of all devices' gradients of this device's keys."""
+    def apart(self, x: jax.Array) -> jax.Array:
+        """Reduce-scatter gradients of all devices' keys to this device's keys."""
         return lax.psum_scatter(x, self.axes, scatter_dimension=1, tiled=True)
 
-    def drawn(self, turn: Any) -> Any:
-        """The numbers that a turn's dropout follows from."""
+    def drawn(self, group: jax.Array) -> jax.Array | None:
+        """Return the random generator state for the dropout of a group."""
         if self.key is None:
             return None
-        return self.key.at[1].add(turn.astype(self.key.dtype) * np.uint32(0x85EBCA6B))
+        return self.key.at[1].add(group.astype(self.key.dtype) * np.uint32(0x85EBCA6B))
 
 
 def _gathered_forward(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
-) -> Any:
-    turns = _Turns(axes, q, key)
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    groups = _Turns(axes, q, key)
 
-    def one(heads: Any) -> Any:
-        turn, q, k, v = heads
-        k, v = turns.together(k), turns.together(v)
-        found = blockwise.forward(what, q, k, v, mask, turns.drawn(turn), turns.places)
-        return blockwise.finished(found, v.dtype)
+    def attend_group(heads: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        group, q, k, v = heads
+        k, v = groups.together(k), groups.together(v)
+        done = blockwise.forward(options, q, k, v, mask, groups.drawn(group), groups.places)
+        return blockwise.finished(done, v.dtype)
 
-    parts = jnp.arange(turns.count), turns.cut(q), turns.cut(k), turns.cut(v)
-    values, sums = lax.map(one, parts)
-    return turns.joined(values), turns.joined(sums, 1)
+    parts = jnp.arange(groups.count), groups.cut(q), groups.cut(k), groups.cut(v)
+    values, sums = lax.map(attend_group, parts)
+    return groups.joined(values), groups.joined(sums, 1)
 
 
 def _gathered_backward(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any, saved: Saved
-) -> Any:
-    turns = _Turns(axes, q, key)
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+    saved: Saved,
+) -> Iterable[jax.Array]:
+    groups = _Turns(axes, q, key)
 
-    def one(heads: Any) -> Any:
-        turn, q, k, v, saved = heads
-        wide = turns.together(k), turns.together(v)
-        drawn = turns.drawn(turn)
-        dq, *rest = blockwise.backward(what, q, *wide, mask, drawn, saved, turns.places)
-        return dq, *map(turns.apart, rest)
+    def differentiate_group(heads: PyTree) -> tuple[jax.Array, ...]:
+        group, q, k, v, saved = heads
+        keys, values = groups.together(k), groups.together(v)
+        group_key = groups.drawn(group)
+        dq, *rest = blockwise.backward(
+            options, q, keys, values, mask, group_key, saved, groups.places
+        )
+        return dq, *map(groups.apart, rest)
 
-    of_heads = Saved(*map(turns.cut, saved, (1, 2, 1)))
-    parts = jnp.arange(turns.count), turns.cut(q), turns.cut(k), turns.cut(v), of_heads
-    return map(turns.joined, lax.map(one, parts))
+    residuals = Saved(*map(groups.cut, saved, (1, 2, 1)))
+    parts = jnp.arange(groups.count), groups.cut(q), groups.cut(k), groups.cut(v), residuals
+    return map(groups.joined, lax.map(differentiate_group, parts))
 
 
 _gathered = blockwise.with_backward(_gathered_forward, _gathered_backward)
 
 
 def gathered(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
-) -> Any:
-    """Attention of this device's queries to the keys of all devices, without sending to neighbours.
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
+    """Compute attention of this device's queries to all keys by all-gathers of groups of heads.
 
     Args:
-      what: what attention does.
-      axes: the mesh dimensions of the sequence, which the program must know.
-      q: this device's queries [b, t / N, n, h], scaled.
-      k: this device's keys.
-      v: this device's values.
-      mask: bool [b, 1 or t / N, s], of all keys, or None.
-      key: two uint32 numbers for dropout, the same on all devices, or None.
+      options: Options of attention.
+      axes: Mesh dimensions of the sequence; they must be manual axes of the surrounding program.
+      q: This device's queries [b, t / N, n, h], scaled.
+      k: This device's keys.
+      v: This device's values.
+      mask: bool [b, 1 or t / N, s], for all keys, or None.
+      key: Random generator state for dropout, equal on all devices, or None.
+
+    Returns:
+      Values [b, t / N, n, h of values].
     """
-    return _gathered((what, axes), q, k, v, mask, key)
+    return _gathered((options, axes), q, k, v, mask, key)
 
 
-# ---- ulysses ---------------------------------------------------------------------------------
+# ---- Ulysses ---------------------------------------------------------------------------------
 
 
 def ulysses(
-    what: Attend, axes: tuple[str, ...], q: Any, k: Any, v: Any, mask: Any, key: Any
-) -> Any:
-    """Attention with sequences brought together and heads split.
+    options: Attend,
+    axes: tuple[str, ...],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
+    """Compute attention with full sequences of a share of the heads, exchanged by all-to-all.
 
     Args:
-      what: what attention does.
-      axes: the mesh dimensions of the sequence, which the program must know.
-      q: this device's queries [b, t / N, n, h], scaled.
-      k: this device's keys.
-      v: this device's values.
-      mask: bool [b, 1 or t, s], whole, or None.
-      key: int64 [3], where a generator stands, for dropout, or None.
+      options: Options of attention.
+      axes: Mesh dimensions of the sequence; they must be manual axes of the surrounding program.
+      q: This device's queries [b, t / N, n, h], scaled.
+      k: This device's keys.
+      v: This device's values.
+      mask: bool [b, 1 or t, s], for all queries and keys, or None.
+      key: int64 [3], a random generator state for dropout, or None.
+
+    Returns:
+      Values [b, t / N, n, h of values].
     """
-    together = lambda x: lax.all_to_all(x, axes, 2, 1, tiled=True)
+    gather_sequences = lambda x: lax.all_to_all(x, axes, 2, 1, tiled=True)
     if key is not None:
-        # Heads are on different devices.
+        # Devices have different heads, so they need different keys.
         key = key.at[1].add(lax.axis_index(axes).astype(key.dtype))
-    values = blockwise.attend(what, together(q), together(k), together(v), mask, key)
+    values = blockwise.attend(
+        options, gather_sequences(q), gather_sequences(k), gather_sequences(v), mask, key
+    )
     return lax.all_to_all(values, axes, 1, 2, tiled=True)
 
 

@@ -1,4 +1,4 @@
-"""A schedule as columns of numbers that a loop reads: what to do in a tick, and where what arrives is kept."""
+"""Conversion of a schedule into arrays for the pipeline's loop: the work of each tick, and slots."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ __all__ = ["Columns", "columns_of"]
 
 
 class Work(NamedTuple):
-    """What each device does of one kind, all int32 [ticks, devices]; weight passes are [ticks, lanes, devices].
+    """Work of one kind of pass, for each tick and device.
+
+    All arrays are int32 [ticks, devices], or [ticks, lanes, devices] for weight passes.
 
     Attributes:
-      micro_batch: the micro-batch, -1 for nothing.
-      chunk: which of the device's stages.
-      input: the slot of the stage's input.
-      gradient: the slot of its output's gradient.
-      kept: the slot of what a backward pass keeps for the weight pass.
+      micro_batch: Index of the micro-batch, -1 if there is no work.
+      chunk: Index among the device's stages.
+      input: Slot of the stage's input.
+      gradient: Slot of the gradient of the stage's output.
+      residual: Slot of the residuals that a backward pass keeps for the weight pass.
     """
 
     micro_batch: np.ndarray
@@ -32,19 +34,20 @@ class Work(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A schedule for the loop that runs it.
+    """A schedule as arrays for the pipeline's loop.
 
     Attributes:
-      forward: the forward passes; those of the last stage are left out where a backward pass, which
-        computes them again, follows.
-      backward: the backward passes.
-      weights: the weight passes.
-      keep_input: int32 [ticks, devices], the slot for the input that arrives from the left after the tick;
-        one that nobody reads (number `inputs`) for what is of no use.
-      keep_gradient: the same for gradients from the right.
-      inputs: how many slots for inputs a device needs.
-      gradients: how many for gradients.
-      kept: how many for what weight passes need.
+      forward: Forward passes. Those of the last stage are left out if a backward pass, which
+        recomputes them, follows.
+      backward: Backward passes.
+      weights: Weight passes.
+      keep_input: int32 [ticks, devices], the slot for the input that arrives from the previous
+        stage after the tick. The slot with index `inputs` is never read; it takes values that are
+        not needed.
+      keep_gradient: The same for gradients that arrive from the next stage.
+      inputs: Number of slots for inputs on each device.
+      gradients: Number of slots for gradients.
+      residuals: Number of slots for residuals of weight passes.
     """
 
     forward: Work
@@ -60,13 +63,13 @@ class Columns(NamedTuple):
 _Key = tuple[int, int]
 
 
-def _colored(lives: Iterable[tuple[int, int, _Key]]) -> tuple[dict[_Key, int], int]:
-    """Slots for values that live from one tick to another, as few as can be."""
+def _colored(lifetimes: Iterable[tuple[int, int, _Key]]) -> tuple[dict[_Key, int], int]:
+    """Assign values with lifetimes (first tick, last tick, key) to the smallest number of slots."""
     slots: dict[_Key, int] = {}
     busy: list[tuple[int, int]] = []
     free: list[int] = []
     count = 0
-    for first, last, key in sorted(lives):
+    for first, last, key in sorted(lifetimes):
         while busy and busy[0][0] < first:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
@@ -77,93 +80,99 @@ def _colored(lives: Iterable[tuple[int, int, _Key]]) -> tuple[dict[_Key, int], i
 
 
 def _of_weight_passes(schedule: Schedule) -> tuple[dict[_Key, int], int]:
-    """Slots from backward passes to weight passes."""
-    when = schedule.when()
-    lives: list[list[tuple[int, int, _Key]]] = [[] for _ in range(schedule.devices)]
-    for action, tick in when.items():
+    """Assign slots to the residuals that live from backward passes to weight passes."""
+    ticks = schedule.when()
+    lifetimes: list[list[tuple[int, int, _Key]]] = [[] for _ in range(schedule.devices)]
+    for action, tick in ticks.items():
         if action.kind == "B":
-            ends = when[action._replace(kind="W")]
+            ends = ticks[action._replace(kind="W")]
             key = action.stage, action.micro_batch
-            lives[action.stage % schedule.devices].append((tick, ends, key))
-    return _slots(lives)
+            lifetimes[action.stage % schedule.devices].append((tick, ends, key))
+    return _slots(lifetimes)
 
 
-def _slots(lives: Iterable[Iterable[tuple[int, int, _Key]]]) -> tuple[dict[_Key, int], int]:
-    """Slots for what lives on each device, and how many of them a device has."""
+def _slots(lifetimes: Iterable[Iterable[tuple[int, int, _Key]]]) -> tuple[dict[_Key, int], int]:
+    """Assign slots on each device, and return them with the largest number of slots of a device."""
     slots: dict[_Key, int] = {}
     count = 0
-    for of_device in lives:
-        found, needed = _colored(of_device)
-        slots |= found
+    for of_device in lifetimes:
+        device_slots, needed = _colored(of_device)
+        slots |= device_slots
         count = max(count, needed)
     return slots, count
 
 
-def _kept(schedule: Schedule, gradients: bool, keeps: bool) -> tuple[dict[_Key, int], int]:
-    """Slots by (stage, micro-batch), and how many a device has."""
-    when = schedule.when()
+def _kept(
+    schedule: Schedule, gradients: bool, keeps_residuals: bool
+) -> tuple[dict[_Key, int], int]:
+    """Assign slots to inputs, or to gradients, by (stage, micro-batch)."""
+    ticks = schedule.when()
     last = schedule.stages - 1
-    lives: list[list[tuple[int, int, _Key]]] = [[] for _ in range(schedule.devices)]
+    lifetimes: list[list[tuple[int, int, _Key]]] = [[] for _ in range(schedule.devices)]
     for stage, i, arrives, last_use in schedule.lifetimes():
-        # Weight passes have what they need kept apart, or read it again.
-        ends = when[Action("B", stage, i)] if keeps else last_use
+        # Weight passes read residuals if backward passes keep them; otherwise they read the input
+        # and the gradient again.
+        ends = ticks[Action("B", stage, i)] if keeps_residuals else last_use
         if gradients:
-            if stage == last or Action("B", stage + 1, i) not in when:
+            if stage == last or Action("B", stage + 1, i) not in ticks:
                 continue
-            arrives = when[Action("B", stage + 1, i)] + 1
+            arrives = ticks[Action("B", stage + 1, i)] + 1
         elif stage == 0:
             continue
-        lives[stage % schedule.devices].append((arrives, ends, (stage, i)))
-    return _slots(lives)
+        lifetimes[stage % schedule.devices].append((arrives, ends, (stage, i)))
+    return _slots(lifetimes)
 
 
 def columns_of(schedule: Schedule, keeps: bool = False) -> Columns:
-    """The columns of a schedule.
+    """Convert a schedule into columns.
 
     Args:
-      schedule: the schedule.
-      keeps: whether backward passes keep what weight passes need, instead of computing it again.
+      schedule: The schedule.
+      keeps: Whether backward passes keep residuals for weight passes, instead of recomputing them.
+
+    Returns:
+      The columns.
     """
     inputs, input_count = _kept(schedule, False, keeps)
     gradients, gradient_count = _kept(schedule, True, keeps)
-    kept, kept_count = _of_weight_passes(schedule) if keeps else ({}, 0)
+    residuals, residual_count = _of_weight_passes(schedule) if keeps else ({}, 0)
     shape = schedule.ticks, schedule.devices
-    # As many lanes of weight passes as any tick has need of.
+    # Use only as many lanes of weight passes as the busiest tick needs.
     used = (schedule.table[:, :, LANES.index("W") :, 0] >= 0).sum(axis=2)
-    several = shape[0], max(int(used.max()), 1), shape[1]
+    lanes_shape = shape[0], max(int(used.max()), 1), shape[1]
     work = {
         kind: Work(
             np.full(size, -1, np.int32),
             np.zeros(size, np.int32),
             np.full(size, input_count, np.int32),
             np.full(size, gradient_count, np.int32),
-            np.full(size, kept_count, np.int32),
+            np.full(size, residual_count, np.int32),
         )
-        for kind, size in zip(KINDS, (shape, shape, several), strict=True)
+        for kind, size in zip(KINDS, (shape, shape, lanes_shape), strict=True)
     }
     filled = np.zeros(shape, np.int32)
     keep_input = np.full(shape, input_count, np.int32)
     keep_gradient = np.full(shape, gradient_count, np.int32)
-    when = schedule.when()
+    ticks = schedule.when()
     last = schedule.stages - 1
-    for action, tick in when.items():
+    for action, tick in ticks.items():
         kind, stage, i = action.kind, action.stage, action.micro_batch
-        place: tuple[int, ...] = tick, stage % schedule.devices
+        index: tuple[int, ...] = tick, stage % schedule.devices
         if kind == "F" and stage < last:
             keep_input[tick, (stage + 1) % schedule.devices] = inputs[stage + 1, i]
         if kind == "B" and stage > 0:
             keep_gradient[tick, (stage - 1) % schedule.devices] = gradients[stage - 1, i]
-        if kind == "F" and stage == last and Action("B", stage, i) in when:
+        if kind == "F" and stage == last and Action("B", stage, i) in ticks:
             continue
         if kind == "W":
-            filled[place] += 1
-            place = tick, int(filled[place]) - 1, place[1]
+            filled[index] += 1
+            index = tick, int(filled[index]) - 1, index[1]
         columns = work[kind]
-        columns.micro_batch[place] = i
-        columns.chunk[place] = stage // schedule.devices
-        columns.input[place] = inputs.get((stage, i), input_count)
-        columns.gradient[place] = gradients.get((stage, i), gradient_count)
-        columns.kept[place] = kept.get((stage, i), kept_count)
+        columns.micro_batch[index] = i
+        columns.chunk[index] = stage // schedule.devices
+        columns.input[index] = inputs.get((stage, i), input_count)
+        columns.gradient[index] = gradients.get((stage, i), gradient_count)
+        columns.kept[index] = residuals.get((stage, i), residual_count)
     return Columns(
         work["F"],
         work["B"],
@@ -172,5 +181,5 @@ def columns_of(schedule: Schedule, keeps: bool = False) -> Columns:
         keep_gradient,
         input_count,
         gradient_count,
-        kept_count,
+        residual_count,
     )

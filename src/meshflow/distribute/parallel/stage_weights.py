@@ -1,8 +1,9 @@
-"""Weights of a pipeline's stages: where their parts lie between steps, and how a step has them together.
+"""Weights of pipeline stages: their sharding between steps, and the collectives of a step.
 
-A weight may be divided along several axes at once: over the pipeline's devices, so that none of them has all
-stages' weights; over the devices that share a batch, as `zero` says; and over dimensions that rules name. A step
-brings the first two together for the stage that a device computes. The last stay: XLA divides what is computed.
+A weight can be sharded along several axes at once: over the pipeline's devices, so that none of
+them holds the weights of all stages; over the devices that share a batch, by ZeRO; and over
+dimensions of rules. A step gathers the first two for the stage that a device computes. XLA
+partitions the computation over the last.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.packs import Buffers, Pack, alike, chosen, total
+from meshflow.distribute.parallel.packs import AbstractArray, Buffers, Pack, alike, chosen, total
 from meshflow.distribute.replicas.shares import LocalPart, variable_of
 from meshflow.placement.layout import dimensions_of
 
@@ -30,16 +31,17 @@ _Names = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """The axes along which a weight is divided.
+    """Axes along which a weight is sharded.
 
     Attributes:
-      stage: that over the pipeline's devices, or None.
-      zero: that over devices which share a batch: of the weight's gradient, and of itself where it is `held` so.
-      over: the mesh dimensions of these devices.
-      held: whether the weight itself is divided along `zero` between steps.
-      rules: those over dimensions that rules name, with their names.
-      local: that along which a device has a part of its own, such as experts, with the mesh dimensions: nothing is
-        brought together, and gradients are not summed over them.
+      stage: Axis over the pipeline's devices, or None.
+      zero: Axis over the devices that share a batch: of the weight's gradient, and of the weight if
+        `held`.
+      over: Mesh dimensions of `zero`.
+      held: Whether the weight itself is sharded along `zero` between steps.
+      rules: Axes over dimensions of rules, with their mesh dimensions.
+      local: Axis along which a device has a part of its own, such as experts, with the mesh
+        dimensions: the part is not gathered, and its gradient is not summed over them.
     """
 
     stage: int | None = None
@@ -50,11 +52,14 @@ class Cut:
     local: tuple[int, _Names] | None = None
 
     def spec(self, dimension: str, gradient: bool = False) -> PartitionSpec:
-        """How the weight, or its gradient, comes in and goes out of what runs on each device.
+        """Return the spec of the weight, or of its gradient, in the `jax.shard_map` of the pipeline.
 
         Args:
-          dimension: the mesh dimension of the pipeline.
-          gradient: whether it is the gradient.
+          dimension: Mesh dimension of the pipeline.
+          gradient: Whether to return the spec of the gradient.
+
+        Returns:
+          The partition spec.
         """
         entries: dict[int, Any] = {}
         if self.stage is not None:
@@ -66,25 +71,28 @@ class Cut:
         return PartitionSpec(*(entries.get(i) for i in range(max(entries, default=-1) + 1)))
 
     @property
-    def kind(self) -> Any:
-        """Equal for weights that lie in buffers of one shape."""
+    def kind(self) -> tuple[object, ...]:
+        """Return a key that is equal for weights that can share buffers."""
         names = tuple(names for _, names in self.rules)
-        own = None if self.local is None else self.local[1]
-        return self.stage is None, self.zero is None, self.over, self.held, names, own
+        local = None if self.local is None else self.local[1]
+        return self.stage is None, self.zero is None, self.over, self.held, names, local
 
 
 def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
-    """How a pipeline takes a weight.
+    """Return the axes along which a pipeline shards a weight.
 
     Args:
-      capture: the weight, or a device's part of one.
-      over: the mesh dimension of the pipeline.
-      axes: those of the batch.
+      capture: The weight, or a device's part of one.
+      over: Mesh dimension of the pipeline.
+      axes: Mesh dimensions of the batch.
+
+    Returns:
+      The axes.
 
     Raises:
-      ValueError: for an axis that is split over one of these dimensions and another one.
+      ValueError: If an axis is split over one of these dimensions and over another one.
     """
-    here = isinstance(capture, LocalPart)
+    is_local = isinstance(capture, LocalPart)
     variable = variable_of(capture)
     layout = variable.layout if isinstance(variable, Variable) else None
     if layout is None or layout.is_single_device():
@@ -95,7 +103,7 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
         names = dimensions_of(spec, layout.mesh)
         if names == (over,):
             cut["stage"] = axis
-        elif here and names and set(names) <= set(axes):
+        elif is_local and names and set(names) <= set(axes):
             cut["local"] = axis, names
         elif names and set(names) <= set(axes):
             cut |= {"zero": axis, "over": names, "held": True}
@@ -104,37 +112,39 @@ def cut_of(capture: Any, over: str, axes: Sequence[str]) -> Cut:
         elif names:
             raise InvalidValueError(
                 f"Pipeline: a rule splits axis {axis} of the weight {capture.name} over {spec!r}. The dimension of the "
-                f"stages, {over!r}, those of the batch, {list(axes)}, and others each split an axis of their own."
+                f"stages, {over!r}, those of the batch, {list(axes)}, and others must each split a separate axis."
             )
-    slots = None if here else getattr(variable, "_slot_layout", None)
+    slots = None if is_local else getattr(variable, "_slot_layout", None)
     if "zero" not in cut and slots is not None:
         for axis, spec in enumerate(slots.sharding_specs):
             names = dimensions_of(spec, slots.mesh)
             if names and set(names) <= set(axes):
                 cut |= {"zero": axis, "over": names}
     if "stage" not in cut:
-        # Such weights are small, mostly; they come in whole.
+        # A weight that the stages do not divide is usually small, so it enters the region
+        # unsharded.
         cut = {name: value for name, value in cut.items() if name == "local"}
     return Cut(**cut, rules=tuple(rules))
 
 
 class WeightPack:
-    """Weights that are divided alike, laid end to end for each stage.
+    """Weights with equal shardings, concatenated for each stage.
 
-    A buffer is [parts by each rule's names, parts by `zero`, parts by stage, length], without what there is not.
+    A buffer has the shape [parts by each rule, parts by ZeRO, parts by stage, length], without axes
+    for shardings that the weights do not have.
 
     Args:
-      stages: for each stage the shapes of its weights by number.
-      cuts: how each is divided; all of one kind.
-      sizes: the sizes of the mesh's dimensions.
-      over: the mesh dimension of the pipeline.
-      axes: those of the batch.
-      divided: whether rules divide any weights, so that others must say that they are not.
+      stages: For each stage the shapes and dtypes of its weights by index.
+      cuts: Sharding of each weight; all have the same kind.
+      sizes: Sizes of the mesh dimensions.
+      over: Mesh dimension of the pipeline.
+      axes: Mesh dimensions of the batch.
+      divided: Whether rules split any weights, so that unsharded buffers need a constraint.
     """
 
     def __init__(
         self,
-        stages: Sequence[Mapping[int, Any]],
+        stages: Sequence[Mapping[int, AbstractArray]],
         cuts: Mapping[int, Cut],
         sizes: Mapping[str, int],
         over: str,
@@ -143,9 +153,9 @@ class WeightPack:
     ) -> None:
         self.divided = divided
         self.cuts, self.cut = dict(cuts), next(iter(cuts.values()))
-        own = () if self.cut.local is None else self.cut.local[1]
-        # Over which gradients are summed.
-        self.over, self.axes = over, tuple(a for a in axes if a not in own)
+        local = () if self.cut.local is None else self.cut.local[1]
+        # Gradients are summed over these dimensions.
+        self.over, self.axes = over, tuple(a for a in axes if a not in local)
         self.names = [names for _, names in self.cut.rules]
         self._rules = [math.prod(sizes[n] for n in names) for names in self.names]
         self._zero = [math.prod(sizes[n] for n in self.cut.over)] * (self.cut.zero is not None)
@@ -160,71 +170,85 @@ class WeightPack:
         )
         self.places, self.lengths = self._pack.places, self._pack.lengths
 
-    def _pairs(self, number: int, rules: bool = True, zero: bool = True, stage: bool = True) -> Any:
-        """The axes that a weight is divided along, with the number of parts, as buffers begin with them."""
-        cut = self.cuts[number]
-        found = [(axis, n) for (axis, _), n in zip(cut.rules, self._rules, strict=True)] * rules
+    def _pairs(
+        self, index: int, rules: bool = True, zero: bool = True, stage: bool = True
+    ) -> list[tuple[int, int]]:
+        """Return a weight's (axis, number of parts) pairs in the order of the leading axes."""
+        cut = self.cuts[index]
+        pairs = [(axis, n) for (axis, _), n in zip(cut.rules, self._rules, strict=True)] * rules
         if cut.zero is not None and zero:
-            found += [(cut.zero, n) for n in self._zero]
+            pairs += [(cut.zero, n) for n in self._zero]
         if cut.stage is not None and stage:
-            found += [(cut.stage, n) for n in self._stage]
-        return found
+            pairs += [(cut.stage, n) for n in self._stage]
+        return pairs
 
-    def _part(self, number: int) -> tuple[int, ...]:
-        sizes = list(self._shapes[number])
-        for axis, n in self._pairs(number):
+    def _part(self, index: int) -> tuple[int, ...]:
+        sizes = list(self._shapes[index])
+        for axis, n in self._pairs(index):
             sizes[axis] //= n
         return tuple(sizes)
 
     # ---- buffers ---------------------------------------------------------------------------
 
     def bytes(self) -> int:
-        """Bytes of a stage's buffers on a device."""
+        """Return the bytes of a stage's buffers on a device."""
         return self._pack.bytes() * math.prod(self.lead) // math.prod(self._rules)
 
     def zeros(self, floats: bool = False) -> Buffers:
-        """Buffers of zeros."""
+        """Create buffers of zeros; with `floats` only those of dtypes that have gradients."""
         return {n: jnp.zeros((*self.lead, z.size), n) for n, z in self._pack.zeros(floats).items()}
 
-    def laid(self, buffer: Any, before: int = 0) -> Any:
-        """A buffer that lies as rules say, behind a number of other axes."""
-        return alike(buffer, [None] * before + self.names) if self.divided else buffer
+    def laid(self, buffer: jax.Array, before: int = 0) -> jax.Array:
+        """Constrain a buffer, after a number of other axes, to the sharding of the rules."""
+        if not self.divided:
+            return buffer
+        return alike(buffer, [*[None] * before, *self.names])
 
-    def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
-        """The whole weights of a stage."""
-        found = {}
-        for number, p in self.places[stage].items():
+    def take(self, buffers: Buffers, stage: int) -> dict[int, jax.Array]:
+        """Return the full weights of a stage."""
+        weights = {}
+        for index, p in self.places[stage].items():
             rows = self.laid(buffers[p.dtype])[..., p.offset : p.offset + p.size]
-            found[number] = _joined(rows.reshape(*self.lead, *p.shape), self._pairs(number))
-        return found
+            weights[index] = _joined(rows.reshape(*self.lead, *p.shape), self._pairs(index))
+        return weights
 
-    def put(self, arrays: Mapping[int, Any], stage: int, floats: bool = False) -> Buffers:
-        """The buffers of whole weights, or of their gradients: zeros where there are none."""
+    def put(self, arrays: Mapping[int, jax.Array], stage: int, floats: bool = False) -> Buffers:
+        """Pack full weights, or their gradients; missing arrays are zeros."""
         return self._filled(arrays, stage, self.lead, self._pairs, floats)
 
-    def _filled(self, arrays: Any, stage: int, lead: Any, pairs: Any, floats: bool = False) -> Any:
-        rows: dict[str, list[Any]] = {name: [] for name in self._pack.zeros(floats)}
-        for number, p in self.places[stage].items():
-            if number not in arrays:
+    def _filled(
+        self,
+        arrays: Mapping[int, jax.Array],
+        stage: int,
+        lead: tuple[int, ...],
+        pairs: Callable[[int], list[tuple[int, int]]],
+        floats: bool = False,
+    ) -> Buffers:
+        rows: dict[str, list[jax.Array]] = {name: [] for name in self._pack.zeros(floats)}
+        for index, p in self.places[stage].items():
+            if index not in arrays:
                 rows[p.dtype].append(jnp.zeros((*lead, p.size), p.dtype))
                 continue
-            parts = _divided(arrays[number].astype(p.dtype), pairs(number))
+            parts = _divided(arrays[index].astype(p.dtype), pairs(index))
             rows[p.dtype].append(parts.reshape(*lead, -1))
-        made = {}
-        for name, found in rows.items():
-            rest = self.lengths[name] - sum(row.shape[-1] for row in found)
-            filling = [jnp.zeros((*lead, rest), name)] if rest else []
-            made[name] = self.laid(jnp.concatenate([*found, *filling], axis=-1))
-        return made
+        buffers = {}
+        for name, arrays_of_type in rows.items():
+            rest = self.lengths[name] - sum(row.shape[-1] for row in arrays_of_type)
+            padding = [jnp.zeros((*lead, rest), name)] if rest else []
+            buffers[name] = self.laid(jnp.concatenate([*arrays_of_type, *padding], axis=-1))
+        return buffers
 
     # ---- over the mesh ---------------------------------------------------------------------
 
-    def own(self, values: Mapping[int, Any], stages: Sequence[Any]) -> list[Buffers]:
-        """The buffers of each of a device's stages.
+    def own(self, values: Mapping[int, jax.Array], stages: Sequence[jax.Array]) -> list[Buffers]:
+        """Gather the weights of a device's stages.
 
         Args:
-          values: what the device has of each weight, by number.
-          stages: the numbers of its stages, which only devices know.
+          values: The device's part of each weight, by index.
+          stages: Indices of its stages, which are values of the program.
+
+        Returns:
+          The buffers of each stage.
         """
         count = len(self.places)
         if not self._stage:
@@ -233,117 +257,135 @@ class WeightPack:
             ]
         zero = not self.cut.held
         lead = (*self._rules, *self._zero * zero)
-        pairs = lambda number: self._pairs(number, zero=zero, stage=False)
-        p, place = self._stage[0], len(lead)
-        found: list[Buffers] = []
+        pairs = lambda index: self._pairs(index, zero=zero, stage=False)
+        p, axis = self._stage[0], len(lead)
+        buffers: list[Buffers] = []
         for c in range(len(stages)):
             rows = [self._filled(values, s, lead, pairs) for s in range(c * p, (c + 1) * p)]
-            stacked = {n: jnp.stack([row[n] for row in rows], axis=place) for n in self.lengths}
-            found.append({n: self._together(b, place) for n, b in stacked.items()})
-        return found
+            stacked = {n: jnp.stack([row[n] for row in rows], axis=axis) for n in self.lengths}
+            buffers.append({n: self._together(b, axis) for n, b in stacked.items()})
+        return buffers
 
-    def _together(self, rows: Any, place: int) -> Any:
-        def run(v: Any) -> Any:
-            v = lax.all_to_all(v, self.over, split_axis=place, concat_axis=place, tiled=True)
+    def _together(self, rows: jax.Array, axis: int) -> jax.Array:
+        def run(v: jax.Array) -> jax.Array:
+            v = lax.all_to_all(v, self.over, split_axis=axis, concat_axis=axis, tiled=True)
             return lax.all_gather(v, self.cut.over, axis=len(self._rules)) if self.cut.held else v
 
         return self.laid(beside(run, rows, self.names))
 
-    def gathered(self, sums: Sequence[Buffers], stages: Sequence[Any]) -> dict[int, Any]:
-        """What this device keeps of the gradients, from those of its stages.
+    def gathered(
+        self, sums: Sequence[Buffers], stages: Sequence[jax.Array]
+    ) -> dict[int, jax.Array]:
+        """Reduce the gradients of stages, and return the parts that this device keeps.
 
         Args:
-          sums: by stage.
-          stages: the numbers of the device's stages.
+          sums: Buffers of gradients of each of the device's stages.
+          stages: Indices of the device's stages.
+
+        Returns:
+          Gradients by index of the weight.
         """
         if not self._stage:
             return self._all_of(sums, stages)
-        found: dict[int, Any] = {}
-        p, place = self._stage[0], len(self._rules)
-        for c, of_stage in enumerate(sums):
-            rows = {n: beside(self._apart, b, self.names) for n, b in of_stage.items()}
+        gradients: dict[int, jax.Array] = {}
+        p, axis = self._stage[0], len(self._rules)
+        for c, buffers in enumerate(sums):
+            rows = {n: beside(self._apart, b, self.names) for n, b in buffers.items()}
             for d in range(p):
-                for number, at in self.places[c * p + d].items():
-                    if at.dtype not in rows:
+                for index, span in self.places[c * p + d].items():
+                    if span.dtype not in rows:
                         continue
-                    row = lax.index_in_dim(rows[at.dtype], d, place, keepdims=False)
-                    part = row[..., at.offset : at.offset + at.size].reshape(
-                        *self._rules, *at.shape
+                    row = lax.index_in_dim(rows[span.dtype], d, axis, keepdims=False)
+                    part = row[..., span.offset : span.offset + span.size].reshape(
+                        *self._rules, *span.shape
                     )
-                    value = _joined(part, self._pairs(number, zero=False, stage=False))
-                    found[number] = found[number] + value if number in found else value
-        return found
+                    value = _joined(part, self._pairs(index, zero=False, stage=False))
+                    gradients[index] = gradients[index] + value if index in gradients else value
+        return gradients
 
-    def _apart(self, v: Any) -> Any:
-        place, rest = len(self._rules), tuple(a for a in self.axes if a not in self.cut.over)
+    def _apart(self, v: jax.Array) -> jax.Array:
+        axis, rest = len(self._rules), tuple(a for a in self.axes if a not in self.cut.over)
         if self._zero:
-            v = lax.psum_scatter(v, self.cut.over, scatter_dimension=place)
+            v = lax.psum_scatter(v, self.cut.over, scatter_dimension=axis)
         if rest:
             v = lax.psum(v, rest)
-        return lax.all_to_all(v, self.over, split_axis=place, concat_axis=place, tiled=True)
+        return lax.all_to_all(v, self.over, split_axis=axis, concat_axis=axis, tiled=True)
 
-    def _all_of(self, sums: Sequence[Buffers], stages: Sequence[Any]) -> dict[int, Any]:
-        """Gradients of weights that are whole on all devices: each stage's among zeros, added over stages."""
+    def _all_of(self, sums: Sequence[Buffers], stages: Sequence[jax.Array]) -> dict[int, jax.Array]:
+        """Sum gradients of weights that all devices hold; other stages contribute zeros."""
         order: dict[str, list[int]] = {}
-        for places in self.places:
-            for number, at in places.items():
-                if number not in order.setdefault(at.dtype, []):
-                    order[at.dtype].append(number)
+        for spans in self.places:
+            for index, span in spans.items():
+                if index not in order.setdefault(span.dtype, []):
+                    order[span.dtype].append(index)
 
         def spread(buffers: Buffers, stage: int) -> Buffers:
-            def row(number: int) -> Any:
-                at = self.places[stage].get(number)
-                if at is None:
-                    shape = (*self.lead, math.prod(self._part(number)))
+            def get_row(index: int) -> jax.Array:
+                span = self.places[stage].get(index)
+                if span is None:
+                    shape = (*self.lead, math.prod(self._part(index)))
                     return jnp.zeros(shape, next(iter(buffers.values())).dtype)
-                return buffers[at.dtype][..., at.offset : at.offset + at.size]
+                return buffers[span.dtype][..., span.offset : span.offset + span.size]
 
-            rows = {n: [row(k) for k in order[n]] for n in buffers}
-            return {n: self.laid(jnp.concatenate(found, axis=-1)) for n, found in rows.items()}
+            rows = {n: [get_row(k) for k in order[n]] for n in buffers}
+            return {n: self.laid(jnp.concatenate(parts, axis=-1)) for n, parts in rows.items()}
 
         count = len(self.places)
         parts = [
             chosen(s, [lambda n=n, b=b: spread(b, n) for n in range(count)])
             for b, s in zip(sums, stages, strict=True)
         ]
-        whole = total({n: sum(part[n] for part in parts) for n in sums[0]}, (self.over, *self.axes))
-        found = {}
-        for name, buffer in whole.items():
-            begin = 0
-            for number in order[name]:
-                shape = self._part(number)
-                end = begin + math.prod(shape)
-                row = buffer[..., begin:end].reshape(*self.lead, *shape)
-                found[number], begin = _joined(row, self._pairs(number)), end
-        return found
+        totals = total(
+            {n: sum(part[n] for part in parts) for n in sums[0]}, (self.over, *self.axes)
+        )
+        gradients = {}
+        for name, buffer in totals.items():
+            start = 0
+            for index in order[name]:
+                shape = self._part(index)
+                end = start + math.prod(shape)
+                row = buffer[..., start:end].reshape(*self.lead, *shape)
+                gradients[index], start = _joined(row, self._pairs(index)), end
+        return gradients
 
 
-def _divided(array: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-    """An array with axes of parts in front, one for each (axis, number of parts)."""
+def _divided(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
+    """Split axes into parts, and return the array with the axes of parts in front."""
     shape: list[int] = []
-    places, parts = {}, dict(pairs)
+    part_axes, parts = {}, dict(pairs)
     for axis, size in enumerate(array.shape):
         if axis in parts:
-            places[axis] = len(shape)
+            part_axes[axis] = len(shape)
             shape.append(parts[axis])
         shape.append(size // parts.get(axis, 1))
-    return jnp.moveaxis(array.reshape(shape), [places[a] for a, _ in pairs], range(len(pairs)))
+    return jnp.moveaxis(array.reshape(shape), [part_axes[a] for a, _ in pairs], range(len(pairs)))
 
 
-def _joined(parts: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-    """The array of which `_divided` gave the parts."""
+def _joined(parts: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
+    """Undo `_split_axes`."""
     shape = list(parts.shape[len(pairs) :])
-    places = {}
-    for place, axis in enumerate(sorted(a for a, _ in pairs)):
-        places[axis] = place + axis
-    array = jnp.moveaxis(parts, range(len(pairs)), [places[a] for a, _ in pairs])
+    part_axes = {}
+    for position, axis in enumerate(sorted(a for a, _ in pairs)):
+        part_axes[axis] = position + axis
+    array = jnp.moveaxis(parts, range(len(pairs)), [part_axes[a] for a, _ in pairs])
     for axis, n in pairs:
         shape[axis] *= n
     return array.reshape(shape)
 
 
-def beside(run: Callable[[Any], Any], value: Any, names: Sequence[_Names]) -> Any:
-    """A collective of a value whose first axes are split over other mesh dimensions: else it would travel whole."""
+def beside(
+    run: Callable[[jax.Array], jax.Array], value: jax.Array, names: Sequence[_Names]
+) -> jax.Array:
+    """Run a collective on a value with leading axes split over other dimensions, without gathering them.
+
+    Args:
+      run: The collective.
+      value: The value.
+      names: Mesh dimensions of the leading axes.
+
+    Returns:
+      The result of the collective.
+    """
     if not names:
         return run(value)
     return jax.shard_map(
@@ -351,6 +393,6 @@ def beside(run: Callable[[Any], Any], value: Any, names: Sequence[_Names]) -> An
         mesh=jax.sharding.get_abstract_mesh(),
         in_specs=PartitionSpec(*names),
         out_specs=PartitionSpec(*names),
-        axis_names={n for some in names for n in some},
+        axis_names={name for entry in names for name in entry},
         check_vma=False,
     )(value)

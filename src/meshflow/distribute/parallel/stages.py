@@ -1,4 +1,4 @@
-"""Which layers of a model are which stage of a pipeline."""
+"""Assignment of a model's layers to pipeline stages."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from meshflow.distribute.parallel.cutting import Program, StageProgram, cut
 
 __all__ = ["Layers", "Stages", "stages_of"]
 
-# Rates by which work, memory and exchange are weighed against each other; only their ratios matter.
+# Typical rates of a CPU core, per second: operations, bytes of memory traffic, bytes between
+# devices. Only their ratios matter for balancing. They were chosen when the balancing was written;
+# no measurement was recorded.
 _WORK, _MEMORY, _LINK = 50e9, 10e9, 5e9
+# A backward pass costs twice a forward pass: it computes the gradients of inputs and of weights.
+_COMPUTE_PASSES = 3
+# Weights are read in the forward pass, in the recomputation and in the backward pass, and their gradients are written. This
+# is a derivation, not a measurement.
+_WEIGHT_PASSES = 4
 LABEL = "call-of-layer-"
 
 
 class Layers:
-    """The calls of layers while a function is traced, in order; models are looked into.
+    """Recorder of layer calls while a function is traced; it records the layers inside of models.
 
     Attributes:
-      names: the names of the layers called.
-      begin: the numbers of the calls that a stage begins at, as `tf.keras.layers.Stage()` says.
+      names: Names of the called layers.
+      stage_starts: Indices of the calls that start a stage, as marked by `tf.keras.layers.Stage()`.
     """
 
     def __init__(self) -> None:
@@ -37,29 +44,29 @@ class Layers:
 
     @contextlib.contextmanager
     def __call__(self, layer: Any, whole: bool = False) -> Iterator[None]:
-        """The scope in which a layer computes.
+        """Open the scope in which a layer computes.
 
         Args:
-          layer: the layer.
-          whole: whether a model counts as one layer, too.
+          layer: The layer.
+          whole: Whether to record a model as one layer, too.
         """
         if self._inside or (hasattr(layer, "_current_graph") and not whole):
             yield
             return
-        number = len(self.names)
+        index = len(self.names)
         self.names.append(layer.name)
         if getattr(layer, "begins_stage", False):
-            self.begin.append(number)
+            self.begin.append(index)
         self._inside = True
         try:
-            with jax.named_scope(f"{LABEL}{number}"):
+            with jax.named_scope(f"{LABEL}{index}"):
                 yield
         finally:
             self._inside = False
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """While calls of layers are noted here."""
+        """Record calls of layers while the context is open."""
         saved, context.labels = context.labels, self
         try:
             yield
@@ -67,25 +74,25 @@ class Layers:
             context.labels = saved
 
     def units(self, traced: Traced) -> list[int]:
-        """The call that each equation belongs to; between two calls, the one before."""
-        found = []
+        """Return the call of each equation; an equation between two calls belongs to the first."""
+        units = []
         current = 0
         for eqn in traced.closed.jaxpr.eqns:
             label = re.search(rf"{LABEL}(\d+)", str(eqn.source_info.name_stack))
             current = max(current, int(label[1])) if label else current
-            found.append(current)
-        return found
+            units.append(current)
+        return units
 
 
 class Stages(NamedTuple):
-    """A traced program in stages.
+    """A traced loss in stages.
 
     Attributes:
-      program: that of one micro-batch.
-      programs: those of its stages.
-      layers: the names of the layers in each stage.
-      work: multiplications and additions of each stage's forward pass.
-      weights: bytes of the trained weights of each stage.
+      program: Program of one micro-batch.
+      programs: Programs of the stages.
+      layers: Names of the layers of each stage.
+      work: Multiplications and additions of each stage's forward pass.
+      weights: Bytes of the trained weights of each stage.
     """
 
     program: Program
@@ -98,37 +105,41 @@ class Stages(NamedTuple):
 def stages_of(
     tracer: Callable[[], Traced],
     count: int,
-    balance: Any = "auto",
+    balance: str | Sequence[int] = "auto",
     trained: Callable[[Any], bool] = lambda c: bool(getattr(c, "trainable", False)),
     wanted: Callable[[Traced], Sequence[int]] = lambda traced: range(traced.count),
     name: str = "model",
 ) -> Stages:
-    """Traces a function of a micro-batch, and cuts it.
+    """Trace a function of a micro-batch, and cut it into stages.
 
     Args:
-      tracer: traces it; it calls a model's layers.
-      count: how many stages.
-      balance: "auto" cuts at the `Stage()` layers where there are any, and else where the slowest stage is
-        fastest by a model of costs; "cost" does the latter always; a list has for each stage how many layers.
-      trained: whether a capture is trained.
-      wanted: the numbers of the results that are needed.
-      name: what errors call the model.
+      tracer: Function that traces it; the traced function calls a model's layers.
+      count: Number of stages.
+      balance: "auto" cuts at `Stage()` layers if there are any, and otherwise minimizes the
+        estimated time of the slowest stage; "cost" always does the latter; a list has the number of
+        layers of each stage.
+      trained: Predicate for captures that are trained.
+      wanted: Function that returns the indices of the results that are needed.
+      name: Description of the model for error messages.
+
+    Returns:
+      The stages.
 
     Raises:
-      ValueError: for more stages than layers, and marks or counts that do not fit.
+      ValueError: If there are more stages than layers, or if marks or counts do not fit.
     """
     layers = Layers()
     with layers.noted():
         traced = tracer()
-    # Names of mesh dimensions are effects for JAX, too.
-    outside = [e for e in traced.closed.effects if type(e).__name__ != "NamedAxisEffect"]
-    if outside or traced.iterator_captures or traced.infeeds:
+    # JAX also represents names of mesh dimensions as effects.
+    effects = [e for e in traced.closed.effects if type(e).__name__ != "NamedAxisEffect"]
+    if effects or traced.iterator_captures or traced.infeeds:
         raise InvalidValueError(
-            f"Pipeline: {name} calls Python or takes elements of iterators while it runs, which a stage cannot."
+            f"Pipeline: {name} calls Python or takes elements of iterators while it runs, which a stage cannot do."
         )
-    chosen = [i for i, c in enumerate(traced.captures) if trained(c)]
+    trained_indices = [i for i, c in enumerate(traced.captures) if trained(c)]
     units = max(len(layers.names), 1)
-    program = Program(traced, layers.units(traced), units, chosen, wanted(traced))
+    program = Program(traced, layers.units(traced), units, trained_indices, wanted(traced))
     ends = _ends(balance, layers, program, count, name)
     costs, weights = program.costs(), program.weights()
     parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]
@@ -141,7 +152,9 @@ def stages_of(
     )
 
 
-def _ends(balance: Any, layers: Layers, program: Program, count: int, name: str) -> list[int]:
+def _ends(
+    balance: str | Sequence[int], layers: Layers, program: Program, count: int, name: str
+) -> list[int]:
     names = layers.names
     if count > program.units:
         raise InvalidValueError(
@@ -166,47 +179,55 @@ def _ends(balance: Any, layers: Layers, program: Program, count: int, name: str)
 
 
 def _marked(layers: Layers, count: int, name: str) -> list[int]:
-    begin = [n for n in layers.begin if n > 0]
-    if len(begin) != count - 1:
+    starts = [n for n in layers.begin if n > 0]
+    if len(starts) != count - 1:
         raise InvalidValueError(
-            f"Pipeline: {name} has {len(begin)} Stage() layers behind its first layer, which make {len(begin) + 1} "
+            f"Pipeline: {name} has {len(starts)} Stage() layers after its first layer, which make {len(starts) + 1} "
             f"stages; the pipeline has {count}. Change the marks or the mesh, or use balance='cost'."
         )
-    return [*begin, len(layers.names)]
+    return [*starts, len(layers.names)]
 
 
 def balanced(program: Program, count: int) -> list[int]:
-    """The ends of stages of which the slowest is fastest, by dynamic programming.
+    """Find the ends of stages that minimize the time of the slowest stage, by dynamic programming.
 
-    A stage's time is its arithmetic, the reading and adding of its weights and their gradients, and the
-    sending of what crosses behind it.
+    The time of a stage is estimated from its arithmetic, from the memory traffic of its weights and
+    their gradients, and from the bytes that it sends.
+
+    Args:
+      program: The program.
+      count: Number of stages.
+
+    Returns:
+      For each stage the index after its last unit.
     """
     work, crossing = program.costs(), program.crossing()
     weights = program.weights()
     units = program.units
 
-    def times(begin: int) -> list[float]:
-        """The times of the stages [begin, end) for each end."""
-        known: dict[int, int] = {}
-        found, done = [0.0] * (units + 1), 0.0
+    def estimate_times(begin: int) -> list[float]:
+        """Return the times of the stages [begin, end) for each end."""
+        stage_weights: dict[int, int] = {}
+        times, forward = [0.0] * (units + 1), 0.0
         for unit in range(begin, units):
-            known |= dict(weights[unit])
-            done += work[unit] / _WORK
-            sent = crossing[unit] / _LINK if unit + 1 < units else 0.0
-            found[unit + 1] = 3 * done + 4 * sum(known.values()) / _MEMORY + 2 * sent
-        return found
+            stage_weights |= dict(weights[unit])
+            forward += work[unit] / _WORK
+            sending = crossing[unit] / _LINK if unit + 1 < units else 0.0
+            traffic = sum(stage_weights.values()) / _MEMORY
+            times[unit + 1] = _COMPUTE_PASSES * forward + _WEIGHT_PASSES * traffic + 2 * sending
+        return times
 
-    time_of = [times(begin) for begin in range(units)]
+    times = [estimate_times(begin) for begin in range(units)]
     best: list[float] = [0.0] + [float("inf")] * units
     choices: list[list[int]] = []
     for stage in range(count):
-        now, chosen = [float("inf")] * (units + 1), [0] * (units + 1)
+        current, chosen = [float("inf")] * (units + 1), [0] * (units + 1)
         for end in range(stage + 1, units - (count - stage - 1) + 1):
             for begin in range(stage, end):
-                slowest = max(best[begin], time_of[begin][end])
-                if slowest < now[end]:
-                    now[end], chosen[end] = slowest, begin
-        best = now
+                slowest = max(best[begin], times[begin][end])
+                if slowest < current[end]:
+                    current[end], chosen[end] = slowest, begin
+        best = current
         choices.append(chosen)
     ends = [units]
     for chosen in reversed(choices[1:]):
@@ -215,7 +236,7 @@ def balanced(program: Program, count: int) -> list[int]:
 
 
 def described(names: Sequence[str]) -> str:
-    """The names of a stage's layers in a few words."""
+    """Return the names of a stage's layers, abbreviated if there are more than three."""
     if len(names) < 4:
         return ", ".join(names)
     return f"{names[0]}, ... {len(names) - 2} more ..., {names[-1]}"

@@ -1,4 +1,4 @@
-"""`MeshStrategy`: models on a mesh of named dimensions, by rules and options."""
+"""`MeshStrategy`: training on a mesh of named dimensions, controlled by sharding rules and options."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 
@@ -17,12 +17,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.import_paths import public_face
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
-from meshflow.distribute.parallel.pipeline import (
-    PipelinedStep,
-    check_pipeline,
-    pipeline_gradients,
-    pipeline_predictions,
-)
+from meshflow.distribute.parallel.pipeline import PipelinedStep, check_pipeline
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import region_gradients
 from meshflow.distribute.parallel.report import StepReport
@@ -30,43 +25,55 @@ from meshflow.distribute.parallel.rules import Rules
 from meshflow.distribute.parallel.zero import split
 from meshflow.distribute.replicas.variables import MirroredVariable
 from meshflow.distribute.strategy import Strategy, _check_roles
+from meshflow.environment.types import PyTree
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.file_store import FileStore
 from meshflow.placement.layout import Layout, dimensions_of
 from meshflow.placement.mesh import Mesh, jax_device, line
 from meshflow.placement.scratch import Scratch
 
+if TYPE_CHECKING:
+    from meshflow.distribute.parallel.planner.hardware import Hardware
+
 __all__ = ["MeshStrategy"]
 
+# Types that `rules=` accepts; a `LayoutMap` is a class of Keras, which is a higher layer.
+_RuleSource: TypeAlias = "str | Mapping[str, str | Sequence[str]] | Rules | Any"
 
-# What finds plans, by name; planners stand on strategies and put themselves here.
+
+# Planners by name. They are in a higher layer than strategies, so they register themselves here.
 planners: dict[str, Callable[..., None]] = {}
-# The models that have steps under a strategy, the latest last, each with the strategy and the thread that made the step.
+# Models that have steps under a strategy, the latest last, each with the strategy and the thread
+# that made the step.
 in_training: weakref.WeakKeyDictionary[Any, tuple[weakref.ref[MeshStrategy], int]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class MeshStrategy(Strategy):
-    """Trains one model on all devices of a mesh, split as rules and options say.
+    """Strategy that trains one model on all devices of a mesh, sharded by rules and options.
 
-    The script stays that of one device: `fit` sees the global batch, and variables are whole to who reads, saves
-    or restores them. There is one replica, which all devices compute together.
+    The script is the same as for one device: `fit` receives the global batch, and variables appear
+    unsharded to code that reads, saves or restores them. There is one replica, which all devices
+    compute together.
 
     Args:
-      mesh: a mesh of `tf.experimental.dtensor.create_mesh`; default the first device alone, as its dimension "data".
-      rules: which mesh dimension the named dimensions of tensors are split over, as text ("batch:data, hidden:model"),
-        a dictionary, or a `tf.keras.dtensor.experimental.LayoutMap`, whose mesh dimension "batch" or "data" then
-        splits the batch. Layers name the axes of their weights.
-      options: a `ParallelOptions`.
-      plan: "auto" has mesh, rules and options found when training begins, for the model and batch that it begins with;
-        until then everything is divided over this process's devices.
-      hardware: for `plan="auto"`, the `tf.distribute.Hardware` to plan for; default this process's, measured.
-      **choices: its fields, in its place.
+      mesh: A mesh of `tf.experimental.dtensor.create_mesh`. Default: the first device, with the
+        dimension "data".
+      rules: Mesh dimensions that the named dimensions of tensors are split over, as text
+        ("batch:data, hidden:model"), as a dictionary, or as a
+        `tf.keras.dtensor.experimental.LayoutMap`; with a layout map, the mesh dimension "batch" or
+        "data" splits the batch. Layers name the axes of their weights.
+      options: A `ParallelOptions`.
+      plan: "auto" finds the mesh, rules and options at the first training step, for its model and
+        batch. Before it, all variables are sharded over this process's devices.
+      hardware: `tf.distribute.Hardware` to plan for with `plan="auto"`. By default this process's
+        devices are measured.
+      **choices: Fields of `ParallelOptions`, instead of `options`.
 
     Raises:
-      ValueError: for rules and options that the mesh does not fit.
-      TypeError: for an unknown option.
+      ValueError: If rules or options do not fit the mesh.
+      TypeError: If an option is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -81,26 +88,26 @@ class MeshStrategy(Strategy):
     def __init__(
         self,
         mesh: Mesh | None = None,
-        rules: Any = "",
+        rules: _RuleSource = "",
         options: ParallelOptions | None = None,
         plan: str | None = None,
-        hardware: Any = None,
+        hardware: Hardware | None = None,
         **choices: Any,
     ) -> None:
-        # What decides at the first training step, while nothing is decided.
-        self._planner: Callable[[Any, Any], None] | None = None
-        # The plan that was taken.
+        # The planner runs at the first training step and is None afterwards.
+        self._planner: Callable[[Any, PyTree], None] | None = None
+        # The plan that was chosen.
         self.plan: Any = None
         if plan is not None:
             if plan != "auto" or mesh is not None or rules or options is not None or choices:
                 raise InvalidValueError(
-                    f'MeshStrategy: plan={plan!r} must be "auto" and stand alone, or beside hardware=; it finds the mesh, '
-                    "the rules and the options."
+                    f'MeshStrategy: plan={plan!r} must be "auto", and only hardware= can be passed with it; it chooses '
+                    "the mesh, the rules and the options."
                 )
             self._wait(hardware)
             return
         if hardware is not None:
-            raise InvalidValueError('MeshStrategy: hardware= is for plan="auto".')
+            raise InvalidValueError('MeshStrategy: hardware= is for plan="auto"; pass both.')
         if mesh is None:
             mesh = line((jax.local_devices()[0],), "data")
         if not isinstance(mesh, Mesh):
@@ -118,56 +125,64 @@ class MeshStrategy(Strategy):
             )
         self._begin(mesh, rules, options)
 
-    def _wait(self, hardware: Any) -> None:
-        """Divides everything over all devices, until the first training step tells what is best."""
+    def _wait(self, hardware: Hardware | None) -> None:
+        """Shard all variables over all devices until the first training step chooses a plan."""
         devices = tuple(jax.local_devices())
         self._begin(
             line(devices, "data"), "batch:data", ParallelOptions(zero=3 if len(devices) > 1 else 0)
         )
         self._planner = lambda model, batch: planners["auto"](self, model, batch, hardware)
 
-    def decide(self, model: Any, batch: Any) -> None:
-        """Takes the best plan for a model, if it is this strategy's to find one and none is taken yet.
+    def decide(self, model: Any, batch: PyTree) -> None:
+        """Choose the best plan for a model if this strategy has `plan="auto"` and no plan yet.
 
         Args:
-          model: a compiled model.
-          batch: its first batch.
+          model: A compiled model.
+          batch: Its first batch.
         """
         if self._planner is not None:
             planner, self._planner = self._planner, None
             planner(model, batch)
 
-    def _begin(self, mesh: Mesh, rules: Any, options: ParallelOptions) -> None:
+    def _begin(self, mesh: Mesh, rules: _RuleSource, options: ParallelOptions) -> None:
+        """Set the mesh, the rules and the options.
+
+        Args:
+          mesh: The mesh.
+          rules: The rules, an argument of `ShardingRules`, or a `LayoutMap`.
+          options: The options.
+        """
         shown = mesh.shown
         self._start([jax_device(d) for d in mesh.local_devices()], mesh)
         mesh.shown = shown
         self.places = True
         self.options = options
-        self.layout_map = rules if hasattr(rules, "of_weight") else None
+        self.layout_map: Any = rules if hasattr(rules, "of_weight") else None
         if not isinstance(rules, Rules):
             rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
-        self.rules = rules
+        self.rules: Rules = rules
         self.batch_dimensions = self.rules.dimensions("batch")
         over = {name: self.rules.dimensions(name) for name in (*self.rules.over, "sequence")}
         self.options.check(mesh, self.batch_dimensions, over)
         if self.options.pipeline is not None:
-            check_pipeline(self)
+            check_pipeline(self.options, self.mesh)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
         self._wanted: Layout | None = None
-        # The mesh dimensions, beside those of batch and pipeline, over which weights have been split.
+        # Mesh dimensions, other than those of the batch and the pipeline, over which weights have
+        # been split.
         self.rule_dimensions: set[str] = set()
         if self.options.sequence is not None:
             self.rule_dimensions |= {*self.rules.dimensions("sequence")}
         folders = self.options.folders
         stores = {folder: FileStore(folder, mesh) for folder in folders.values()}
-        # What lies in files, and where; they count the bytes that steps read and write.
-        self.files = {what: stores[folder] for what, folder in folders.items()}
-        kept = self.files.get("activations")
-        # Where activations wait that wait in files.
-        self.scratch = None if kept is None else Scratch(kept)
-        # The names of the weights that were made under it.
-        self._trained: list[str] = []
-        # Whether a batch has been divided; the first is as large as others.
+        # The files of each kind of offloaded value; they count the bytes that steps read and write.
+        self.files = {kind: stores[folder] for kind, folder in folders.items()}
+        activation_files = self.files.get("activations")
+        # Offloaded activations wait in these files for the backward pass.
+        self.scratch = None if activation_files is None else Scratch(activation_files)
+        # Names of the weights that were made under this strategy.
+        self._trained_names: list[str] = []
+        # Whether a batch has been partitioned; the first batch has the size of all others but the last.
         self.has_divided = False
         # The pipeline of the step that was traced last.
         self.pipelined: PipelinedStep | None = None
@@ -180,28 +195,35 @@ class MeshStrategy(Strategy):
 
     @property
     def zero_dimensions(self) -> tuple[str, ...]:
-        """The mesh dimensions that states, gradients and weights are split over; empty with zero=0."""
+        """Return the mesh dimensions that ZeRO shards over; empty with `zero=0`."""
         if not self.options.zero:
             return ()
         return tuple(self.options.zero_over or self.batch_dimensions)
 
     def weight_layout(
-        self, dims: Sequence[Sequence[str]] | None, shape: Sequence[int], what: str
+        self, dims: Sequence[Sequence[str]] | None, shape: Sequence[int], description: str
     ) -> Layout:
-        """How a weight lies by the rules, without what `zero` adds.
+        """Return the layout of a weight by the rules, without the dimensions that ZeRO adds.
 
         Args:
-          dims: for each axis the names that it goes by; None when it has none.
-          shape: its shape.
-          what: what errors call it.
+          dims: Names of each axis; None if the axes have no names.
+          shape: Shape of the weight.
+          description: Description of the weight for error messages.
+
+        Returns:
+          The layout.
         """
         if dims is None:
             return self.replicated(len(shape))
-        return self.rules.layout(dims, shape, what)
+        return self.rules.layout(dims, shape, description)
 
     @contextmanager
     def laying(self, layout: Layout | None) -> Iterator[None]:
-        """The variable made inside lies like this, and is split further by `zero`."""
+        """Create variables with this layout while the context is open; ZeRO shards them further.
+
+        Args:
+          layout: The layout, or None for replicated variables.
+        """
         saved, self._wanted = self._wanted, layout
         try:
             yield
@@ -214,86 +236,111 @@ class MeshStrategy(Strategy):
         try:
             variable = MirroredVariable(**kwargs)
             if variable.dtype.name != "string":
-                self._lay(variable, self._wanted)
+                self.assign_layout(variable, self._wanted)
         finally:
             context.variable_creators = saved
         variable._distribute_strategy = self  # type: ignore[attr-defined]
         return variable
 
-    def _lay(self, variable: Variable, layout: Layout | None) -> None:
+    def assign_layout(self, variable: Variable, layout: Layout | None) -> None:
+        """Set the layouts of a variable and of its slots, and offload them if the options request it.
+
+        Args:
+          variable: The variable.
+          layout: Its layout by the rules, or None for a replicated variable.
+        """
         layout = layout or self.replicated(variable.ndim)
         variable._ruled_layout = layout  # type: ignore[attr-defined]
-        named = {d for spec in layout.sharding_specs for d in dimensions_of(spec, self.mesh)}
+        used = {d for spec in layout.sharding_specs for d in dimensions_of(spec, self.mesh)}
         pipeline = self.options.pipeline
         taken = {*self.batch_dimensions, *([] if pipeline is None else [self.options.stages.over])}
-        self.rule_dimensions |= named - taken
-        trained = variable.trainable and variable.dtype.is_floating
-        if trained:
-            self._trained.append(variable.name)
-        if trained and self.options.pipeline is not None:
-            # A step brings a stage's weights together on its devices.
+        self.rule_dimensions |= used - taken
+        is_trained = variable.trainable and variable.dtype.is_floating
+        if is_trained:
+            self._trained_names.append(variable.name)
+        if is_trained and self.options.pipeline is not None:
+            # A step gathers the weights of a stage on the devices of this stage.
             layout = split(layout, variable._shape, (self.options.stages.over,))
-        parts = split(layout, variable._shape, self.zero_dimensions)
-        own = parts if trained and self.options.zero == 3 else layout
+        zero_layout = split(layout, variable._shape, self.zero_dimensions)
+        own_layout = zero_layout if is_trained and self.options.zero == 3 else layout
 
-        def place(what: str) -> tuple[str, FileStore | None]:
-            if not (trained and self.options.offloads(what, variable.name)):
+        def find_memory(kind: str) -> tuple[str, FileStore | None]:
+            if not (is_trained and self.options.offloads(kind, variable.name)):
                 return "device", None
-            store = self.files.get(what)
+            store = self.files.get(kind)
             return ("host", None) if store is None else ("device", store)
 
-        memory, store = place("parameters")
-        variable._layout = own.in_memory(memory)
+        memory, store = find_memory("parameters")
+        variable._layout = own_layout.in_memory(memory)
         if store is not None:
             variable._hold(store)
-        if trained:
-            memory, store = place("optimizer")
-            variable._slot_layout = parts.in_memory(memory)  # type: ignore[attr-defined]
+        if is_trained:
+            memory, store = find_memory("optimizer")
+            variable._slot_layout = zero_layout.in_memory(memory)  # type: ignore[attr-defined]
             variable._slot_store = store  # type: ignore[attr-defined]
 
     # ---- steps -----------------------------------------------------------------------------
 
     @property
     def computes_gradients(self) -> bool:
-        """Whether Keras hands it the loss to differentiate, instead of differentiating the whole batch's."""
+        """Whether this strategy, instead of Keras, differentiates the loss."""
         return self.options.in_region
 
     @property
     def divides_batches(self) -> bool:
-        """Whether devices have different rows, and could compute the gradients of these."""
+        """Whether devices have different examples, so that gradients of shares exist."""
         return bool(self.batch_dimensions)
 
-    def gradients(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
-        """Loss and gradients of a global batch, while a step is traced.
+    def gradients(
+        self, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
+    ) -> Gradients:
+        """Compute loss and gradients of a global batch while a step is traced.
 
         Args:
-          program: the model's forward pass and loss.
-          x: the inputs.
-          y: the targets, or None.
-          sample_weight: weights of the examples, or None.
+          program: Forward pass and loss of the model.
+          x: Inputs.
+          y: Targets, or None.
+          sample_weight: Weights of the examples, or None.
+
+        Returns:
+          The gradients, the values for metrics, and the predictions.
         """
         if self.options.pipeline is not None:
-            return pipeline_gradients(self, program, x, y, sample_weight)
+            self.pipelined = PipelinedStep(self, program, x, y, sample_weight)
+            return self.pipelined.applied()
         return region_gradients(self, program, x, y, sample_weight)
 
     @property
     def computes_predictions(self) -> bool:
-        """Whether Keras hands it the forward pass of evaluation and prediction, too."""
+        """Whether Keras leaves the forward pass of evaluation and prediction to this strategy, too."""
         return self.options.pipeline is not None
 
-    def predictions(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
-        """What a program notes and predicts for a global batch, without gradients; arguments as of `gradients`."""
-        return pipeline_predictions(self, program, x, y, sample_weight)
-
-    def explain(self, model: Any, *batch: Any) -> StepReport:
-        """What a model's training step is and sends; nothing is run.
+    def predictions(
+        self, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
+    ) -> Gradients:
+        """Compute predictions and values for metrics of a global batch, without gradients.
 
         Args:
-          model: a compiled model of this strategy.
-          *batch: one batch (x, y, sample_weight).
+          program: Forward pass and loss of the model.
+          x: Inputs.
+          y: Targets, or None.
+          sample_weight: Weights of the examples, or None.
 
         Returns:
-          A `StepReport`; print it, or look at its `pipeline` and `step`.
+          The values for metrics and the predictions.
+        """
+        return PipelinedStep(self, program, x, y, sample_weight, trains=False).applied()
+
+    def explain(self, model: Any, *batch: PyTree) -> StepReport:
+        """Describe a model's training step and the bytes that it sends; nothing is run.
+
+        Args:
+          model: A compiled model of this strategy.
+          *batch: One batch (x, y, sample_weight).
+
+        Returns:
+          A `StepReport`, which can be printed; its attributes `pipeline` and `step` have the
+          details.
 
         Example:
           >>> import meshflow as tf
@@ -306,36 +353,38 @@ class MeshStrategy(Strategy):
           >>> report.pipeline.ticks, report.step.sent("collective-permute")
           (4, 256)
         """
-        # What explains compiled steps stands on strategies; it is there for whoever gets here.
+        # The module that explains compiled steps is in a higher layer, so it is reached through the
+        # public package.
         step = public_face().experimental.dtensor.explain(model, *batch)
-        made = self.pipelined
-        return StepReport(None if made is None else made.report(), step)
+        pipeline = self.pipelined
+        return StepReport(None if pipeline is None else pipeline.report(), step)
 
     def trains(self, model: Any) -> None:
-        """Keras calls it when it makes a step of a model.
+        """Register that this thread makes a training step of a model; Keras calls this method.
 
         Args:
-          model: the model.
+          model: The model.
         """
         in_training.pop(model, None)
         in_training[model] = weakref.ref(self), threading.get_ident()
 
     def warn_of_unused(self) -> None:
-        """Warns of rules and patterns that no weight used; Keras calls it when a built model's step is made."""
+        """Warn about unused rules and offload patterns; Keras calls this for built models."""
         (self.rules if self.layout_map is None else self.layout_map).warn_of_unused()
         unused = [
-            f"{what!r}: {pattern!r}"
-            for what, patterns in self.options.offloaded.items()
+            f"{kind!r}: {pattern!r}"
+            for kind, patterns in self.options.offloaded.items()
             for pattern in patterns
-            if what != "activations" and not any(re.match(pattern, name) for name in self._trained)
+            if kind != "activations"
+            and not any(re.match(pattern, name) for name in self._trained_names)
         ]
-        if unused and self._trained:
+        if unused and self._trained_names:
             warnings.warn(
                 f"MeshStrategy: no weight of a model has a name that begins with the patterns of offload={{"
-                f"{', '.join(unused)}}}; its states stay on the devices.",
+                f"{', '.join(unused)}}}, so its states remain on the devices.",
                 stacklevel=2,
             )
-            self._trained.clear()
+            self._trained_names.clear()
 
     def __repr__(self) -> str:
         sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))

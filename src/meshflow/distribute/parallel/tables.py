@@ -1,11 +1,11 @@
-"""The schedules of pipelines that have names, and how options name them."""
+"""Named pipeline schedules, and the resolution of the `schedule` option."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -23,86 +23,90 @@ def _both(p: int, m: int, backward: Callable[[int, int], int]) -> _Ticks:
 
 
 def _gpipe(p: int, m: int) -> _Ticks:
-    """All forward passes, then all backward passes."""
+    """Place all forward passes before all backward passes."""
     return _both(p, m, lambda s, i: m + p - 1 + i + p - 1 - s)
 
 
 def _paired(p: int, m: int) -> _Ticks:
-    """A forward and a backward pass in each tick: the bubble of 1F1B where devices go in step."""
+    """Place a forward and a backward pass in each tick: 1F1B's bubble for devices in lock step."""
     return _both(p, m, lambda s, i: i + 2 * (p - 1) - s)
 
 
 def _classic(p: int, m: int) -> _Ticks:
-    """One pass in each tick, backward passes first, at most p - s micro-batches on the way from stage s on."""
-    placed: _Ticks = {}
+    """Place one pass in each tick, with at most p - s micro-batches in flight from stage s on."""
+    ticks: _Ticks = {}
     done = {kind: [0] * p for kind in "FB"}
     tick = 0
     while min(done["B"]) < m:
         for s in range(p):
             f, b = done["F"][s], done["B"][s]
             allowed = {"B": b < m, "F": f < m and f - b < p - s}
-            for kind, number in (("B", b), ("F", f)):
-                action = Action(kind, s, number)
-                # One device has one pass a tick, so that nothing is early enough in the same one.
-                ready = all(placed.get(n, tick) < tick for n, _ in before(action, p))
+            for kind, micro_batch in (("B", b), ("F", f)):
+                action = Action(kind, s, micro_batch)
+                # A device runs one pass in a tick, so prerequisites must be in earlier ticks, even
+                # on the same device.
+                ready = all(ticks.get(n, tick) < tick for n, _ in before(action, p))
                 if allowed[kind] and ready:
-                    placed[action] = tick
+                    ticks[action] = tick
                     done[kind][s] += 1
                     break
         tick += 1
-    return placed
+    return ticks
 
 
 def _interleaved(p: int, m: int, chunks: int) -> _Ticks:
-    """`chunks` stages on each device, in turn for groups of p micro-batches; paired."""
-    placed: _Ticks = {}
+    """Place paired passes of `chunks` stages per device, in turn for groups of p micro-batches."""
+    ticks: _Ticks = {}
     for i in range(m):
-        group, place = divmod(i, p)
+        group, offset = divmod(i, p)
         for c in range(chunks):
             for d in range(p):
-                begin = group * chunks * p + place
+                start = group * chunks * p + offset
                 stage = c * p + d
-                placed[Action("F", stage, i)] = begin + c * p + d
-                back = chunks * p - 1 + begin + (chunks - 1 - c) * p
-                placed[Action("B", stage, i)] = back + p - 1 - d
-    return placed
+                ticks[Action("F", stage, i)] = start + c * p + d
+                back = chunks * p - 1 + start + (chunks - 1 - c) * p
+                ticks[Action("B", stage, i)] = back + p - 1 - d
+    return ticks
 
 
 def _zero_bubble(p: int, m: int) -> _Ticks:
-    """The paired table with weight passes where no device waits for them: late in late stages, two in a tick at the end.
+    """Place weight passes into the paired schedule where no device waits for them.
 
-    A tick becomes longer only when all devices have something to fill it with. From 2(p-1) micro-batches on they
-    wait p - 1 passes in all, for the first to arrive and for the last to come back; none holds more than 2p-1.
+    Late stages run them late, and two of them fit into a tick at the end. A tick becomes longer
+    only if all devices have work for it. From 2(p-1) micro-batches on the total idle time is p - 1
+    passes, for the first micro-batch to arrive and for the last to return. No device holds more
+    than 2p-1 inputs.
     """
-    placed = _paired(p, m)
+    ticks_by_action = _paired(p, m)
     ticks = m + 2 * (p - 1)
     load = np.zeros((ticks + m, p), int)
     back = np.zeros((ticks + m, p), int)
-    for action, tick in placed.items():
+    for action, tick in ticks_by_action.items():
         load[tick, action.stage] += 1
         back[tick, action.stage] += action.kind == "B"
     ready, done, tick = back.cumsum(axis=0), np.zeros(p, int), 0
     while done.min() < m:
         room = np.minimum(ready[tick] - done, LANES.count("W"))
-        # At the end there is nothing else, and none waits for less than the one that has most.
-        lasts = max(load[tick].max(), (load[tick] + room).min(), tick >= ticks)
+        # A tick at the end contains only weight passes, and lasts as long as the busiest device
+        # needs in any case.
+        length = max(load[tick].max(), (load[tick] + room).min(), tick >= ticks)
         for s in range(p):
-            for _ in range(min(room[s], lasts - load[tick, s])):
-                placed[Action("W", s, int(done[s]))] = tick
+            for _ in range(min(room[s], length - load[tick, s])):
+                ticks_by_action[Action("W", s, int(done[s]))] = tick
                 done[s] += 1
         tick += 1
-    return _without_gaps(placed)
+    return _without_gaps(ticks_by_action)
 
 
 def _forward(p: int, m: int) -> _Ticks:
-    """Forward passes alone, for predictions."""
+    """Place only forward passes, for predictions."""
     return {Action("F", s, i): i + s for s in range(p) for i in range(m)}
 
 
-def _without_gaps(placed: _Ticks) -> _Ticks:
-    """The same work without the ticks in which nobody has any."""
-    used = {tick: n for n, tick in enumerate(sorted(set(placed.values())))}
-    return {action: used[tick] for action, tick in placed.items()}
+def _without_gaps(ticks: _Ticks) -> _Ticks:
+    """Return the same work without ticks in which all devices are idle."""
+    new_ticks = {tick: n for n, tick in enumerate(sorted(set(ticks.values())))}
+    return {action: new_ticks[tick] for action, tick in ticks.items()}
 
 
 NAMES: dict[str, Callable[[int, int], _Ticks]] = {
@@ -114,18 +118,23 @@ NAMES: dict[str, Callable[[int, int], _Ticks]] = {
 }
 
 
-def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
-    """The schedule that an option names.
+def schedule_of(spec: object, devices: int, micro_batches: int) -> Schedule:
+    """Return the schedule that an option specifies.
 
     Args:
-      spec: "1f1b" (a forward and a backward pass in each tick), "gpipe", "classic_1f1b", "interleaved:2" (so many
-        stages on each device), "zero_bubble", "forward" (for predictions); a `Schedule`; rows as for
-        `Schedule.from_rows`; text as for `Schedule.from_csv`; or the path of a file of it that ends in ".csv".
-      devices: how many devices the pipeline has.
-      micro_batches: how many micro-batches.
+      spec: "1f1b" (a forward and a backward pass in each tick), "gpipe", "classic_1f1b",
+        "interleaved:2" (the number is the stages of each device), "zero_bubble" or "forward" (for
+        predictions); a `Schedule`; rows as in `Schedule.from_rows`; text as in `Schedule.from_csv`;
+        or the path of a file with such text that ends in ".csv".
+      devices: Number of devices of the pipeline.
+      micro_batches: Number of micro-batches.
+
+    Returns:
+      The schedule.
 
     Raises:
-      ValueError: for an unknown name, a file that cannot be read, or a table of other sizes.
+      ValueError: If the name is unknown, if the file cannot be read, or if the table has other
+        sizes.
 
     Example:
       >>> from meshflow.distribute.parallel.tables import schedule_of
@@ -158,10 +167,10 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
     return spec
 
 
-def _is_table(spec: Any) -> bool:
-    listed = lambda value: isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    return listed(spec) and all(
-        listed(row) and all(isinstance(c, str) for c in row) for row in spec
+def _is_table(spec: object) -> TypeGuard[Sequence[Sequence[str]]]:
+    is_list = lambda value: isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    return is_list(spec) and all(
+        is_list(row) and all(isinstance(c, str) for c in row) for row in cast("Sequence[Any]", spec)
     )
 
 
@@ -180,18 +189,18 @@ def _of_file(path: str) -> Schedule:
 
 @functools.lru_cache(maxsize=64)
 def _by_name(name: str, devices: int, micro_batches: int) -> Schedule:
-    base, _, number = name.partition(":")
+    base, _, count = name.partition(":")
     chunks = 1
-    if base == "interleaved" and (not number or number.isdigit()):
-        chunks = int(number or 2)
-        placed = _without_gaps(_interleaved(devices, micro_batches, chunks)) if chunks else {}
-    elif base in NAMES and not number:
-        placed = NAMES[base](devices, micro_batches)
+    if base == "interleaved" and (not count or count.isdigit()):
+        chunks = int(count or 2)
+        ticks = _without_gaps(_interleaved(devices, micro_batches, chunks)) if chunks else {}
+    elif base in NAMES and not count:
+        ticks = NAMES[base](devices, micro_batches)
     else:
-        placed = {}
-    if not placed:
+        ticks = {}
+    if not ticks:
         raise InvalidValueError(
-            f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, no file that ends in .csv, and no table: "
-            "that has a line for each device, and cells with commas between them, such as 0F0,0F1,0B0,0B1."
+            f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, the path of a .csv file, and a table. A "
+            "table has a line for each device, and cells with commas between them, such as 0F0,0F1,0B0,0B1."
         )
-    return Schedule.of(placed, devices, chunks, micro_batches, 1 + max(placed.values()))
+    return Schedule.of(ticks, devices, chunks, micro_batches, 1 + max(ticks.values()))

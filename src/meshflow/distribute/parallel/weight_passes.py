@@ -1,7 +1,9 @@
-"""A stage's backward pass in two: what other stages wait for, and the products of weights' gradients, which nobody does.
+"""Separation of a stage's backward pass into an input pass and a weight pass (zero bubble).
 
-The program of both is cut: the products that lead to gradients of weights and to nothing else are done later, out of
-what the first part keeps for them, such as a layer's inputs and the gradients of its outputs. Nothing is computed twice.
+The first part computes the gradients of the stage's inputs, which other stages wait for. The second
+part computes products that contribute only to gradients of weights, from values (*residuals*) that
+the first part keeps, such as a layer's inputs and the gradients of its outputs. No product is
+computed twice.
 """
 
 from __future__ import annotations
@@ -15,46 +17,54 @@ import jax
 
 from meshflow.distribute.parallel.cutting import FORMS, is_light, size_of
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import makers, part, users, variables, without_calls
 
 __all__ = ["Halves", "halved"]
 
 _PRODUCTS = ("dot_general", "conv_general_dilated")
+# Gradients are small if each has at most this fraction of all gradients' bytes. The value is a choice, not a measurement.
+_SMALL_GRADIENT_DIVISOR = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Halves:
-    """A program in two parts.
+    """A backward pass as two programs.
 
     Attributes:
-      first: from all operands to [the results that are waited for, the early ones of the others, what is kept].
-      second: from [the operands that are at hand later, what is kept] to the late results.
-      early: numbers of the other results that the first part gives, as they need no product of their own.
-      late: numbers of those that the second part gives.
-      at_hand: numbers of the operands that the second part takes.
-      kept: shapes and dtypes of what is kept.
+      first: Program from all operands to [required results, early gradients, residuals].
+      second: Program from [operands that are still available, residuals] to the late gradients.
+      early: Indices of the gradients that the first part computes, because they need no product of
+        their own.
+      late: Indices of the gradients that the second part computes.
+      available_operands: Indices of the operands that the second part takes.
+      residuals: Shapes and dtypes of the residuals.
     """
 
-    first: jex_core.ClosedJaxpr
-    second: jex_core.ClosedJaxpr
+    first: ClosedJaxpr
+    second: ClosedJaxpr
     early: tuple[int, ...]
     late: tuple[int, ...]
     at_hand: tuple[int, ...]
     kept: tuple[jax.ShapeDtypeStruct, ...]
 
-    def run_first(self, operands: Sequence[Any]) -> tuple[list[Any], dict[int, Any], list[Any]]:
-        """The results that are waited for, early ones by number, and what is kept."""
+    def run_first(
+        self, operands: Sequence[jax.Array]
+    ) -> tuple[list[jax.Array], dict[int, jax.Array], list[jax.Array]]:
+        """Return the required results, the early gradients by index, and the residuals."""
         outputs = jex_core.jaxpr_as_fun(self.first)(*operands)
         end = len(outputs) - len(self.kept)
-        begin = end - len(self.early)
+        start = end - len(self.early)
         return (
-            outputs[:begin],
-            dict(zip(self.early, outputs[begin:end], strict=True)),
+            outputs[:start],
+            dict(zip(self.early, outputs[start:end], strict=True)),
             outputs[end:],
         )
 
-    def run_second(self, operands: Sequence[Any], kept: Sequence[Any]) -> dict[int, Any]:
-        """The late results by number."""
+    def run_second(
+        self, operands: Sequence[jax.Array], kept: Sequence[jax.Array]
+    ) -> dict[int, jax.Array]:
+        """Return the late gradients by index."""
         at_hand = [operands[i] for i in self.at_hand]
         outputs = jex_core.jaxpr_as_fun(self.second)(*at_hand, *kept)
         return dict(zip(self.late, outputs, strict=True))
@@ -62,141 +72,159 @@ class Halves:
 
 def halved(
     function: Callable[..., Sequence[Any]],
-    operands: Sequence[Any],
-    stays: Sequence[bool],
+    operands: Sequence[jax.Array | jax.ShapeDtypeStruct],
+    available: Sequence[bool],
     count: int,
 ) -> Halves:
-    """A function in two parts.
+    """Split a backward pass into two programs.
 
     Args:
-      function: of the operands; gives a flat list.
-      operands: arrays, or their shapes and dtypes.
-      stays: for each operand whether it is at hand when the second part runs.
-      count: how many of its results are waited for; the others are weights' gradients.
+      function: Function of the operands that returns a flat list.
+      operands: Arrays, or their shapes and dtypes.
+      available: For each operand, whether it is still available when the second part runs.
+      count: Number of required results at the beginning of the list. The others are gradients of
+        weights.
+
+    Returns:
+      The two programs.
     """
     closed = without_calls(jax.make_jaxpr(function)(*operands))
-    return _Cut(closed, stays, count).halves()
+    return _Cut(closed, available, count).halves()
 
 
 class _Cut:
-    """A program with what is known of its equations."""
+    """Analysis of the equations of a backward pass.
 
-    def __init__(self, closed: jex_core.ClosedJaxpr, stays: Sequence[bool], count: int) -> None:
+    Args:
+      closed: The program.
+      available: For each operand, whether it is still available when the second part runs.
+      count: Number of required results.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, available: Sequence[bool], count: int) -> None:
         self.closed, self.jaxpr, self.count = closed, closed.jaxpr, count
         self.eqns = list(self.jaxpr.eqns)
         self.maker = makers(self.eqns)
         self.place = {id(eqn): n for n, eqn in enumerate(self.eqns)}
-        inputs = zip(self.jaxpr.invars, stays, strict=True)
-        self.there = {*self.jaxpr.constvars, *(v for v, stay in inputs if stay)}
+        inputs = zip(self.jaxpr.invars, available, strict=True)
+        self.there = {*self.jaxpr.constvars, *(v for v, is_available in inputs if is_available)}
         for eqn in self.eqns:
-            # What follows from them alone and costs nothing is computed where it is read.
+            # Cheap values that follow from available operands are recomputed by their consumers.
             if is_light(eqn) and all(v in self.there for v in variables(eqn.invars)):
                 self.there.update(eqn.outvars)
 
     def halves(self) -> Halves:
-        waited, others = self.jaxpr.outvars[: self.count], self.jaxpr.outvars[self.count :]
-        later = self._later(self._behind(waited))
-        # Small gradients, of biases and scales, wait with what the products need, and all are added at once.
-        small = sum(size_of(v.aval) for v in others) / 16
-        products = [i for i, v in enumerate(others) if self._is_late(v, later)]
+        required, gradients = self.jaxpr.outvars[: self.count], self.jaxpr.outvars[self.count :]
+        later = self._later(self._behind(required))
+        # Small gradients, of biases and scales, are kept with the residuals, so that all gradients are added at once.
+        small = sum(size_of(v.aval) for v in gradients) / _SMALL_GRADIENT_DIVISOR
+        products = [i for i, v in enumerate(gradients) if self._is_late(v, later)]
         waiting = [
             i
-            for i, v in enumerate(others)
+            for i, v in enumerate(gradients)
             if i not in products and self._is_made(v) and size_of(v.aval) <= small
         ]
         late = sorted([*products, *waiting])
-        early = [i for i in range(len(others)) if i not in late]
-        wanted = [others[i] for i in late]
-        second, frontier = self._gathered([others[i] for i in products], later)
-        read = dict.fromkeys([*frontier, *(others[i] for i in waiting)])
-        kept = [v for v in read if v not in self.there]
-        # What follows from operands that are still there is computed again.
-        again = self._behind([v for v in read if v in self.there])
+        early = [i for i in range(len(gradients)) if i not in late]
+        late_outputs = [gradients[i] for i in late]
+        second, frontier = self._gathered([gradients[i] for i in products], later)
+        read = dict.fromkeys([*frontier, *(gradients[i] for i in waiting)])
+        residuals = [v for v in read if v not in self.there]
+        # Values that follow from available operands are recomputed.
+        recomputed = self._behind([v for v in read if v in self.there])
         at_hand = [
             i
             for i, v in enumerate(self.jaxpr.invars)
-            if v in self.there and self._is_read(v, [*again, *second], wanted)
+            if v in self.there and self._is_read(v, [*recomputed, *second], late_outputs)
         ]
-        first_out = [*waited, *(others[i] for i in early), *kept]
+        first_out = [*required, *(gradients[i] for i in early), *residuals]
         return Halves(
             self._program(self.jaxpr.invars, first_out, self._behind(first_out)),
             self._program(
-                [*(self.jaxpr.invars[i] for i in at_hand), *kept], wanted, {*again, *second}
+                [*(self.jaxpr.invars[i] for i in at_hand), *residuals],
+                late_outputs,
+                {*recomputed, *second},
             ),
             tuple(early),
             tuple(late),
             tuple(at_hand),
-            tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in kept),
+            tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in residuals),
         )
 
-    def _is_made(self, atom: Any) -> bool:
+    def _is_made(self, atom: Atom) -> bool:
         return not isinstance(atom, jex_core.Literal) and atom in self.maker
 
-    def _is_read(self, v: Any, numbers: Sequence[int], outputs: Sequence[Any]) -> bool:
-        read = [a for n in numbers for a in variables(self.eqns[n].invars)]
+    def _is_read(self, v: Var, positions: Sequence[int], outputs: Sequence[Atom]) -> bool:
+        read = [a for n in positions for a in variables(self.eqns[n].invars)]
         return any(a is v for a in (*read, *outputs))
 
-    def _behind(self, atoms: Sequence[Any]) -> set[int]:
-        """The equations that values follow from."""
-        found: set[int] = set()
+    def _behind(self, atoms: Sequence[Atom]) -> set[int]:
+        """Return the positions of all equations that values depend on."""
+        positions: set[int] = set()
         waiting = variables(atoms)
         while waiting:
             eqn = self.maker.get(waiting.pop())
-            if eqn is not None and self.place[id(eqn)] not in found:
-                found.add(self.place[id(eqn)])
+            if eqn is not None and self.place[id(eqn)] not in positions:
+                positions.add(self.place[id(eqn)])
                 waiting += variables(eqn.invars)
-        return found
+        return positions
 
-    def _later(self, waited: set[int]) -> set[int]:
-        """Products that only gradients of weights follow from, and what is done to their results."""
-        read_by = users(self.jaxpr, self.eqns)
+    def _later(self, required: set[int]) -> set[int]:
+        """Return products, and cheap operations on them, that only gradients of weights use."""
+        consumers_by_var = users(self.jaxpr, self.eqns)
         end = len(self.eqns)
-        found: set[int] = set()
-        below: set[int] = set()
+        deferred: set[int] = set()
+        deferred_products: set[int] = set()
         for n in reversed(range(end)):
             eqn = self.eqns[n]
-            readers = {r for v in eqn.outvars for r in read_by.get(v, ())}
-            if n in waited or not readers or not all(r == end or r in found for r in readers):
+            consumers = {r for v in eqn.outvars for r in consumers_by_var.get(v, ())}
+            if (
+                n in required
+                or not consumers
+                or not all(r == end or r in deferred for r in consumers)
+            ):
                 continue
-            if readers & below:
+            if consumers & deferred_products:
                 continue
             if eqn.primitive.name in _PRODUCTS:
-                found.add(n)
-                below.add(n)
+                deferred.add(n)
+                deferred_products.add(n)
             elif is_light(eqn) or eqn.primitive.name == "add_any":
-                found.add(n)
-        return found
+                deferred.add(n)
+        return deferred
 
-    def _is_late(self, output: Any, later: set[int]) -> bool:
-        """Whether a gradient is made by products alone, so that little else would have to be kept for it."""
+    def _is_late(self, output: Atom, later: set[int]) -> bool:
+        """Check whether a gradient follows from products, so that few values must be kept."""
         if not self._is_made(output):
             return False
-        numbers, _ = self._gathered([output], later)
-        names = {self.eqns[n].primitive.name for n in numbers}
-        into_others = {
+        positions, _ = self._gathered([output], later)
+        primitives = {self.eqns[n].primitive.name for n in positions}
+        other_inputs = {
             v
-            for n in numbers
+            for n in positions
             if self.eqns[n].primitive.name not in _PRODUCTS
             for v in variables(self.eqns[n].invars)
         }
-        made = {v for n in numbers for v in self.eqns[n].outvars}
-        forms = self._forms_into_products(numbers)
-        outside = [v for v in into_others - made - forms if v not in self.there]
-        return bool(names & {*_PRODUCTS}) and all(math.prod(v.aval.shape) == 1 for v in outside)
+        outputs = {v for n in positions for v in self.eqns[n].outvars}
+        product_inputs = self._forms_into_products(positions)
+        outside = [v for v in other_inputs - outputs - product_inputs if v not in self.there]
+        return bool(primitives & {*_PRODUCTS}) and all(
+            math.prod(v.aval.shape) == 1 for v in outside
+        )
 
-    def _forms_into_products(self, numbers: set[int]) -> set[Any]:
-        """What is read by other forms of products' operands, as `_gathered` takes them along."""
-        found: set[Any] = set()
+    def _forms_into_products(self, numbers: set[int]) -> set[Var]:
+        """Return the inputs of products, including those that reach them through changes of form."""
+        inputs: set[Any] = set()
         for n in sorted(numbers, reverse=True):
             eqn = self.eqns[n]
-            product = eqn.primitive.name in _PRODUCTS
-            if product or any(v in found for v in eqn.outvars):
-                found.update(variables(eqn.invars))
-        return found
+            is_product = eqn.primitive.name in _PRODUCTS
+            if is_product or any(v in inputs for v in eqn.outvars):
+                inputs.update(variables(eqn.invars))
+        return inputs
 
-    def _gathered(self, outputs: Sequence[Any], later: set[int]) -> tuple[set[int], list[Any]]:
-        """The later equations that results need, and the values that these read from elsewhere."""
-        found: set[int] = set()
+    def _gathered(self, outputs: Sequence[Atom], later: set[int]) -> tuple[set[int], list[Var]]:
+        """Return the deferred equations that results need, and the values that these read."""
+        positions: set[int] = set()
         frontier: dict[Any, None] = {}
         waiting = list(outputs)
         while waiting:
@@ -206,17 +234,17 @@ class _Cut:
                 frontier[v] = None
                 continue
             n = self.place[id(eqn)]
-            if n in found:
+            if n in positions:
                 continue
             if n in later or self._is_form(eqn):
-                found.add(n)
+                positions.add(n)
                 waiting += variables(eqn.invars)
             else:
                 frontier[v] = None
-        return found, list(frontier)
+        return positions, list(frontier)
 
-    def _is_form(self, eqn: Any) -> bool:
-        """Whether what an equation reads is kept in place of what it makes: other forms may have the same source."""
+    def _is_form(self, eqn: JaxprEqn) -> bool:
+        """Check whether to keep an equation's input, which may have other forms, instead."""
         if eqn.primitive.name not in FORMS:
             return False
         (source,) = eqn.invars[:1]
@@ -225,7 +253,7 @@ class _Cut:
         )
 
     def _program(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], numbers: set[int]
-    ) -> jex_core.ClosedJaxpr:
+        self, inputs: Sequence[Var], outputs: Sequence[Atom], numbers: set[int]
+    ) -> ClosedJaxpr:
         eqns = [self.eqns[n] for n in sorted(numbers)]
         return part(self.closed, inputs, outputs, eqns)

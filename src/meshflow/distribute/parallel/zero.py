@@ -1,16 +1,16 @@
-"""ZeRO: what each of the devices that share a batch holds its part of, and how parts come together."""
+"""ZeRO: sharding of values over devices that share a batch, and the collectives that combine them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import RegionStrategy
 from meshflow.distribute.replicas.shares import LocalPart, variable_of
 from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of
 
@@ -18,15 +18,16 @@ __all__ = ["Kept", "free_axis", "kept_like", "split"]
 
 
 def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
-    """A layout split further, along the first axis that is whole and divides.
+    """Shard a layout over more mesh dimensions, along its first divisible axis.
 
     Args:
-      layout: the layout.
-      shape: the variable's shape.
-      dimensions: the mesh dimensions to split over.
+      layout: Current layout of the variable.
+      shape: Global shape of the variable.
+      dimensions: Mesh dimensions to shard over.
 
     Returns:
-      The layout; unchanged where no axis divides, or where it is split over one of them already.
+      The new layout; `layout` if no axis size is divisible or if it is sharded over one of the
+      dimensions already.
     """
     mesh = layout.mesh
     taken = {d for spec in layout.sharding_specs for d in dimensions_of(spec, mesh)}
@@ -45,28 +46,31 @@ def split(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> La
 
 
 def free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]) -> int | None:
-    """The first axis that is whole and divides into parts, or None.
+    """Return the first axis that is unsharded and divisible, or None.
 
     Args:
-      shape: the variable's shape.
-      parts: how many.
-      taken: the axes that are not whole.
+      shape: Shape of the variable.
+      parts: Number of parts that the axis size must be divisible by.
+      taken: Axes that are sharded already.
+
+    Returns:
+      The index of the axis, or None.
     """
     return next((i for i, n in enumerate(shape) if i not in taken and n and n % parts == 0), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """How a device holds a value of the region, and what it sends for it.
+    """Sharding of a value in the region, and the collectives for the value and its gradient.
 
     Attributes:
-      spec: how it comes into the region, over the dimensions of the batch.
-      gradient_spec: how its gradient leaves.
-      gathers: the (axis, mesh dimensions) along which parts are brought together before use.
-      scatters: the (axis, mesh dimensions) along which its gradient is divided.
-      sums: the mesh dimensions over which its gradient is summed.
-      others: its spec over all other mesh dimensions, which stays as it is.
-      parts: into how many parts the gradient is divided by `scatters`.
+      spec: Spec with which the value enters the region, over the dimensions of the batch.
+      gradient_spec: Spec with which its gradient leaves the region.
+      gathers: (axis, mesh dimensions) of the all-gather before its use, or None.
+      scatters: (axis, mesh dimensions) of the reduce-scatter of its gradient, or None.
+      sums: Mesh dimensions of the all-reduce of its gradient.
+      auto_spec: Spec over all other mesh dimensions, which the region leaves to XLA's partitioner.
+      parts: Number of parts that `scatters` splits the gradient into.
     """
 
     spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
@@ -74,93 +78,98 @@ class Kept:
     gathers: tuple[int, tuple[str, ...]] | None = None
     scatters: tuple[int, tuple[str, ...]] | None = None
     sums: tuple[str, ...] = ()
-    others: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
+    auto_spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
     parts: int = 1
 
-    def whole(self, value: Any) -> Any:
-        """The value that the share computes with; its transpose sums gradients and divides them."""
+    def whole(self, value: jax.Array) -> jax.Array:
+        """All-gather the value; the transpose is the reduce-scatter of its gradient."""
         if self.gathers is None:
             return value
         axis, names = self.gathers
         return self._beside(lambda v: lax.all_gather(v, names, axis=axis, tiled=True), value)
 
-    def collected(self, gradient: Any) -> Any:
-        """A gradient summed over the devices, or this device's part of the sum."""
+    def collected(self, gradient: jax.Array) -> jax.Array:
+        """Sum a gradient over the devices by an all-reduce or a reduce-scatter."""
         if self.scatters is not None:
             axis, names = self.scatters
 
-            def scattered(g: Any) -> Any:
+            def scatter(g: jax.Array) -> jax.Array:
                 return lax.psum_scatter(g, names, scatter_dimension=axis, tiled=True)
 
-            gradient = self._beside(scattered, gradient)
+            gradient = self._beside(scatter, gradient)
         return lax.psum(gradient, self.sums) if self.sums else gradient
 
-    def part_shape(self, shape: tuple[int, ...], divided: bool) -> tuple[int, ...]:
-        """The shape of the gradient of a whole value, before or after it is divided."""
-        if self.scatters is None or not divided:
+    def part_shape(self, shape: tuple[int, ...], scattered: bool) -> tuple[int, ...]:
+        """Return the shape of the gradient of a full value, before or after the reduce-scatter."""
+        if self.scatters is None or not scattered:
             return shape
         axis, _ = self.scatters
         return (*shape[:axis], shape[axis] // self.parts, *shape[axis + 1 :])
 
-    def _beside(self, function: Any, value: Any) -> Any:
-        """A collective of parts that stay split over other mesh dimensions, which else would travel whole."""
+    def _beside(self, collective: Callable[[jax.Array], jax.Array], value: jax.Array) -> jax.Array:
+        """Run a collective on a value that remains sharded over other dimensions, which XLA would gather otherwise."""
         names = {
             n
-            for entry in self.others
+            for entry in self.auto_spec
             for n in (entry if isinstance(entry, tuple) else (entry,))
             if n
         }
         if not names:
-            return function(value)
+            return collective(value)
         return jax.shard_map(
-            function,
+            collective,
             mesh=jax.sharding.get_abstract_mesh(),
-            in_specs=self.others,
-            out_specs=self.others,
+            in_specs=self.auto_spec,
+            out_specs=self.auto_spec,
             axis_names=names,
             check_vma=False,
         )(value)
 
 
-def kept_like(strategy: Any, capture: Any) -> Kept:
-    """How the region takes a captured value.
+def kept_like(strategy: RegionStrategy, capture: object) -> Kept:
+    """Return the sharding with which a captured value enters the region.
 
     Args:
-      strategy: the strategy.
-      capture: a variable, a part of one, or a tensor.
+      strategy: The strategy.
+      capture: A variable, a `LocalPart` of one, or a tensor.
+
+    Returns:
+      The sharding.
     """
     variable = variable_of(capture)
     layout = variable.layout if isinstance(variable, Variable) else None
     axes = strategy.batch_dimensions
     if layout is None or layout.is_single_device():
         return Kept(sums=axes)
-    mine = [_among(s, layout, axes) for s in layout.sharding_specs]
-    others = PartitionSpec(*[_entry(_among(s, layout, axes, False)) for s in layout.sharding_specs])
-    spec = PartitionSpec(*map(_entry, mine))
-    at = next((i for i, names in enumerate(mine) if names), None)
-    rest = tuple(a for a in axes if at is None or a not in mine[at])
-    if at is not None and isinstance(capture, LocalPart):
-        return Kept(spec, spec, sums=rest, others=others)
-    if at is not None:
-        along, number = (at, mine[at]), layout.num_shards(at)
-        return Kept(spec, spec, along, along, rest, others, number)
+    batch_names = [_among(s, layout, axes) for s in layout.sharding_specs]
+    auto_spec = PartitionSpec(
+        *[_entry(_among(s, layout, axes, False)) for s in layout.sharding_specs]
+    )
+    spec = PartitionSpec(*map(_entry, batch_names))
+    axis = next((i for i, names in enumerate(batch_names) if names), None)
+    rest = tuple(a for a in axes if axis is None or a not in batch_names[axis])
+    if axis is not None and isinstance(capture, LocalPart):
+        return Kept(spec, spec, sums=rest, auto_spec=auto_spec)
+    if axis is not None:
+        along, count = (axis, batch_names[axis]), layout.num_shards(axis)
+        return Kept(spec, spec, along, along, rest, auto_spec, count)
     slots = getattr(variable, "_slot_layout", None)
     if slots is None:
-        return Kept(spec, spec, sums=axes, others=others)
+        return Kept(spec, spec, sums=axes, auto_spec=auto_spec)
     parts = [_among(s, slots, axes) for s in slots.sharding_specs]
-    at = next((i for i, names in enumerate(parts) if names), None)
-    if at is None:
-        return Kept(spec, spec, sums=axes, others=others)
-    rest = tuple(a for a in axes if a not in parts[at])
-    number = slots.num_shards(at)
-    return Kept(
-        spec, PartitionSpec(*map(_entry, parts)), None, (at, parts[at]), rest, others, number
-    )
+    axis = next((i for i, names in enumerate(parts) if names), None)
+    if axis is None:
+        return Kept(spec, spec, sums=axes, auto_spec=auto_spec)
+    rest = tuple(a for a in axes if a not in parts[axis])
+    gradient_spec = PartitionSpec(*map(_entry, parts))
+    scatters = axis, parts[axis]
+    return Kept(spec, gradient_spec, None, scatters, rest, auto_spec, slots.num_shards(axis))
 
 
 def _among(spec: str, layout: Layout, axes: Sequence[str], inside: bool = True) -> tuple[str, ...]:
+    """Return the mesh dimensions of a spec that are in `axes`, or those that are not."""
     return tuple(d for d in dimensions_of(spec, layout.mesh) if (d in axes) is inside)
 
 
-def _entry(names: tuple[str, ...]) -> Any:
+def _entry(names: tuple[str, ...]) -> tuple[str, ...] | str | None:
     return names if len(names) > 1 else names[0] if names else None

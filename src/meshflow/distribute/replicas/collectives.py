@@ -60,7 +60,7 @@ def _collective(name: str, call: Callable[..., jax.Array]) -> Op:
         # For one replica, JAX returns the sum as a NumPy scalar.
         return jax.numpy.asarray(call(operands[0], AXIS, *static))
 
-    return Op(name, run, constant=False)
+    return Op(name, run, is_foldable=False)
 
 
 psum = _collective("all_reduce_sum", jax.lax.psum)

@@ -295,7 +295,7 @@ def _fold_replica(operands: Sequence[jax.Array], static: tuple[Any]) -> jax.Arra
     return philox.folded(operands[0], jax.lax.axis_index(static[0]))
 
 
-_own_key = Op("replica_key", _fold_replica, differentiable=False, constant=False)
+_own_key = Op("replica_key", _fold_replica, differentiable=False, is_foldable=False)
 
 
 def _key_of_replica(key: Tensor) -> Tensor:

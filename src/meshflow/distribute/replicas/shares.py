@@ -199,9 +199,9 @@ def variable_of(capture: _Capture | LocalPart) -> _Capture | Variable:
     return capture.variable if isinstance(capture, LocalPart) else capture
 
 
-# Each device differentiates its own loss; the gradients of other losses with respect to a mean are
-# averaged likewise.
-_mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), constant=False)
+# Each device differentiates its own loss; gradients with respect to a mean are averaged over the
+# devices, too.
+_mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_foldable=False)
 
 
 class _Current(threading.local):

@@ -125,7 +125,9 @@ def _trace_replica(
             return nest.map_structure(lambda leaf: _read(leaf, scope.created), result)
 
     name = getattr(fn, "__name__", "replica")
-    return trace(call, specs, name=name, runs=True, axes=[(AXIS, strategy.num_replicas_in_sync)])
+    return trace(
+        call, specs, name=name, runs_immediately=True, axes=[(AXIS, strategy.num_replicas_in_sync)]
+    )
 
 
 class _Made:

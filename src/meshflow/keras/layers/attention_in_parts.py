@@ -137,7 +137,7 @@ def _fused(static: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
 _by_cudnn = Op(
     "attention_by_cudnn",
     lambda operands, static: _fused(static, *operands),
-    constant=False,
+    is_foldable=False,
 )
 
 
@@ -149,5 +149,5 @@ def _attend(static: Any, q: Any, k: Any, v: Any, mask: Any, queries: Any, key: A
 _attention = Op(
     "attention_in_parts",
     lambda operands, static: _attend(static, *operands),
-    constant=False,
+    is_foldable=False,
 )

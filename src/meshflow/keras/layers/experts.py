@@ -376,32 +376,34 @@ _chances = Op(
     "routing_chances",
     lambda operands, _: philox.uniform(operands[0], operands[1].shape, np.float32),
     differentiable=False,
-    constant=False,
+    is_foldable=False,
 )
 _dispatch = Op(
     "dispatch_to_experts",
     lambda operands, static: experts.dispatch(*operands, *static),
-    constant=False,
+    is_foldable=False,
 )
 _collect = Op(
     "collect_from_experts",
     lambda operands, static: experts.collect(
         operands[0], operands[1], operands[2], operands[3].shape[0], static[0]
     ),
-    constant=False,
+    is_foldable=False,
 )
 _dispatch_in_turn = Op(
     "dispatch_in_turn",
     lambda operands, static: dropless.dispatch(*operands, *static),
-    constant=False,
+    is_foldable=False,
 )
 _product = Op(
-    "product_in_turn", lambda operands, static: dropless.product(*operands, *static), constant=False
+    "product_in_turn",
+    lambda operands, static: dropless.product(*operands, *static),
+    is_foldable=False,
 )
 _collect_in_turn = Op(
     "collect_in_turn",
     lambda operands, static: dropless.collect(
         operands[0], dropless.Turn(*operands[1]), operands[2].shape[0], *static
     ),
-    constant=False,
+    is_foldable=False,
 )

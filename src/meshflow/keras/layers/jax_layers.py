@@ -195,7 +195,7 @@ class JaxLayer(Layer):
             found[:] = [tree]
             return [jnp.asarray(leaf) for leaf in flat], new
 
-        flat, new = apply(Op(self.name, run, heavy=True, whole=True), (operands, rng, arrays))
+        flat, new = apply(Op(self.name, run, heavy=True, is_opaque=True), (operands, rng, arrays))
         for variable, value in zip(self._state.variables, new, strict=True):
             variable.assign(value)
         return jax.tree_util.tree_unflatten(found[0], flat)

@@ -62,7 +62,9 @@ def integers(indices: Any) -> Tensor:
 
 
 # Rows of one part; zeros for numbers past its end, whose rows are in other parts.
-_rows_here = Op("gather", lambda o, _: o[0].at[o[1]].get(mode="fill", fill_value=0), constant=False)
+_rows_here = Op(
+    "gather", lambda o, _: o[0].at[o[1]].get(mode="fill", fill_value=0), is_foldable=False
+)
 
 
 def _kept(operands: Any, count: int) -> Any:
@@ -74,7 +76,7 @@ def _kept(operands: Any, count: int) -> Any:
     return jnp.where(here, rows, 0), flat
 
 
-_gradient_here = Op("gather", _kept, constant=False)
+_gradient_here = Op("gather", _kept, is_foldable=False)
 
 
 def _by_rows(operands: Any, static: Any, gradient: Any) -> IndexedSlices:

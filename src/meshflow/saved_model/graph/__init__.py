@@ -1,1 +1,1 @@
-"""TensorFlow's part of a SavedModel: written, so that TensorFlow runs it, and read."""
+"""Graphs of SavedModels: writing of graphs that TensorFlow can run, and reading of them."""

@@ -1,4 +1,4 @@
-"""A node of a graph that is read: its attributes, with the defaults that files leave out."""
+"""Nodes of graphs that are read, with the default values of attributes that files omit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import as_dtype
+from meshflow.environment.types import Array
 from meshflow.io.tensors import make_ndarray
+from meshflow.saved_model.graph.messages import Message
 
 __all__ = [
     "HostNeeded",
@@ -27,10 +29,10 @@ __all__ = [
 
 
 class HostNeeded(BaseException):
-    """A function that is traced needs strings, tables, or a value that is known only while it runs."""
+    """Signal that a traced function uses strings, tables, or a value that is computed at run time."""
 
 
-# Attributes that have the same default wherever an op has them.
+# TensorFlow uses these defaults for every op that has the attribute.
 _DEFAULTS: dict[str, Any] = {
     "T_threshold": 0,
     "_module_crc32c": None,
@@ -139,7 +141,7 @@ _DEFAULTS: dict[str, Any] = {
     "validate_shape": False,
     "vocab_size": -1,
 }
-# Those of single ops that differ.
+# The defaults of these ops differ from the ones above.
 _OWN: dict[tuple[str, str], Any] = {
     ("OneHot", "axis"): -1,
     ("StringFormat", "placeholder"): b"%s",
@@ -174,19 +176,19 @@ _OWN: dict[tuple[str, str], Any] = {
 
 
 class Node:
-    """A node of a graph.
+    """Node of a graph.
 
     Args:
-      proto: its `NodeDef`.
+      proto: The `NodeDef`.
 
     Attributes:
-      name, op: its name and TensorFlow's op.
-      inputs: (node, output, index) of the tensors that it takes.
-      before: names of nodes that run before it.
-      kept: what its op made of it once, by what it was made for.
+      name, op: Name of the node, and TensorFlow's op.
+      inputs: (node, output name, index) of each tensor that the node takes.
+      control_inputs: Names of the nodes that must run first.
+      cache: Results of the op that do not depend on values, by their keys.
     """
 
-    def __init__(self, proto: Any) -> None:
+    def __init__(self, proto: Message) -> None:
         self.name, self.op = proto.name, proto.op
         self._proto = proto
         self._attributes: dict[str, Any] = {}
@@ -195,7 +197,7 @@ class Node:
         self.kept: dict[Any, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
-        """An attribute: a number, bytes, a list, an array, or the name of a function."""
+        """Return an attribute: a number, bytes, a list, an array, or the name of a function."""
         if key not in self._attributes:
             if key in self._proto.attr:
                 value = _plain(self._proto.attr[key])
@@ -209,41 +211,33 @@ class Node:
         return self._attributes[key]
 
     def dtype(self, key: str) -> np.dtype:
-        """A data type among the attributes.
-
-        Args:
-          key: the attribute.
-        """
+        """Return the NumPy dtype that an attribute holds."""
         return numpy_type(self[key])
 
     def text(self, key: str) -> str:
-        """Text among the attributes.
-
-        Args:
-          key: the attribute.
-        """
+        """Return the text that an attribute holds."""
         return self[key].decode()
 
 
-def numpy_type(number: int) -> np.dtype:
-    """NumPy's dtype of a data type; that of objects for strings.
+def numpy_type(enum: int) -> np.dtype:
+    """Convert a dtype enum to a NumPy dtype, which is `object` for strings.
 
     Args:
-      number: TensorFlow's number of it.
+      enum: TensorFlow's value for the dtype.
     """
-    kind = as_dtype(number)
-    return np.dtype(object) if kind.name == "string" else np.dtype(kind.as_numpy_dtype)
+    dtype = as_dtype(enum)
+    return np.dtype(object) if dtype.name == "string" else np.dtype(dtype.as_numpy_dtype)
 
 
 def reference(text: str) -> tuple[str, str, int]:
-    """Node, name of the output, and index in it, of an input: `node`, `node:1`, or `node:output:0`."""
+    """Parse an input, `node`, `node:1` or `node:output:0`, into node, output name and index."""
     name, *rest = text.split(":")
     if len(rest) == 2:
         return name, rest[0], int(rest[1])
     return name, "", int(rest[0]) if rest else 0
 
 
-def _plain(attr: Any) -> Any:
+def _plain(attr: Message) -> Any:
     kind = attr.WhichOneof("kind")
     if kind == "list":
         for field in ("s", "i", "f", "b", "type"):
@@ -262,71 +256,68 @@ def _plain(attr: Any) -> Any:
     return getattr(attr, kind) if kind else None
 
 
-def sizes(proto: Any) -> list[int | None] | None:
-    """Sizes of a `TensorShapeProto`, None for what is unknown.
+def sizes(proto: Message) -> list[int | None] | None:
+    """Convert a `TensorShapeProto` to a list of sizes.
 
-    Args:
-      proto: the message.
+    Returns:
+      The sizes, with None for each unknown size, or None if the rank is unknown.
     """
     return None if proto.unknown_rank else [None if d.size < 0 else d.size for d in proto.dim]
 
 
-def is_known(*values: Any) -> bool:
-    """Whether all are arrays of NumPy, which stay known while a program is traced."""
+def is_known(*values: object) -> bool:
+    """Check whether all values are NumPy arrays, which have known values while a program is traced."""
     return all(isinstance(v, (np.ndarray, np.generic)) for v in values)
 
 
 class Sizes(np.ndarray):
-    """Sizes of which some are symbols, while a program for any size is traced: an array of objects."""
+    """Array of objects with sizes, some of them symbolic dimensions of a shape-polymorphic program."""
 
 
-def as_sizes(values: Any, dtype: Any) -> np.ndarray:
-    """Sizes as an array, of objects where one is a symbol.
+def as_sizes(values: object, dtype: np.dtype | type) -> np.ndarray:
+    """Convert sizes to an array.
 
     Args:
-      values: integers and symbols, nested.
-      dtype: of integers.
+      values: Nested integers and symbolic dimensions.
+      dtype: Dtype of the result if all sizes are integers. Otherwise it is `SymbolicSizes`.
     """
-    found = np.array(values, object)
-    if any(map(is_symbolic_dim, found.reshape(-1))):
-        return found.view(Sizes)
-    return found.astype(dtype)
+    array = np.array(values, object)
+    if any(map(is_symbolic_dim, array.reshape(-1))):
+        return array.view(Sizes)
+    return array.astype(dtype)
 
 
-def traced(value: Any) -> Any:
-    """Sizes as an array that a program computes with; anything else as it is."""
+def traced(value: Array) -> Array:
+    """Convert `SymbolicSizes` to an array that a program computes; return other values unchanged."""
     if not isinstance(value, Sizes):
         return value
     flat = [jnp.asarray(v, np.int32) for v in np.asarray(value).reshape(-1)]
     return jnp.stack(flat).reshape(value.shape)
 
 
-def numbers(value: Any) -> list[Any]:
-    """Integers that must be known while a program is written: sizes, axes; sizes may be symbols.
+def numbers(value: Array) -> list[Any]:
+    """Return integers that determine a program, such as sizes and axes, as a flat list.
 
-    Args:
-      value: an array.
+    Returns:
+      Integers, and symbolic dimensions where the value is `SymbolicSizes`.
 
     Raises:
-      HostNeeded: when they depend on what the program computes.
+      HostRequired: If the array is computed at run time.
     """
     return [v if is_symbolic_dim(v) else int(v) for v in on_host(value).reshape(-1)]
 
 
-def on_host(value: Any) -> np.ndarray:
-    """An array whose numbers decide on what a program is.
-
-    Args:
-      value: an array.
+def on_host(value: Array) -> np.ndarray:
+    """Return an array that must be known while the program is traced.
 
     Raises:
-      HostNeeded: when a program computes it.
+      HostRequired: If the array is computed at run time.
     """
     if isinstance(value, jax.core.Tracer):
         raise HostNeeded
     return np.asarray(value)
 
 
-def is_words(value: Any) -> bool:
-    """Whether a value is strings, which exist on the host only."""
+def is_words(value: object) -> bool:
+    """Check whether a value is an array of strings, which only the host can process."""
     return getattr(value, "dtype", None) == np.dtype(object) and not isinstance(value, Sizes)

@@ -1,9 +1,12 @@
-"""Loops and branches of TensorFlow's graphs as XLA's."""
+"""Loops and branches of TensorFlow's graphs, as loops and branches of XLA.
+
+A loop that needs strings, tables or run-time sizes is run by Python instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,7 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.environment.types import Array
 from meshflow.saved_model.graph.attributes import (
     HostNeeded,
     Node,
@@ -23,13 +27,38 @@ from meshflow.saved_model.graph.attributes import (
 )
 from meshflow.saved_model.graph.ops.lists import TensorList
 
-__all__ = ["CONTROL"]
+__all__ = ["CONTROL", "Interpreter"]
 
-# How often a list's element shape is looked for in what a loop puts into it.
+LoopValue: TypeAlias = jax.Array | TensorList
+
+# Element shapes of tensor lists are inferred from the values that the body writes into them. An
+# inferred shape may determine that of another list, so the inference is repeated.
 _ROUNDS = 3
 
 
-def _while(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
+class Interpreter(Protocol):
+    """Interface of `GraphRun`, for ops that call functions or access variables."""
+
+    host: bool
+    library: Any
+    written: dict[int, None]
+
+    def call(self, function: Any, arguments: Sequence[Any]) -> list[Any]:
+        """Run a function."""
+
+    def evaluate(
+        self, nodes: Mapping[str, Node], found: dict[str, Any], targets: Iterable[str], where: str
+    ) -> None:
+        """Run nodes, and the nodes that they depend on."""
+
+    def read(self, variable: object) -> Any:
+        """Return the value of a variable."""
+
+    def write(self, variable: object, value: Array) -> None:
+        """Assign a value to a variable."""
+
+
+def _while(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
     if not run.host:
         return _compiled_loop(run, node, inputs)
     try:
@@ -42,52 +71,60 @@ def _while(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
         return values
 
 
-def _compiled_loop(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _compiled_loop(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
     condition, body = run.library[node["cond"]], run.library[node["body"]]
-    kept = {i for i, argument in body.unchanged().items() if i == argument}
-    carried = [i for i in range(len(inputs)) if i not in kept]
+    invariant = {i for i, argument in body.unchanged().items() if i == argument}
+    carried = [i for i in range(len(inputs)) if i not in invariant]
 
-    def full(values: Sequence[Any]) -> list[Any]:
-        every = list(inputs)
+    def merge_inputs(values: Sequence[LoopValue]) -> list[Any]:
+        merged = list(inputs)
         for i, value in zip(carried, values, strict=True):
-            every[i] = value
-        return every
+            merged[i] = value
+        return merged
 
-    def step(values: Any) -> list[Any]:
-        results = _without_writes(run, node, lambda: run.call(body, full(values)))
+    def run_body(values: Sequence[LoopValue]) -> list[LoopValue]:
+        results = _without_writes(run, node, lambda: run.call(body, merge_inputs(values)))
         return [_array(results[i]) for i in carried]
 
-    def goes_on(values: Any) -> Any:
-        return jnp.reshape(run.call(condition, full(values))[0], ())
+    def run_condition(values: Sequence[LoopValue]) -> jax.Array:
+        return jnp.reshape(run.call(condition, merge_inputs(values))[0], ())
 
     first = [_array(inputs[i]) for i in carried]
     for _ in range(_ROUNDS):
-        after = jax.eval_shape(step, first)
-        first = [_like(value, shaped) for value, shaped in zip(first, after, strict=True)]
+        after = jax.eval_shape(run_body, first)
+        first = [_like(value, result) for value, result in zip(first, after, strict=True)]
     count = _count(run, condition, body, inputs, carried)
     if count is None:
-        return full(lax.while_loop(goes_on, step, first))
-    # A loop whose number of rounds is known has a gradient.
-    rounds = jnp.zeros(count, bool)  # whose size, unlike `length`, may be a symbol
-    last, _ = lax.scan(lambda values, _: (step(values), None), first, rounds)
-    return full(last)
+        return merge_inputs(lax.while_loop(run_condition, run_body, first))
+    # A loop with a known number of iterations has a gradient. The size of `xs`, unlike the
+    # argument `length`, may be symbolic.
+    xs = jnp.zeros(count, bool)
+    last, _ = lax.scan(lambda values, _: (run_body(values), None), first, xs)
+    return merge_inputs(last)
 
 
-def _count(run: Any, condition: Any, body: Any, inputs: Any, carried: list[int]) -> Any:
-    """How often a loop runs, where that depends on known numbers and sizes only; as a symbol, where it is one."""
+def _count(
+    run: Interpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
+) -> Any:
+    """Return the number of iterations if it depends on known values and sizes only, else None.
+
+    The result is a symbolic dimension if the number of iterations equals one.
+    """
     symbols = sorted({s for v in inputs if isinstance(v, Sizes) for n in v.flat for s in _names(n)})
     if not symbols:
         return _rounds(run, condition, body, inputs, carried)
-    # Two choices of sizes tell which of the symbols it is.
-    found = []
+    # Two substitutions of the symbols by numbers identify the symbol that equals the count.
+    candidates = []
     for primes in (_PRIMES, _PRIMES[::-1]):
-        chosen = dict(zip(symbols, primes, strict=False))
-        if len(chosen) < len(symbols):
+        substitution = dict(zip(symbols, primes, strict=False))
+        if len(substitution) < len(symbols):
             return None
-        known = [_with_sizes(v, chosen) if isinstance(v, Sizes) else v for v in inputs]
-        count = _rounds(run, condition, body, known, carried)
-        found.append({name for name, size in chosen.items() if size == count})
-    (name, *_) = [*found[0].intersection(found[1]), None]
+        static_inputs = [
+            _with_sizes(v, substitution) if isinstance(v, Sizes) else v for v in inputs
+        ]
+        count = _rounds(run, condition, body, static_inputs, carried)
+        candidates.append({name for name, size in substitution.items() if size == count})
+    (name, *_) = [*candidates[0].intersection(candidates[1]), None]
     for value in (n for v in inputs if isinstance(v, Sizes) for n in v.flat):
         if is_symbolic_dim(value) and str(value) == name:
             return value
@@ -101,109 +138,114 @@ def _names(size: Any) -> set[str]:
     return size._get_vars() if is_symbolic_dim(size) else set()
 
 
-def _with_sizes(value: Any, chosen: dict[str, int]) -> np.ndarray:
-    """Sizes with numbers in place of symbols."""
-    numbers: Any = chosen
-    plain = [n._evaluate(numbers) if is_symbolic_dim(n) else n for n in np.asarray(value).flat]
-    return np.array(plain, np.int32).reshape(value.shape)
+def _with_sizes(value: np.ndarray, substitution: dict[str, Any]) -> np.ndarray:
+    """Replace the symbolic dimensions of sizes by numbers."""
+    flat = [n._evaluate(substitution) if is_symbolic_dim(n) else n for n in np.asarray(value).flat]
+    return np.array(flat, np.int32).reshape(value.shape)
 
 
-def _rounds(run: Any, condition: Any, body: Any, inputs: Any, carried: list[int]) -> int | None:
-    """How often a loop runs, where that depends on known numbers only."""
+def _rounds(
+    run: Interpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
+) -> int | None:
+    """Return the number of iterations if it depends on known values only, else None."""
     values: list[Any] = [
         v if (is_known(v) and np.size(v) == 1) or i not in carried else _Unknown()
         for i, v in enumerate(inputs)
     ]
-    rounds = 0
-    while rounds < 100_000:
+    count = 0
+    while count < 100_000:
         try:
-            more = run.call(condition, values)[0]
-        except (Exception, HostNeeded):  # of any kind: an op met what is not known
+            continues = run.call(condition, values)[0]
+        except (Exception, HostNeeded):  # Any op may fail on an unknown value, with any exception.
             return None
-        if not is_known(more):
+        if not is_known(continues):
             return None
-        if not bool(more):
-            return rounds
+        if not bool(continues):
+            return count
         values = [
             _next(run, body, i, values) if i in carried and is_known(v) else v
             for i, v in enumerate(values)
         ]
-        rounds += 1
+        count += 1
     return None
 
 
 class _Unknown:
-    """What a loop computes: whoever needs it cannot know how often the loop runs."""
+    """Placeholder for a value that the loop computes. An op that uses it fails."""
 
 
-def _next(run: Any, body: Any, place: int, values: list[Any]) -> Any:
-    """One of a loop's values after a round, if it is known."""
-    found = {n: [v] for n, v in zip(body.arguments, values, strict=True)}
-    name, _, index = body.results[place]
+def _next(run: Interpreter, body: Any, index: int, values: list[Any]) -> np.ndarray | _Unknown:
+    """Compute one loop variable of the next iteration, as `_UnknownValue` unless it is static."""
+    outputs = {n: [v] for n, v in zip(body.arguments, values, strict=True)}
+    name, _, output_index = body.results[index]
     try:
-        run.evaluate(body.nodes, found, [name], body.name)
-        value = found[name][index]
+        run.evaluate(body.nodes, outputs, [name], body.name)
+        value = outputs[name][output_index]
     except (Exception, HostNeeded):
         return _Unknown()
     return value if is_known(value) else _Unknown()
 
 
-def _array(value: Any) -> Any:
+def _array(value: LoopValue) -> LoopValue:
     if is_words(value):
         raise HostNeeded
     return value if isinstance(value, TensorList) else jnp.asarray(traced(value))
 
 
-def _like(value: Any, shaped: Any) -> Any:
-    """A loop's first value in the form that the loop gives it."""
-    if isinstance(value, TensorList) and isinstance(shaped, TensorList):
-        return value if shaped.items is None else value.filled(shaped.items.shape[1:])
-    return value.astype(shaped.dtype)
+def _like(value: LoopValue, result: Any) -> LoopValue:
+    """Convert the initial value of a loop variable to the shape and dtype that the body returns."""
+    if isinstance(value, TensorList):
+        return value if result.items is None else value.filled(result.items.shape[1:])
+    return value.astype(result.dtype)
 
 
-def _without_writes(run: Any, node: Node, function: Callable[[], Any]) -> Any:
-    before = dict(run.values), dict(run.written)
+def _without_writes(run: Interpreter, node: Node, function: Callable[[], list[Any]]) -> list[Any]:
+    written = set(run.written)
     result = function()
-    if run.written.keys() != before[1].keys():
+    if run.written.keys() != written:
         raise UnimplementedError(
-            f"node {node.name} of op {node.op} writes variables in a loop or branch, which cannot be read."
+            f"node {node.name} of op {node.op} assigns to variables in a loop or branch, which is not supported."
         )
     return result
 
 
-def _if(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _if(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
     names = [node["else_branch"], node["then_branch"]]
     condition = inputs[0]
-    known = is_known(condition) or not isinstance(condition, jax.core.Tracer)
-    chosen = int(bool(np.any(condition))) if known else jnp.any(condition).astype(np.int32)
-    return _branch(run, node, names, chosen, inputs[1:])
+    static = is_known(condition) or not isinstance(condition, jax.core.Tracer)
+    branch = int(bool(np.any(condition))) if static else jnp.any(condition).astype(np.int32)
+    return _branch(run, node, names, branch, inputs[1:])
 
 
-def _case(run: Any, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _case(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
     names = node["branches"]
-    place = inputs[0]
-    if is_known(place) or not isinstance(place, jax.core.Tracer):
-        chosen: Any = int(place) if 0 <= int(place) < len(names) else len(names) - 1
+    index = inputs[0]
+    if is_known(index) or not isinstance(index, jax.core.Tracer):
+        branch: Any = int(index) if 0 <= int(index) < len(names) else len(names) - 1
     else:
-        chosen = jnp.where((place < 0) | (place >= len(names)), len(names) - 1, place)
-    return _branch(run, node, names, chosen, inputs[1:])
+        branch = jnp.where((index < 0) | (index >= len(names)), len(names) - 1, index)
+    return _branch(run, node, names, branch, inputs[1:])
 
 
 def _branch(
-    run: Any, node: Node, names: Sequence[str], chosen: Any, inputs: Sequence[Any]
+    run: Interpreter,
+    node: Node,
+    names: Sequence[str],
+    index: int | jax.Array,
+    inputs: Sequence[Any],
 ) -> list[Any]:
     functions = [run.library[name] for name in names]
-    if isinstance(chosen, int):
-        return run.call(functions[chosen], inputs)
+    if isinstance(index, int):
+        return run.call(functions[index], inputs)
 
-    def made(function: Any) -> Callable[[], Any]:
-        def call() -> list[Any]:
+    def make_branch(function: Any) -> Callable[[], list[LoopValue]]:
+        def call() -> list[LoopValue]:
             results = _without_writes(run, node, lambda: run.call(function, inputs))
             return [_array(r) for r in results]
 
         return call
 
-    return lax.switch(chosen, [made(f) for f in functions])
+    return lax.switch(index, [make_branch(f) for f in functions])
 
 
 CONTROL: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""Fingerprints of models by TensorFlow's rules, so that both programs tell the same models apart."""
+"""Fingerprints of SavedModels, computed as by TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 from meshflow.ops.hashing import crossed_from, farm_fingerprint
 from meshflow.saved_model.fingerprint import Fingerprint
-from meshflow.saved_model.graph.messages import SavedModel
+from meshflow.saved_model.graph.messages import Message, SavedModel
 from meshflow.saved_model.graph.nodes import STRING
 
 __all__ = ["fingerprint_of"]
 
-# The version of the rules, which are those of TensorFlow 2.15.
+# The algorithm is version 1, that of TensorFlow 2.15 and later.
 _PRODUCER = 1
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _COUNTED = re.compile(r"(.*?)(\d+)")
 
 
 def fingerprint_of(model: bytes, index: bytes | None) -> Fingerprint:
-    """The fingerprint of a model.
+    """Compute the fingerprint of a model.
 
     Args:
-      model: the content of its `saved_model.pb`.
-      index: the content of the index of its variables, or None where it has none.
+      model: Content of `saved_model.pb`.
+      index: Content of the index file of the variables, or None if there is none.
     """
     meta = SavedModel.FromString(model).meta_graphs[0]
     return Fingerprint(
@@ -37,8 +37,8 @@ def fingerprint_of(model: bytes, index: bytes | None) -> Fingerprint:
     )
 
 
-def _hash_of_graph(graph: Any) -> int:
-    """The hash of the nodes of the main graph, without what depends on the machine and on counts of functions."""
+def _hash_of_graph(graph: Message) -> int:
+    """Hash the nodes of the main graph without attributes that depend on the process. Clears them."""
     graph.ClearField("library")
     graph.ClearField("versions")
     for node in graph.node:
@@ -53,22 +53,22 @@ def _hash_of_graph(graph: Any) -> int:
 
 
 def _split(name: str) -> tuple[str, int | None]:
-    """A function's name without the number behind it, and that number."""
-    found = _COUNTED.fullmatch(name)
-    return (found[1], int(found[2])) if found else (name, None)
+    """Split a name into the part before its trailing number, and the number."""
+    match = _COUNTED.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, None)
 
 
-def _by_count(functions: Mapping[str, Any]) -> dict[int, tuple[str, Any]]:
-    """Functions with their names without numbers, by these numbers."""
+def _by_count(functions: Mapping[str, Message]) -> dict[int, tuple[str, Message]]:
+    """Return (name without its number, function) by the number."""
     numbered = ((*_split(name), part) for name, part in functions.items())
     return {count or 0: (base, part) for base, count, part in numbered}
 
 
-def _hash_of_parts(parts: Mapping[Any, tuple[str, Any]]) -> int:
-    """One hash of messages with names, in the order of their keys."""
-    found = 0
+def _hash_of_parts(parts: Mapping[Any, tuple[str, Message]]) -> int:
+    """Combine the hashes of named messages, in the order of their keys."""
+    result = 0
     for key in sorted(parts):
         name, part = parts[key]
         content = part.SerializeToString(deterministic=True)
-        found = crossed_from(found, [farm_fingerprint(name.encode()), farm_fingerprint(content)])
-    return found
+        result = crossed_from(result, [farm_fingerprint(name.encode()), farm_fingerprint(content)])
+    return result

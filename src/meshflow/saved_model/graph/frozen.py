@@ -1,13 +1,13 @@
-"""Graphs in files of their own, whose variables are constants: parts of them as functions.
+"""Frozen graphs, which hold variables as constants, and functions made of parts of them.
 
-`wrap_function` calls a function that imports a graph, and gives the graph; its `prune` gives what some tensors of the
-graph are computed by from others.
+`wrap_function` calls a function that imports a graph by `import_graph_def`. The `prune` method of
+the result makes a function that computes some tensors of the graph from others.
 """
 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import UnimplementedError
@@ -18,9 +18,10 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.attributes import Node, reference
 from meshflow.saved_model.graph.interpreter import Library
-from meshflow.saved_model.graph.messages import GraphDef
+from meshflow.saved_model.graph.messages import GraphDef, Message
 from meshflow.saved_model.graph.parts import part_of_graph
 from meshflow.saved_model.graph.programs import slots_of
 
@@ -32,10 +33,10 @@ _importing: contextvars.ContextVar[ImportedGraph | None] = contextvars.ContextVa
 
 
 class GraphOperation:
-    """A node of an imported graph.
+    """Node of an imported graph.
 
     Attributes:
-      name: its name.
+      name: Name of the node, with the prefix of the import.
       type: TensorFlow's op.
     """
 
@@ -44,18 +45,18 @@ class GraphOperation:
         self.name, self.type = graph.prefix + node.name, node.op
 
     def get_attr(self, name: str) -> Any:
-        """One of its attributes."""
+        """Return an attribute of the node."""
         return self._node[name]
 
     @property
     def inputs(self) -> tuple[GraphTensor, ...]:
-        """The tensors that it takes."""
+        """Return the input tensors."""
         prefix = self.graph.prefix
         return tuple(GraphTensor(self.graph, f"{prefix}{n}:{i}") for n, _, i in self._node.inputs)
 
     @property
     def outputs(self) -> tuple[GraphTensor, ...]:
-        """The first of the tensors that it gives."""
+        """Return the first output tensor."""
         return (GraphTensor(self.graph, f"{self.name}:0"),)
 
     def __repr__(self) -> str:
@@ -63,10 +64,10 @@ class GraphOperation:
 
 
 class GraphTensor:
-    """A tensor of an imported graph.
+    """Output tensor of a node of an imported graph.
 
     Attributes:
-      name: the name of the node that gives it, with the number of the output.
+      name: Name of the node and index of the output, as "node:0".
     """
 
     def __init__(self, graph: ImportedGraph, name: str) -> None:
@@ -76,7 +77,7 @@ class GraphTensor:
 
     @property
     def dtype(self) -> DType:
-        """Its dtype, as far as the node says it."""
+        """Return the dtype in the attributes of the node, or float32 if there is none."""
         for key in ("dtype", "DstT", "T", "Tparams"):
             if key in self.op.node_def.attr:
                 return as_dtype(self.op.node_def.attr[key].type)
@@ -84,7 +85,7 @@ class GraphTensor:
 
     @property
     def shape(self) -> TensorShape:
-        """That of a placeholder; else unknown."""
+        """Return the shape of a placeholder, or an unknown shape for other nodes."""
         attributes = self.op.node_def.attr
         return TensorShape(self.op.get_attr("shape") if "shape" in attributes else None)
 
@@ -93,36 +94,37 @@ class GraphTensor:
 
 
 class ImportedGraph:
-    """A graph that was read.
+    """Graph that was imported.
 
     Args:
-      variable: gives the variable that a node stands for; none where the file has no values of them.
+      variable: Function that returns the variable of a variable node. Default: reading variables
+        fails.
 
     Attributes:
-      prefix: what is before the names that nodes have in the file.
+      prefix: Prefix of all node names.
     """
 
     def __init__(self, variable: Callable[[Node], Variable] | None = None) -> None:
         self.prefix, self._variable = "", variable
-        self._definition: Any = None
+        self._definition: Message | None = None
         self.nodes: dict[str, Node] = {}
         self.library = Library([])
 
-    def take(self, definition: Any, prefix: str) -> None:
-        """Imports a graph."""
+    def take(self, definition: Message, prefix: str) -> None:
+        """Import a `GraphDef`, with a prefix for the names of its nodes."""
         if self._definition is not None:
             raise UnimplementedError(
-                "tf.compat.v1.wrap_function: one graph can be imported, not several."
+                "tf.compat.v1.wrap_function: a function can import only one graph, and this one imports several."
             )
         self._definition, self.prefix = definition, prefix
         self.nodes = {n.name: Node(n) for n in definition.node}
         self.library = Library(definition.library.function)
 
     def variable(self, node: Node) -> Variable:
-        """The variable that a node stands for.
+        """Return the variable of a variable node.
 
         Raises:
-          UnimplementedError: for a graph that is no SavedModel's.
+          UnimplementedError: If the graph is not part of a SavedModel.
         """
         if self._variable is None:
             raise UnimplementedError(
@@ -130,19 +132,19 @@ class ImportedGraph:
             )
         return self._variable(node)
 
-    def as_graph_def(self) -> Any:
-        """What it was read from."""
+    def as_graph_def(self) -> Message | None:
+        """Return the imported `GraphDef`, or None if nothing was imported."""
         return self._definition
 
     def get_operations(self) -> list[GraphOperation]:
-        """Its nodes."""
+        """Return all nodes."""
         return [GraphOperation(self, node) for node in self.nodes.values()]
 
     def get_operation_by_name(self, name: str) -> GraphOperation:
-        """A node.
+        """Return the node with a name.
 
         Raises:
-          KeyError: when there is none of that name.
+          KeyError: If there is no such node.
         """
         node = (
             self.nodes.get(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None
@@ -152,42 +154,44 @@ class ImportedGraph:
         return GraphOperation(self, node)
 
     def get_tensor_by_name(self, name: str) -> GraphTensor:
-        """A tensor, `node:0`.
+        """Return the tensor with a name such as "node:0".
 
         Raises:
-          KeyError: when there is none of that name.
+          KeyError: If the graph has no such node.
         """
         return GraphTensor(self, name)
 
-    def as_graph_element(self, obj: Any, *_: Any, **__: Any) -> Any:
-        """A tensor for `node:0`, a node for `node`; what is one already as it is."""
+    def as_graph_element(
+        self, obj: str | GraphTensor | GraphOperation, *_: Any, **__: Any
+    ) -> GraphTensor | GraphOperation:
+        """Return the tensor for "node:0", or the node for "node"; return other objects unchanged."""
         if isinstance(obj, (GraphTensor, GraphOperation)):
             return obj
         return GraphTensor(self, obj) if ":" in obj else self.get_operation_by_name(obj)
 
 
 def import_graph_def(
-    graph_def: Any,
-    input_map: Any = None,
+    graph_def: Message,
+    input_map: Mapping[str, Any] | None = None,
     return_elements: Sequence[str] | None = None,
     name: str | None = None,
-) -> Any:
-    """Reads a graph, inside a function that `wrap_function` calls.
+) -> list[GraphTensor | GraphOperation] | None:
+    """Import a graph. Must be called inside a function that `wrap_function` calls.
 
     Args:
-      graph_def: a `tf.compat.v1.GraphDef`.
-      input_map: not available: feed tensors by `prune`.
-      return_elements: names of tensors and nodes to return.
-      name: what is put before the names, with a slash; default "import".
+      graph_def: A `tf.compat.v1.GraphDef`.
+      input_map: Not supported. Feed tensors by `prune` instead.
+      return_elements: Names of the tensors and nodes to return. Default: return None.
+      name: Prefix of all names, without the slash. Default: "import".
 
     Raises:
-      UnimplementedError: outside of such a function, or with an `input_map`.
+      UnimplementedError: If it is called outside such a function, or with an `input_map`.
     """
     graph = _importing.get()
     if graph is None or input_map:
         raise UnimplementedError(
-            "tf.compat.v1.import_graph_def reads a graph inside of a function without arguments that is given to "
-            "tf.compat.v1.wrap_function; its `prune(feeds, fetches)` gives a function of the graph's tensors."
+            "tf.compat.v1.import_graph_def can only be called, without input_map, in a function without arguments that is "
+            "passed to tf.compat.v1.wrap_function. Feed tensors by the `prune(feeds, fetches)` method of its result."
         )
     prefix = "import" if name is None else name
     graph.take(graph_def, f"{prefix}/" if prefix else "")
@@ -197,17 +201,18 @@ def import_graph_def(
 
 
 def wrap_function(
-    fn: Callable[[], Any], signature: Any, name: str | None = None
+    fn: Callable[[], object], signature: PyTree, name: str | None = None
 ) -> WrappedFunction:
-    """The graph that a function imports.
+    """Return the graph that a function imports.
 
     Args:
-      fn: calls `tf.compat.v1.import_graph_def`.
-      signature: an empty list.
-      name: ignored.
+      fn: Function without arguments that calls `tf.compat.v1.import_graph_def`.
+      signature: An empty list.
+      name: Ignored.
 
     Raises:
-      UnimplementedError: for functions that take arguments or do other things of version 1: use `tf.function`.
+      UnimplementedError: If the function takes arguments or imports no graph. Use `tf.function`
+        instead.
     """
     graph = ImportedGraph()
     token = _importing.set(graph)
@@ -218,37 +223,41 @@ def wrap_function(
         _importing.reset(token)
     if graph.as_graph_def() is None:
         raise UnimplementedError(
-            "tf.compat.v1.wrap_function takes functions without arguments that import a graph: for others use "
-            "tf.function."
+            "tf.compat.v1.wrap_function takes a function without arguments that imports a graph. Use tf.function for other "
+            "functions."
         )
     return WrappedFunction(graph)
 
 
 class WrappedFunction:
-    """A graph, of which parts are functions.
+    """Imported graph with a method that makes functions of parts of it.
 
     Attributes:
-      graph: the graph.
+      graph: The graph.
     """
 
     def __init__(self, graph: ImportedGraph) -> None:
         self.graph = graph
 
     def prune(
-        self, feeds: Any, fetches: Any, name: str | None = None, input_signature: Any = None
+        self,
+        feeds: PyTree,
+        fetches: PyTree,
+        name: str | None = None,
+        input_signature: object = None,
     ) -> PrunedFunction:
-        """What computes some tensors of the graph from others.
+        """Make a function that computes some tensors of the graph from others.
 
         Args:
-          feeds: tensors of the graph or their names, nested; the function takes them in their order, or by the names of
-            their nodes.
-          fetches: those that it returns, in the same structure.
-          name: the function's name.
-          input_signature: ignored.
+          feeds: Nested tensors of the graph or their names. The function takes their values by
+            position, or by the names of the nodes.
+          fetches: Nested tensors to return.
+          name: Name of the function, for errors.
+          input_signature: Ignored.
 
         Raises:
-          KeyError: for names that are not in the graph.
-          UnimplementedError: when a variable is needed.
+          KeyError: If the graph does not have one of the tensors.
+          UnimplementedError: If the value of a variable is required.
         """
         find = self.graph.as_graph_element
         return PrunedFunction(
@@ -258,52 +267,54 @@ class WrappedFunction:
             name or "pruned",
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Nothing: what was imported is used by `prune`."""
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the imported graph is only used through `prune`."""
 
 
 class PrunedFunction:
-    """A part of a graph: called with tensors, gives tensors.
+    """Function that computes some tensors of an imported graph from others.
 
     Attributes:
-      graph: the graph.
-      inputs: the graph's tensors that it takes.
-      outputs: those that it returns.
-      structured_outputs: the latter, nested as they were asked for.
+      graph: The graph.
+      inputs: Tensors of the graph that the function takes the values of.
+      outputs: Tensors that the function returns.
+      structured_outputs: The same tensors, nested as they were requested.
     """
 
-    def __init__(self, graph: ImportedGraph, feeds: Any, fetches: Any, name: str) -> None:
+    def __init__(self, graph: ImportedGraph, feeds: PyTree, fetches: PyTree, name: str) -> None:
         self.graph, self.name, self.structured_outputs = graph, name, fetches
-        self.inputs, self.outputs = nest.flatten(feeds), nest.flatten(fetches)
+        self.inputs: list[GraphTensor] = nest.flatten(feeds)
+        self.outputs: list[GraphTensor] = nest.flatten(fetches)
         self._names = [tensor.op.name for tensor in self.inputs]
         fed = [t.op._node.name for t in self.inputs]
-        wanted = [(t.op._node.name, t.value_index) for t in self.outputs]
+        fetched = [(t.op._node.name, t.value_index) for t in self.outputs]
         specs = [TensorSpec(None, t.dtype) for t in self.outputs]
         structure = slots_of(nest.map_structure(lambda t: TensorSpec(None, t.dtype), fetches))[0]
         self._program = part_of_graph(
-            name, graph.library, graph.nodes, fed, wanted, graph.variable, structure, specs
+            name, graph.library, graph.nodes, fed, fetched, graph.variable, structure, specs
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the fetched tensors.
+        """Compute the fetched tensors.
 
         Args:
-          *args: values of the fed tensors in their order.
-          **kwargs: values by the names of their nodes.
+          *args: Values of the fed tensors, in their order.
+          **kwargs: Values by the names of the nodes.
 
         Raises:
-          TypeError: for another number of tensors, or other names.
+          TypeError: If the number of values or a name does not match.
         """
-        whole = len(args) + len(kwargs) == len(self._names)
-        flat = list(args) if whole else nest.flatten(args)
+        is_flat = len(args) + len(kwargs) == len(self._names)
+        flat = list(args) if is_flat else nest.flatten(args)
         names = self._names[len(flat) :]
         if len(flat) > len(self._names) or set(kwargs) != set(names):
             raise TypeError(
-                f"{self.name} takes the tensors {self._names}, got {len(flat)} in their order and {sorted(kwargs)} by name."
+                f"{self.name} takes the tensors {self._names}, got {len(flat)} values by position and {sorted(kwargs)} by "
+                "name."
             )
-        given = [*flat, *(kwargs[n] for n in names)]
+        values = [*flat, *(kwargs[n] for n in names)]
         tensors: list[Tensor] = [
-            convert_to_tensor(value, dtype_hint=like.dtype)
-            for value, like in zip(given, self.inputs, strict=True)
+            convert_to_tensor(value, dtype_hint=tensor.dtype)
+            for value, tensor in zip(values, self.inputs, strict=True)
         ]
         return self._program.call(tensors)

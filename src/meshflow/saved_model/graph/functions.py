@@ -1,27 +1,30 @@
-"""Programs as functions of TensorFlow's graphs: one op that runs StableHLO, between reads and writes of variables.
+"""Exported programs as functions of TensorFlow's graphs.
 
-A function that can be trained further ends in an `IdentityN` of its results and its inexact inputs, with a
-gradient registered for it: a second program, which `jax.vjp` gives. TensorFlow hands the inputs to it as
-tensors captured from the first function.
+A function reads its variables, runs StableHLO by one op, and assigns to variables. A function that
+can be trained further ends in an `IdentityN` of its results and its inexact inputs, for which a
+gradient function is registered. This is a second program, computed by `jax.vjp`. It captures the
+inputs of the first function as tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.export
 import numpy as np
 
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.assets import Asset
 from meshflow.saved_model.graph.host_nodes import HostNodes
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import (
     CHECKSUM,
     RESOURCE,
@@ -41,6 +44,9 @@ from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
 from meshflow.saved_model.steps import ByRank, HostStep, Plan
 
+IndexFunction: TypeAlias = Callable[[object], int]
+ShapedValue: TypeAlias = "jax.ShapeDtypeStruct | jax.core.ShapedArray | TensorSpec | _Out"
+
 __all__ = [
     "Written",
     "add_call",
@@ -55,56 +61,57 @@ __all__ = [
 
 @dataclasses.dataclass
 class Written:
-    """A function in a library.
+    """Function in a library of a graph.
 
     Attributes:
-      definition: its `FunctionDef`.
-      bound: numbers of the objects that its last arguments are, those of variables.
-      outs: dtype and shape of each result.
-      inputs: what its program takes.
-      is_differentiable: whether it has a gradient.
+      definition: Its `FunctionDef`.
+      bound_inputs: Indices of the objects, such as variables, that are its last arguments.
+      outs: Dtype and shape of each result.
+      inputs: Tensors that the program in it takes.
+      is_differentiable: Whether it has a gradient.
     """
 
-    definition: Any
+    definition: Message
     bound: list[int]
-    outs: Sequence[Any]
+    outs: Sequence[ShapedValue]
     inputs: list[str] = dataclasses.field(default_factory=list)
     is_differentiable: bool = False
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return the name of the function."""
         return self.definition.signature.name
 
 
 def add_program(
-    library: Any, name: str, program: Program, place: Callable[[Any], int], gradient: str | None
+    library: Message, name: str, program: Program, get_index: IndexFunction, gradient: str | None
 ) -> Written:
-    """Adds a program as a function.
+    """Add an exported program as a function.
 
     Args:
-      library: a `FunctionDefLibrary`.
-      name: the function's name.
-      program: the program.
-      place: gives the number of the object that a capture is.
-      gradient: type under which the gradient is registered, or None for a function without one.
+      library: A `FunctionDefLibrary`.
+      name: Name of the function.
+      program: The program.
+      get_index: Function that returns the index of a captured object.
+      gradient: Op type under which the gradient is registered, or None for a function without a
+        gradient.
     """
     traced, exported = program.traced, program.portable
     function = library.function.add()
     function.signature.name = name
     function.signature.is_stateful = True
-    given = len(exported.in_avals) - len(traced.captures)
+    num_arguments = len(exported.in_avals) - len(traced.captures)
     arguments = [_add_argument(function, f"argument_{i}", s) for i, s in enumerate(program.specs)]
     inputs = [
-        add_steps(function, f"text_{i}", arguments[place], steps)
-        for i, (place, steps) in enumerate(program.steps)
+        add_steps(function, f"text_{i}", arguments[index], steps)
+        for i, (index, steps) in enumerate(program.steps)
     ]
     inputs += [
         name for name, s in zip(arguments, program.specs, strict=True) if s.dtype.name != "string"
     ]
     handles: dict[int, str] = {}
     for i, (capture, aval) in enumerate(
-        zip(traced.captures, exported.in_avals[given:], strict=True)
+        zip(traced.captures, exported.in_avals[num_arguments:], strict=True)
     ):
         handles[id(capture)] = _add_resource(function, f"variable_{i}", aval)
         read = add_node(
@@ -115,12 +122,12 @@ def add_program(
             dtype=Type(datatype(aval.dtype)),
         )
         inputs.append(f"{read}:value:0")
-    bound = [place(c) for c in traced.captures]
+    bound = [get_index(c) for c in traced.captures]
     for variable in traced.writes:
         if id(variable) not in handles:
             aval = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype.dtype)
             handles[id(variable)] = _add_resource(function, f"written_{len(bound)}", aval)
-            bound.append(place(variable))
+            bound.append(get_index(variable))
     outputs = _add_module(function, "program", exported, inputs)
     for i, variable in enumerate(traced.writes):
         value, aval = outputs[traced.count + i], exported.out_avals[traced.count + i]
@@ -144,111 +151,115 @@ def add_program(
 
 
 def add_plan(
-    library: Any, name: str, plan: Plan, place: Callable[[Any], int], parts: Sequence[Written]
+    library: Message, name: str, plan: Plan, get_index: IndexFunction, parts: Sequence[Written]
 ) -> Written:
-    """Adds a function of strings and tables: ops between calls of programs.
+    """Add a plan, which processes strings and tables, as a function of ops and calls of programs.
 
     Args:
-      library: a `FunctionDefLibrary`.
-      name: the function's name.
-      plan: what it does.
-      place: gives the number of the object that a table is.
-      parts: its programs as they were written.
+      library: A `FunctionDefLibrary`.
+      name: Name of the function.
+      plan: The plan.
+      get_index: Function that returns the index of a table.
+      parts: The functions that the programs of the plan were written as.
 
     Raises:
-      Unsaved: for what TensorFlow's ops do not do.
+      UnsavableError: If TensorFlow has no equivalent op for a step.
     """
     function = library.function.add()
     function.signature.name = name
     function.signature.is_stateful = True
     outputs = {i: _add_argument(function, f"argument_{i}", s) for i, s in enumerate(plan.specs)}
-    kinds = {i: s.dtype for i, s in enumerate(plan.specs)}
-    shapes_of = {
+    dtypes = {i: s.dtype for i, s in enumerate(plan.specs)}
+    value_shapes: dict[int, Any] = {
         i: tuple(s.shape) if s.shape.rank is not None else None for i, s in enumerate(plan.specs)
     }
     handles: dict[int, str] = {}
 
-    def handle(number: int, like: Any = None, kind: int = RESOURCE) -> str:
-        if number not in handles:
-            handles[number] = f"resource_{len(handles)}"
-            argument = function.signature.input_arg.add(name=handles[number], type=kind)
+    def add_handle(index: int, like: Message | None = None, dtype: int = RESOURCE) -> str:
+        if index not in handles:
+            handles[index] = f"resource_{len(handles)}"
+            argument = function.signature.input_arg.add(name=handles[index], type=dtype)
             if like is not None:
                 argument.handle_data.extend(like.handle_data)
-        return handles[number]
+        return handles[index]
 
     nodes = HostNodes(
         function,
         outputs,
-        kinds,
-        lambda item: handle(place(item), kind=STRING if isinstance(item, Asset) else RESOURCE),
+        dtypes,
+        lambda item: add_handle(
+            get_index(item), dtype=STRING if isinstance(item, Asset) else RESOURCE
+        ),
     )
     written = iter(parts)
-    for number, part in enumerate(plan.parts):
+    for index, part in enumerate(plan.parts):
         if isinstance(part, HostStep):
             outputs[part.result] = nodes.add(part.name, part.first, part.more)
-            kinds[part.result], shapes_of[part.result] = part.spec.dtype, tuple(part.spec.shape)
+            dtypes[part.result], value_shapes[part.result] = part.spec.dtype, tuple(part.spec.shape)
             continue
         step, _program = part
         inner = next(written)
         resources = inner.definition.signature.input_arg[len(step.inputs) :]
-        given = [outputs[n] for n in step.inputs]
-        given += [handle(n, like) for n, like in zip(inner.bound, resources, strict=True)]
+        arguments = [outputs[n] for n in step.inputs]
+        arguments += [add_handle(n, like) for n, like in zip(inner.bound, resources, strict=True)]
         call = add_call(
             function.node_def,
-            f"part_{number}",
+            f"part_{index}",
             inner.definition,
-            given,
+            arguments,
             inner.outs,
             inner.is_differentiable,
         )
         for i, (n, aval) in enumerate(zip(step.outputs, inner.outs, strict=True)):
             outputs[n] = f"{call}:output:{i}"
-            kinds[n], shapes_of[n] = as_dtype(aval.dtype), aval.shape
+            dtypes[n], value_shapes[n] = as_dtype(aval.dtype), aval.shape
         nodes.must_run(call)
     results = plan.recorded.results
-    outs = [_Out(shapes_of[n], kinds[n]) for n in results]
+    outs = [_Out(value_shapes[n], dtypes[n]) for n in results]
     _add_results(function, [outputs[n] for n in results], outs)
-    _put_input_shapes(function, [shapes_of[i] for i in range(len(plan.specs))])
+    _put_input_shapes(function, [value_shapes[i] for i in range(len(plan.specs))])
     return Written(function, list(handles), outs)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Out:
-    """Shape and dtype of a result, which may be strings."""
+    """Shape and dtype of a result, which may have the dtype string or an unknown rank."""
 
-    shape: Any
-    dtype: Any
+    shape: Sequence[Any] | None
+    dtype: DTypeLike
 
 
-def _shaped(aval: Any) -> jax.ShapeDtypeStruct:
+def _shaped(aval: ShapedValue) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def _add_argument(function: Any, name: str, aval: Any) -> str:
+def _add_argument(function: Message, name: str, aval: ShapedValue) -> str:
     function.signature.input_arg.add(name=name, type=datatype(aval.dtype))
     return name
 
 
-def _add_resource(function: Any, name: str, aval: Any) -> str:
+def _add_resource(function: Message, name: str, aval: ShapedValue) -> str:
     argument = function.signature.input_arg.add(name=name, type=RESOURCE)
     handle = argument.handle_data.add(dtype=datatype(aval.dtype))
     put_shape(handle.shape, aval.shape)
     return name
 
 
-def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) -> list[str]:
-    """Adds the op that runs StableHLO; gives its outputs."""
-    kept = exported.module_kept_var_idx
+def _add_module(
+    function: Message, name: str, exported: jax.export.Exported, inputs: Sequence[str]
+) -> list[str]:
+    """Add the op that runs a StableHLO program, and return its outputs."""
+    used = exported.module_kept_var_idx
     content = without_composites(bytes(exported.mlir_module_serialized))
     outs = [a.shape for a in exported.out_avals]
     add_node(
         function.node_def,
         name,
         "XlaCallModule",
-        [inputs[i] for i in kept],
+        [inputs[i] for i in used],
         version=exported.calling_convention_version,
         module=content,
-        Tin=types([datatype(exported.in_avals[i].dtype) for i in kept]),
+        Tin=types([datatype(exported.in_avals[i].dtype) for i in used]),
         Tout=types([datatype(a.dtype) for a in exported.out_avals]),
         Sout=shapes(outs),
         platforms=strings([p.upper().encode() for p in exported.platforms]),
@@ -264,14 +275,14 @@ def _add_module(function: Any, name: str, exported: Any, inputs: Sequence[str]) 
 
 
 def _with_gradient(
-    function: Any,
+    function: Message,
     gradient: str,
     values: list[str],
-    outs: Sequence[Any],
+    outs: Sequence[ShapedValue],
     inputs: Sequence[str],
-    avals: Sequence[Any],
+    avals: Sequence[ShapedValue],
 ) -> list[str]:
-    """The results as outputs of a node with a registered gradient."""
+    """Add a node with the registered gradient, and return its outputs, which equal the results."""
     inexact = [i for i, a in enumerate(avals) if _is_inexact(a)]
     parts = [*outs, *(avals[i] for i in inexact)]
     add_node(
@@ -290,8 +301,8 @@ def _is_inexact(aval: Any) -> bool:
     return bool(jax.numpy.issubdtype(aval.dtype, np.inexact))
 
 
-def _add_results(function: Any, values: Sequence[str], outs: Sequence[Any]) -> None:
-    # TensorFlow's converters want the results to come from ops with known shapes.
+def _add_results(function: Message, values: Sequence[str], outs: Sequence[ShapedValue]) -> None:
+    # TensorFlow's converters require that ops with known shapes compute the results.
     for i, (value, out) in enumerate(zip(values, outs, strict=True)):
         function.signature.output_arg.add(name=f"output_{i}", type=datatype(out.dtype))
         add_node(
@@ -305,24 +316,25 @@ def _add_results(function: Any, values: Sequence[str], outs: Sequence[Any]) -> N
         function.ret[f"output_{i}"] = f"result_{i}:output:0"
 
 
-def _put_input_shapes(function: Any, known: Sequence[Any]) -> None:
-    rest = len(function.signature.input_arg) - len(known)
-    shapes([*known, *[()] * rest])(function.attr["_input_shapes"])
+def _put_input_shapes(function: Message, argument_shapes: Sequence[Iterable[Any] | None]) -> None:
+    num_resources = len(function.signature.input_arg) - len(argument_shapes)
+    shapes([*argument_shapes, *[()] * num_resources])(function.attr["_input_shapes"])
 
 
 def add_gradient(
-    library: Any, name: str, program: Program, of: Written
-) -> tuple[Any, list[str], Any]:
-    """Adds the gradient of a program as a function.
+    library: Message, name: str, program: Program, forward: Written
+) -> tuple[Message, list[str], tuple[PyTree, PyTree]]:
+    """Add the gradient of a program as a function.
 
     Args:
-      library: a `FunctionDefLibrary`.
-      name: the new function's name.
-      program: the program.
-      of: the function that it was written as, with a gradient.
+      library: A `FunctionDefLibrary`.
+      name: Name of the new function.
+      program: The program.
+      forward: The function that the program was written as.
 
     Returns:
-      The function, the tensors of `of` that it captures, and (arguments, result) as nested specs.
+      The function, the tensors of `forward` that it captures, and (arguments, result) as nested
+      specs.
     """
     avals = program.exported.in_avals
     inexact = [i for i, a in enumerate(avals) if _is_inexact(a)]
@@ -332,7 +344,7 @@ def add_gradient(
     function = library.function.add()
     function.signature.name = name
     function.signature.is_stateful = True
-    parts = [*of.outs, *(avals[i] for i in inexact)]
+    parts: list[Any] = [*forward.outs, *(avals[i] for i in inexact)]
     for i, aval in enumerate(parts):
         _add_argument(function, f"gradient_{i}", aval)
     values = [_add_argument(function, f"captured_{i}", a) for i, a in enumerate(avals)]
@@ -341,58 +353,62 @@ def add_gradient(
     outputs = _add_module(function, "program", backward, values)
     _add_results(function, outputs, [_shaped(avals[i]) for i in inexact])
     _put_input_shapes(function, [a.shape for a in (*parts, *avals)])
-    captured = [f"{i.split(':')[0]}:{i.split(':')[-1] if ':' in i else 0}" for i in of.inputs]
+    captured = [f"{i.split(':')[0]}:{i.split(':')[-1] if ':' in i else 0}" for i in forward.inputs]
     specs = [
         TensorSpec(known_sizes(a.shape), a.dtype, f"gradient_{i}") for i, a in enumerate(parts)
     ]
-    returned = [*[None] * len(of.outs), *specs[len(of.outs) :]]
+    returned = [*[None] * len(forward.outs), *specs[len(forward.outs) :]]
     return function, captured, (((None, *specs), {}), returned)
 
 
-def _sum_of_gradients(function: Any, program: Program, result: int) -> str:
-    """The gradient of a result, which may be returned at several places."""
-    places = [f"gradient_{i}" for i, r in enumerate(program.results) if r == result]
-    if len(places) == 1:
-        return places[0]
-    kind = Type(datatype(program.exported.out_avals[result].dtype))
-    name = add_node(function.node_def, f"sum_{result}", "AddN", places, T=kind, N=len(places))
+def _sum_of_gradients(function: Message, program: Program, result: int) -> str:
+    """Return the gradient by an output of the program, summed over its uses as a result."""
+    gradients = [f"gradient_{i}" for i, r in enumerate(program.results) if r == result]
+    if len(gradients) == 1:
+        return gradients[0]
+    dtype = Type(datatype(program.exported.out_avals[result].dtype))
+    name = add_node(
+        function.node_def, f"sum_{result}", "AddN", gradients, T=dtype, N=len(gradients)
+    )
     return f"{name}:sum:0"
 
 
-def _backward(closed: Any, avals: Any, inexact: list[int], outs: list[int]) -> Any:
-    """The gradients of a program by its inexact inputs, exported."""
+def _backward(
+    closed: ClosedJaxpr, avals: Sequence[jax.core.ShapedArray], inexact: list[int], outs: list[int]
+) -> jax.export.Exported:
+    """Export the gradients of a program by its inexact inputs."""
     run = jex_core.jaxpr_as_fun(closed)
 
-    def gradients(*arrays: Any) -> Any:
-        given, cotangents = list(arrays[: len(avals)]), list(arrays[len(avals) :])
+    def compute_gradients(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        primals, cotangents = list(arrays[: len(avals)]), list(arrays[len(avals) :])
 
-        def of_inexact(*some: Any) -> list[Any]:
-            for i, value in zip(inexact, some, strict=True):
-                given[i] = value
-            results = run(*given)
+        def run_by_inexact(*inputs: jax.Array) -> list[jax.Array]:
+            for i, value in zip(inexact, inputs, strict=True):
+                primals[i] = value
+            results = run(*primals)
             return [results[i] for i in outs]
 
-        return jax.vjp(of_inexact, *(given[i] for i in inexact))[1](cotangents)
+        return jax.vjp(run_by_inexact, *(primals[i] for i in inexact))[1](cotangents)
 
     specs = [_shaped(a) for a in (*avals, *(closed.out_avals[i] for i in outs))]
-    return for_platforms(gradients, specs, portable=True)
+    return for_platforms(compute_gradients, specs, portable=True)
 
 
 def add_choice(
-    library: Any,
+    library: Message,
     name: str,
     program: ByRank,
     ranked: Mapping[int, Written],
-    branch: Callable[[], str],
+    make_name: Callable[[], str],
 ) -> Written:
-    """Adds a function that calls another one for each rank of its first argument of unknown rank.
+    """Add a function that calls another function for each rank of its first argument of unknown rank.
 
     Args:
-      library: a `FunctionDefLibrary`.
-      name: the function's name.
-      program: what it does.
-      ranked: the functions for the ranks that there are.
-      branch: gives names of further functions.
+      library: A `FunctionDefLibrary`.
+      name: Name of the function.
+      program: The programs by rank.
+      ranked: The functions that these programs were written as, by rank.
+      make_name: Function that returns unique names for further functions.
     """
     function = library.function.add()
     function.signature.name = name
@@ -401,21 +417,21 @@ def add_choice(
     arguments = [_add_argument(function, f"argument_{i}", s) for i, s in enumerate(specs)]
     bound: dict[int, str] = {}
     for written in ranked.values():
-        own = written.definition.signature.input_arg[len(specs) :]
-        for number, like in zip(written.bound, own, strict=True):
-            if number not in bound:
-                bound[number] = f"resource_{len(bound)}"
-                argument = function.signature.input_arg.add(name=bound[number], type=like.type)
+        resources = written.definition.signature.input_arg[len(specs) :]
+        for index, like in zip(written.bound, resources, strict=True):
+            if index not in bound:
+                bound[index] = f"resource_{len(bound)}"
+                argument = function.signature.input_arg.add(name=bound[index], type=like.type)
                 argument.handle_data.extend(like.handle_data)
     outs = [_Out(None, s.dtype) for s in nest.flatten(program.returned)]
     branches = []
     for rank in range(max(ranked) + 1):
-        # TensorFlow tells of a rank that there is no program for by the one of another rank.
+        # For a rank without a program, the program of another rank raises an error in TensorFlow.
         inner = ranked.get(rank) or ranked[max(ranked)]
-        branches.append(_add_branch(library, branch(), function.signature, inner, bound, outs))
-    place = next(i for i, s in enumerate(specs) if s.shape.rank is None)
-    kind = Type(datatype(specs[place].dtype))
-    add_node(function.node_def, "rank", "Rank", [arguments[place]], T=kind)
+        branches.append(_add_branch(library, make_name(), function.signature, inner, bound, outs))
+    dispatch_index = next(i for i, s in enumerate(specs) if s.shape.rank is None)
+    dtype = Type(datatype(specs[dispatch_index].dtype))
+    add_node(function.node_def, "rank", "Rank", [arguments[dispatch_index]], T=dtype)
     add_node(
         function.node_def,
         "choice",
@@ -434,21 +450,21 @@ def add_choice(
 
 
 def _add_branch(
-    library: Any,
+    library: Message,
     name: str,
-    signature: Any,
+    signature: Message,
     inner: Written,
     bound: Mapping[int, str],
-    outs: Sequence[Any],
+    outs: Sequence[ShapedValue],
 ) -> str:
-    """Adds a function that takes all that the choice takes, and calls the one for a rank."""
+    """Add a function that takes the dispatching function's arguments and calls that of one rank."""
     function = library.function.add()
     function.signature.name = name
     function.signature.is_stateful = True
     function.signature.input_arg.extend(signature.input_arg)
     count = len(signature.input_arg) - len(bound)
-    given = [f"argument_{i}" for i in range(count)] + [bound[n] for n in inner.bound]
-    call = add_call(function.node_def, "call", inner.definition, given, inner.outs)
+    arguments = [f"argument_{i}" for i in range(count)] + [bound[n] for n in inner.bound]
+    call = add_call(function.node_def, "call", inner.definition, arguments, inner.outs)
     function.signature.control_output.append(call)
     function.control_ret[call] = call
     _add_results(function, [f"{call}:output:{i}" for i in range(len(outs))], outs)
@@ -456,25 +472,25 @@ def _add_branch(
 
 
 def is_trainable(program: Program) -> bool:
-    """Whether a program has inputs and results with gradients."""
+    """Check whether a program has inputs and results with gradients."""
     outs = [program.exported.out_avals[i] for i in program.results]
     return is_differentiable(program.exported.in_avals) and is_differentiable(outs)
 
 
 def add_call(
-    where: Any,
+    nodes: Message,
     name: str,
-    function: Any,
+    function: Message,
     inputs: Sequence[str],
-    outs: Sequence[Any],
+    outs: Sequence[ShapedValue],
     differentiable: bool = False,
 ) -> str:
-    """Adds a node that calls a function."""
+    """Add a node that calls a function, and return its name."""
     signature = function.signature
-    # TensorFlow puts the gradient of the function that it makes there.
-    more = {"_gradient_op_type": b"PartitionedCall-1"} if differentiable else {}
+    # When TensorFlow loads the function, it replaces this value by the gradient that it creates.
+    gradient = {"_gradient_op_type": b"PartitionedCall-1"} if differentiable else {}
     return add_node(
-        where,
+        nodes,
         name,
         "StatefulPartitionedCall",
         inputs,
@@ -485,22 +501,23 @@ def add_call(
         config=b"",
         executor_type=b"",
         _output_shapes=shapes([a.shape for a in outs]),
-        **more,
+        **gradient,
     )
 
 
-def add_wrapper(library: Any, name: str, of: Written, differentiable: bool = False) -> Written:
-    """Adds a function that calls another one, with that one's gradient if it is to be differentiable."""
+def add_wrapper(
+    library: Message, name: str, inner: Written, differentiable: bool = False
+) -> Written:
+    """Add a function that calls another function, with its gradient if `differentiable` is set."""
     function = library.function.add()
-    inner = of.definition
-    function.signature.CopyFrom(inner.signature)
+    function.signature.CopyFrom(inner.definition.signature)
     function.signature.name = name
     del function.signature.control_output[:]
-    function.attr["_input_shapes"].CopyFrom(inner.attr["_input_shapes"])
-    names = [a.name for a in inner.signature.input_arg]
-    call = add_call(function.node_def, "call", inner, names, of.outs, differentiable)
+    function.attr["_input_shapes"].CopyFrom(inner.definition.attr["_input_shapes"])
+    names = [a.name for a in inner.definition.signature.input_arg]
+    call = add_call(function.node_def, "call", inner.definition, names, inner.outs, differentiable)
     del function.signature.output_arg[:]
-    _add_results(function, [f"{call}:output:{i}" for i in range(len(of.outs))], of.outs)
+    _add_results(function, [f"{call}:output:{i}" for i in range(len(inner.outs))], inner.outs)
     function.signature.control_output.append(call)
     function.control_ret[call] = call
-    return Written(function, of.bound, of.outs)
+    return Written(function, inner.bound, inner.outs)

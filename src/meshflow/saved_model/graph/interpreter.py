@@ -1,8 +1,9 @@
-"""Runs functions of TensorFlow's graphs: a node's op is looked up in one table, and nothing else is run.
+"""Interpreter of functions of TensorFlow's graphs.
 
-Values are arrays. Those of NumPy are known while a program is traced, so shapes are numbers; others are JAX's,
-which may stand for what a program computes. Strings and tables exist on the host only: `HostNeeded` says
-that a function has them, and it is then run op by op.
+Only ops that have an entry in a table of this package are run. Values are arrays. NumPy arrays have
+known values while a program is traced, so they determine shapes; JAX arrays may be tracers. Strings
+and tables exist on the host only: a traced function that needs them raises `HostRequired`, and is
+run op by op instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime import errors
+from meshflow.environment.types import Array
 from meshflow.saved_model.graph import control
 from meshflow.saved_model.graph.attributes import (
     HostNeeded,
@@ -26,6 +28,7 @@ from meshflow.saved_model.graph.attributes import (
     numbers,
     reference,
 )
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.ops.algebra import ALGEBRA
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
 from meshflow.saved_model.graph.ops.examples import EXAMPLES, first_output
@@ -48,12 +51,12 @@ _PURE: dict[str, Callable[..., Any]] = {
     **LISTS,
     **MODULES,
 }
-# What exists on the host only.
+# These ops run on the host only.
 _HOST: dict[str, Callable[..., Any]] = {**TEXT, **RECORDS}
-# How many results these have, the host finds out.
+# The size of the results of these ops depends on values, so only the host can run them.
 _OPEN_ENDED = frozenset(("Where",))
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-# Names of outputs, in their order, of ops that have several.
+# Names of the outputs of ops with several outputs, in their order.
 _OUTPUTS = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
@@ -99,34 +102,35 @@ _FUSED_THIRD = "reserve_space_3"
 
 
 class RandomNeeded(BaseException):
-    """A function that is traced needs random numbers, and so a key."""
+    """Signal that a traced function draws random numbers, so that it needs a key as an argument."""
 
 
 class Stored:
-    """A variable that a graph refers to.
+    """Reference to a variable.
 
     Args:
-      number: which it is among the variables of a run.
+      index: Index of the variable among those of a run.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, index: int) -> None:
+        self.number = index
 
 
 class GraphFunction:
-    """A function of a library.
+    """Function of a library.
 
     Args:
-      proto: its `FunctionDef`.
+      proto: Its `FunctionDef`.
 
     Attributes:
-      name: its name.
-      arguments, results: names of its arguments, and the outputs that are its results.
-      nodes: its nodes by name.
-      last: names of the nodes that run though no result needs them.
+      name: Name of the function.
+      arguments, results: Names of its arguments, and references to the outputs that are its
+        results.
+      nodes: Nodes by name.
+      control_outputs: Names of the nodes that must run even if no result depends on them.
     """
 
-    def __init__(self, proto: Any) -> None:
+    def __init__(self, proto: Message) -> None:
         self.name = proto.signature.name
         self.arguments = [a.name for a in proto.signature.input_arg]
         self.kinds = [a.type for a in proto.signature.input_arg]
@@ -135,19 +139,19 @@ class GraphFunction:
         self.last = list(proto.control_ret.values())
 
     def unchanged(self) -> dict[int, int]:
-        """Results that are an argument as it came: the argument's number by the result's."""
-        places = {name: i for i, name in enumerate(self.arguments)}
-        found = {}
+        """Return the index of the argument by the index of each result that is an argument."""
+        indices = {name: i for i, name in enumerate(self.arguments)}
+        unchanged = {}
         for i, (name, _, _) in enumerate(self.results):
             while name in self.nodes and self.nodes[name].op == "Identity":
                 name = self.nodes[name].inputs[0][0]
-            if name in places:
-                found[i] = places[name]
-        return found
+            if name in indices:
+                unchanged[i] = indices[name]
+        return unchanged
 
 
 def _functions_of(node: Node) -> list[str]:
-    """Names of the functions that a node calls."""
+    """Return the names of the functions that a node calls."""
     if node.op in _CALLS:
         return [node["f"]]
     if node.op in ("While", "StatelessWhile"):
@@ -158,13 +162,13 @@ def _functions_of(node: Node) -> list[str]:
 
 
 class Library:
-    """The functions of a graph.
+    """Functions of a graph, by name.
 
     Args:
-      protos: their `FunctionDef`s.
+      protos: Their `FunctionDef`s.
     """
 
-    def __init__(self, protos: Iterable[Any]) -> None:
+    def __init__(self, protos: Iterable[Message]) -> None:
         self._protos = {p.signature.name: p for p in protos}
         self._made: dict[str, GraphFunction] = {}
 
@@ -172,27 +176,23 @@ class Library:
         return name in self._protos
 
     def needs_host(self, nodes: Iterable[Node]) -> bool:
-        """Whether nodes, or functions that they call, have ops that no compiled program has.
-
-        Args:
-          nodes: the nodes.
-        """
-        waiting, seen = list(nodes), set[str]()
-        while waiting:
-            node = waiting.pop()
+        """Check whether nodes, or functions that they call, contain ops that only the host can run."""
+        pending, seen = list(nodes), set[str]()
+        while pending:
+            node = pending.pop()
             if node.op in _HOST or node.op in _OPEN_ENDED:
                 return True
             for name in _functions_of(node):
                 if name in self and name not in seen:
                     seen.add(name)
-                    waiting += self[name].nodes.values()
+                    pending += self[name].nodes.values()
         return False
 
     def __getitem__(self, name: str) -> GraphFunction:
-        """A function by its name.
+        """Return a function.
 
         Raises:
-          DataLossError: when there is none.
+          DataLossError: If the graph has no such function.
         """
         if name not in self._made:
             if name not in self._protos:
@@ -202,18 +202,18 @@ class Library:
 
 
 class Run:
-    """One run of functions, which may be a trace.
+    """One execution of functions of a graph, eager or traced.
 
     Args:
-      library: the functions.
-      values: the variables' values, by their numbers.
-      host: whether strings and tables may be used.
-      key: what random numbers are drawn by, or None.
-      only: the ops that may be run; default all that are known.
+      library: The functions.
+      values: Values of the variables.
+      host: Whether strings and tables may be used.
+      key: Key data for random numbers, or None if there is none.
+      only: Ops that may run. Default: all supported ops.
 
     Attributes:
-      values: the values now.
-      written: numbers of the variables that were written.
+      values: Current value of each variable, by its index.
+      written: Indices of the variables that were assigned to, as keys in their order.
     """
 
     def __init__(
@@ -221,11 +221,11 @@ class Run:
         library: Library,
         values: Sequence[Any],
         host: bool = False,
-        key: Any = None,
+        key: jax.Array | None = None,
         only: frozenset[str] | None = None,
     ) -> None:
         self.library, self._only = library, only
-        self._key, self._drawn = key, 0
+        self._key, self._num_keys = key, 0
         self.values = dict(enumerate(values))
         self.written: dict[int, None] = {}
         self.host = host
@@ -233,11 +233,11 @@ class Run:
         self._resources: dict[str, Any] = {}
 
     def call(self, function: GraphFunction, arguments: Sequence[Any]) -> list[Any]:
-        """The results of a function.
+        """Run a function and return its results.
 
         Args:
-          function: the function.
-          arguments: arrays, `Stored` variables, `Table`s.
+          function: The function.
+          arguments: Arrays, `VariableRef`s and `HostTable`s.
         """
         if len(arguments) != len(function.arguments):
             raise errors.DataLossError(
@@ -247,52 +247,54 @@ class Run:
         if self._depth > 100:
             raise errors.DataLossError(f"function {function.name} calls itself without end.")
         found: dict[str, Any] = {n: [v] for n, v in zip(function.arguments, arguments, strict=True)}
-        wanted = [name for name, _, _ in function.results] + function.last
+        targets = [name for name, _, _ in function.results] + function.last
         try:
-            self.evaluate(function.nodes, found, wanted, function.name)
+            self.evaluate(function.nodes, found, targets, function.name)
         finally:
             self._depth -= 1
-        return [self._output(function.nodes, found, place) for place in function.results]
+        return [self._output(function.nodes, found, result) for result in function.results]
 
     def evaluate(
-        self, nodes: Mapping[str, Node], found: dict[str, Any], wanted: Iterable[str], where: str
+        self, nodes: Mapping[str, Node], found: dict[str, Any], targets: Iterable[str], where: str
     ) -> None:
-        """Runs nodes with those that they need.
+        """Run nodes, and the nodes that they depend on.
 
         Args:
-          nodes: the nodes of a graph by name.
-          found: outputs by the names of nodes, to which those that run are added.
-          wanted: names of nodes.
-          where: the graph's name, for errors.
+          nodes: Nodes of a graph by name.
+          found: Outputs by the names of nodes. The outputs of the nodes that run are added.
+          targets: Names of the nodes to run.
+          where: Name of the graph, for errors.
         """
-        waiting = list(wanted)
+        pending = list(targets)
         opened: set[str] = set()
-        while waiting:
-            name = waiting[-1]
+        while pending:
+            name = pending[-1]
             if name in found:
-                waiting.pop()
+                pending.pop()
                 continue
             node = nodes.get(name)
             if node is None:
                 raise errors.DataLossError(
-                    f"{where} has no node {name!r}, which another one needs."
+                    f"{where} has no node {name!r}, which another node requires."
                 )
             missing = [n for n in node.before if n not in found and n in nodes]
             missing += [n for n, _, _ in node.inputs if n not in found]
             if not missing:
-                waiting.pop()
-                inputs = [self._output(nodes, found, place) for place in node.inputs]
+                pending.pop()
+                inputs = [self._output(nodes, found, reference) for reference in node.inputs]
                 found[name] = self._outputs(node, inputs, where)
                 continue
             if name in opened:
                 raise errors.UnimplementedError(
-                    f"{where}: node {name} of op {node.op} needs its own result: loops of TensorFlow 1 cannot be read."
+                    f"{where}: node {name} of op {node.op} depends on its own result. Loops of TensorFlow 1 are not supported."
                 )
             opened.add(name)
-            waiting += missing
+            pending += missing
 
-    def _output(self, nodes: Mapping[str, Node], found: Mapping[str, Any], place: Any) -> Any:
-        name, output, index = place
+    def _output(
+        self, nodes: Mapping[str, Node], found: Mapping[str, Any], reference: tuple[str, str, int]
+    ) -> Any:
+        name, output, index = reference
         values = found[name]
         if output and name in nodes:
             names = _OUTPUTS.get(nodes[name].op, ())
@@ -321,7 +323,9 @@ class Run:
     def _apply(self, node: Node, inputs: list[Any]) -> Any:
         op = node.op
         if self._only is not None and op not in self._only:
-            raise errors.UnimplementedError(f"node {node.name}: op {op} does not fill a table.")
+            raise errors.UnimplementedError(
+                f"node {node.name}: op {op} may not run while tables are initialized."
+            )
         if op in _PURE:
             if any(map(is_text, inputs)):
                 inputs = self._with_text(inputs)
@@ -347,78 +351,80 @@ class Run:
                 return self._table(node, inputs)
             return _HOST[op](node, *inputs)
         raise errors.UnimplementedError(
-            f"node {node.name}: TensorFlow's op {op} is not known here, so what needs it cannot be run."
+            f"node {node.name}: TensorFlow's op {op} is not supported, so functions that need it cannot be run."
         )
 
     def _with_text(self, inputs: list[Any]) -> list[Any]:
-        """What an op takes that moves strings, by NumPy."""
+        """Convert the inputs of an op that moves strings to NumPy arrays."""
         self._check_host(inputs)
         return [np.asarray(v) if isinstance(v, jax.Array) else v for v in inputs]
 
     def _check_host(self, inputs: list[Any]) -> None:
-        """The host has what it works with while nothing is traced."""
+        """Raise `HostRequired` if the run or an input is traced."""
         if not self.host or any(isinstance(v, jax.core.Tracer) for v in inputs):
             raise HostNeeded
 
-    def _table(self, node: Node, inputs: list[Any]) -> Any:
+    def _table(self, node: Node, inputs: list[Any]) -> Table:
         key = node.text("shared_name") or node.name
         if key not in self._resources:
             self._resources[key] = TEXT[node.op](node, *inputs)
         return self._resources[key]
 
-    def key(self) -> Any:
-        """The key of the next random numbers."""
+    def key(self) -> jax.Array:
+        """Return the key for the next random numbers."""
         if self._key is None:
             raise RandomNeeded
-        self._drawn += 1
-        return jax.random.fold_in(jax.random.wrap_key_data(self._key), self._drawn)
+        self._num_keys += 1
+        return jax.random.fold_in(jax.random.wrap_key_data(self._key), self._num_keys)
 
     # ---- variables -------------------------------------------------------------------------
 
-    def read(self, variable: Any) -> Any:
-        """A variable's value."""
+    def read(self, variable: object) -> Array:
+        """Return the value of a variable."""
         if not isinstance(variable, Stored):
-            raise errors.DataLossError("what is read is no variable")
+            raise errors.DataLossError("the input of an op that reads a variable is not a variable")
         return self.values[variable.number]
 
-    def write(self, variable: Any, value: Any) -> None:
-        """Gives a variable a value."""
+    def write(self, variable: object, value: Array) -> None:
+        """Assign a value to a variable."""
         if not isinstance(variable, Stored):
-            raise errors.DataLossError("what is written is no variable")
+            raise errors.DataLossError(
+                "the input of an op that assigns to a variable is not a variable"
+            )
         self.values[variable.number] = jnp.asarray(value)
         self.written[variable.number] = None
 
 
-def _read(run: Run, node: Node, variable: Any) -> Any:
+def _read(run: Run, node: Node, variable: object) -> Array:
     return run.read(variable)
 
 
-def _rows(run: Run, node: Node, variable: Any, indices: Any) -> Any:
+def _rows(run: Run, node: Node, variable: object, indices: Array) -> Array:
     return ARRAYS["GatherV2"](node, run.read(variable), indices)
 
 
-def _write(run: Run, node: Node, variable: Any, value: Any) -> list[Any]:
+def _write(run: Run, node: Node, variable: object, value: Array) -> list[Any]:
     run.write(variable, value)
     return []
 
 
 def _add(sign: int) -> Callable[..., Any]:
-    def run_it(run: Run, node: Node, variable: Any, value: Any) -> list[Any]:
+    def assign(run: Run, node: Node, variable: object, value: Array) -> list[Any]:
         old = run.read(variable)
         run.write(variable, old + value if sign > 0 else old - value)
         return []
 
-    return run_it
+    return assign
 
 
 def _random(draw: Callable[..., Any]) -> Callable[..., Any]:
-    def run_it(run: Run, node: Node, shape: Any) -> Any:
+    def run_op(run: Run, node: Node, shape: Array) -> Array:
         return draw(run.key(), tuple(numbers(shape)), node.dtype("dtype"))
 
-    return run_it
+    return run_op
 
 
-def _random_integers(run: Run, node: Node, shape: Any, low: Any, high: Any) -> Any:
+def _random_integers(run: Run, node: Node, shape: Array, low: Array, high: Array) -> Array:
     return jax.random.randint(run.key(), tuple(numbers(shape)), low, high, low.dtype)
 
 
@@ -441,17 +447,17 @@ _STATE: dict[str, Callable[..., Any]] = {
 
 
 def _sizes_again(value: Any) -> Any:
-    """What an op made of sizes, which NumPy gives as an array of objects or the object itself."""
+    """Convert the result of an op on `SymbolicSizes` to sizes."""
     if is_symbolic_dim(value) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
         return as_sizes(value, np.int32)
     return value
 
 
 def known_ops() -> list[str]:
-    """Names of all ops that can be run."""
+    """Return the sorted names of all ops that can be run."""
     return sorted({*_PURE, *_CALLS, *control.CONTROL, *_STATE, *_HOST, "Const"})
 
 
-def is_text(value: Any) -> bool:
-    """Whether a value exists on the host only."""
+def is_text(value: object) -> bool:
+    """Check whether a value can exist on the host only."""
     return isinstance(value, Table) or is_words(value)

@@ -1,9 +1,11 @@
-"""The protocol buffers of TensorFlow's SavedModels: graphs, functions, objects, signatures.
+"""Protocol buffers of TensorFlow's SavedModels: graphs, functions, objects and signatures.
 
-Enumerations are declared as the integers they are: data types have the numbers of `DType.as_datatype_enum`.
+Enumerations are declared as integers. Dtypes have the values of `DType.as_datatype_enum`.
 """
 
 from __future__ import annotations
+
+from typing import Any, Protocol
 
 from meshflow.environment.messages import DecodeError, Table, declared
 from meshflow.io.messages import TENSORS
@@ -14,6 +16,7 @@ __all__ = [
     "DecodeError",
     "FunctionDef",
     "GraphDef",
+    "Message",
     "MetaGraphDef",
     "NodeDef",
     "SavedConcreteFunction",
@@ -26,6 +29,15 @@ __all__ = [
     "TensorProto",
     "TensorShapeProto",
 ]
+
+
+class Message(Protocol):
+    """Message, or repeated field of messages. Type checkers do not know the fields of the classes."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def __setattr__(self, name: str, value: Any) -> None: ...
+
 
 _GRAPHS: Table = {
     **TENSORS,
@@ -205,7 +217,7 @@ _OBJECTS: Table = {
     },
 }
 
-# With `TENSORS`: what a signature takes and returns.
+# Inputs and outputs of signatures. The table refers to messages of `TENSORS`.
 SIGNATURES: Table = {
     "TensorInfo": {
         "name": (1, "|string"),
@@ -252,7 +264,7 @@ _MODELS: Table = {
         "object_graph_def": (7, "SavedObjectGraph"),
     },
     "SavedModel": {"saved_model_schema_version": (1, "int64"), "meta_graphs": (2, "*MetaGraphDef")},
-    # What tf.keras writes beside a SavedModel.
+    # TensorFlow's Keras writes these messages to a second file of a SavedModel.
     "KerasObject": {
         "version": (1, "VersionDef"),
         "node_id": (2, "int32"),

@@ -1,13 +1,18 @@
-"""Nodes of TensorFlow's graphs and what they carry: shapes, data types, attributes, constants."""
+"""Writing of nodes of TensorFlow's graphs: shapes, dtypes, attributes and constants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.saved_model.graph.messages import Message
+
+# Function that writes a value into an `AttrValue`.
+AttributeWriter: TypeAlias = Callable[[Message], None]
 
 __all__ = [
     "CHECKSUM",
@@ -24,25 +29,22 @@ __all__ = [
 ]
 
 STRING, RESOURCE = 7, 20
-# Of a program, among the attributes of the node that has it: what reads programs does not look for damage.
+# Attribute of a node with a program: checksum of the program, because MLIR's reader does not detect
+# damage.
 CHECKSUM = "_module_crc32c"
 
 
-def datatype(dtype: Any) -> int:
-    """TensorFlow's number of a data type.
-
-    Args:
-      dtype: a NumPy or Meshflow dtype.
-    """
+def datatype(dtype: DTypeLike) -> int:
+    """Return TensorFlow's enum value for a dtype."""
     return as_dtype(dtype).as_datatype_enum
 
 
-def put_shape(proto: Any, sizes: Iterable[Any] | None) -> None:
-    """Writes a shape into a `TensorShapeProto`.
+def put_shape(proto: Message, sizes: Iterable[Any] | None) -> None:
+    """Write a shape into a `TensorShapeProto`.
 
     Args:
-      proto: the message.
-      sizes: sizes; what is no integer is unknown. None for an unknown rank.
+      proto: The message.
+      sizes: Sizes, with symbolic dimensions or None for unknown sizes; None if the rank is unknown.
     """
     proto.SetInParent()
     if sizes is None:
@@ -52,75 +54,71 @@ def put_shape(proto: Any, sizes: Iterable[Any] | None) -> None:
         proto.dim.add(size=size if isinstance(size, int) else -1)
 
 
-# Attributes that are not plain: each is written by the function that stands for it.
+# The functions below return writers of attributes that `add_node` cannot infer from a Python value.
 
 
-def types(numbers: Sequence[int]) -> Any:
-    """A list of data types as an attribute."""
+def types(enums: Sequence[int]) -> AttributeWriter:
+    """Return a writer of a list of dtypes."""
 
-    def put(attr: Any) -> None:
+    def write(attr: Message) -> None:
         attr.list.SetInParent()
-        attr.list.type.extend(numbers)
+        attr.list.type.extend(enums)
 
-    return put
+    return write
 
 
-def shape(sizes: Any) -> Any:
-    """A shape as an attribute."""
+def shape(sizes: Iterable[Any] | None) -> AttributeWriter:
+    """Return a writer of a shape."""
     return lambda attr: put_shape(attr.shape, sizes)
 
 
-def shapes(several: Sequence[Any]) -> Any:
-    """A list of shapes as an attribute."""
+def shapes(several: Sequence[Iterable[Any] | None]) -> AttributeWriter:
+    """Return a writer of a list of shapes."""
 
-    def put(attr: Any) -> None:
+    def write(attr: Message) -> None:
         attr.list.SetInParent()
         for sizes in several:
             put_shape(attr.list.shape.add(), sizes)
 
-    return put
+    return write
 
 
-def strings(texts: Sequence[bytes]) -> Any:
-    """A list of strings as an attribute."""
+def strings(texts: Sequence[bytes]) -> AttributeWriter:
+    """Return a writer of a list of strings."""
 
-    def put(attr: Any) -> None:
+    def write(attr: Message) -> None:
         attr.list.SetInParent()
         attr.list.s.extend(texts)
 
-    return put
+    return write
 
 
-def functions(names: Sequence[str]) -> Any:
-    """A list of functions as an attribute."""
+def functions(names: Sequence[str]) -> AttributeWriter:
+    """Return a writer of a list of functions."""
 
-    def put(attr: Any) -> None:
+    def write(attr: Message) -> None:
         attr.list.SetInParent()
         for name in names:
             attr.list.func.add(name=name)
 
-    return put
+    return write
 
 
 class Type(int):
-    """A data type as an attribute."""
+    """Enum value of a dtype, as the value of an attribute."""
 
 
 class Function(str):
-    """The name of a function as an attribute."""
+    """Name of a function, as the value of an attribute."""
 
     __slots__ = ()
 
 
-def constant(value: Any) -> Any:
-    """An array as an attribute.
-
-    Args:
-      value: numbers, or bytes in an array of objects.
-    """
+def constant(value: npt.ArrayLike) -> AttributeWriter:
+    """Return a writer of an array of numbers, or of bytes with the dtype `object`."""
     array = np.asarray(value)
 
-    def put(attr: Any) -> None:
+    def write(attr: Message) -> None:
         tensor = attr.tensor
         if array.dtype.hasobject or array.dtype.kind in "SU":
             tensor.dtype = STRING
@@ -130,23 +128,25 @@ def constant(value: Any) -> Any:
             tensor.tensor_content = np.ascontiguousarray(array).tobytes()
         put_shape(tensor.tensor_shape, array.shape)
 
-    return put
+    return write
 
 
-def add_node(where: Any, name: str, op: str, inputs: Iterable[str] = (), **attributes: Any) -> str:
-    """Adds a node to a graph or a function.
+def add_node(
+    nodes: Message, name: str, op: str, inputs: Iterable[str] = (), **attributes: Any
+) -> str:
+    """Add a node to a graph or a function.
 
     Args:
-      where: its repeated field of nodes.
-      name: the node's name.
+      nodes: The repeated field of nodes.
+      name: Name of the node.
       op: TensorFlow's op.
-      inputs: outputs of other nodes, or `^name` for what is to run before.
-      **attributes: numbers, bytes, booleans, `Type`s, `Function`s, and what the functions of this module give.
+      inputs: Outputs of other nodes, or "^name" for a node that must run first.
+      **attributes: Numbers, bytes, booleans, `TypeAttr`s, `FunctionAttr`s and attribute writers.
 
     Returns:
       The name.
     """
-    node = where.add(name=name, op=op)
+    node = nodes.add(name=name, op=op)
     node.input.extend(inputs)
     for key, value in attributes.items():
         attr = node.attr[key]

@@ -1,4 +1,4 @@
-"""Parts of a main graph as programs: what computes some of its tensors from others, and from variables."""
+"""Parts of the main graph as programs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.attributes import Node
 from meshflow.saved_model.graph.interpreter import Library, Run
 from meshflow.saved_model.graph.programs import GraphProgram
 
 __all__ = ["VARIABLE_OPS", "part_of_graph"]
 
-# Ops that are variables: the last two give values, and no handles.
+# The nodes of these ops are variables. The outputs of the last two are values instead of handles.
 VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 
 
@@ -23,52 +24,55 @@ def part_of_graph(
     library: Library,
     nodes: Mapping[str, Node],
     fed: Sequence[str],
-    wanted: Sequence[tuple[str, int]],
+    fetched: Sequence[tuple[str, int]],
     variable: Callable[[Node], Variable],
-    structure: Any,
+    structure: PyTree,
     specs: Sequence[TensorSpec],
 ) -> GraphProgram:
-    """A program that takes values of some nodes and gives outputs of others.
+    """Return a program that computes outputs of some nodes from the values of others.
 
     Args:
-      name: its name, for errors.
-      library: the graph's functions.
-      nodes: the graph's nodes by name.
-      fed: names of the nodes that it takes the first outputs of.
-      wanted: names of nodes with numbers of their outputs.
-      variable: gives the variable that a node stands for.
-      structure: the nested result with `Slot`s.
-      specs: specs of the results.
+      name: Name of the program, for errors.
+      library: Functions of the graph.
+      nodes: Nodes of the graph by name.
+      fed: Names of the nodes to replace by arguments; each argument is the first output of the
+        node.
+      wanted: (name of a node, index of the output) of each result.
+      variable: Function that returns the variable of a variable node.
+      structure: Nested result with `Slot`s.
+      specs: Specs of the results.
 
     Raises:
-      DataLossError: for a node that is not there.
+      DataLossError: If a node is missing from the graph.
     """
-    reached = _reached(nodes, [n for n, _ in wanted], fed)
-    held = [node for node in reached if node.op in VARIABLE_OPS]
-    names = [*fed, *(node.name for node in held)]
-    read = [node.name for node in held if node.op != "VarHandleOp"]
+    required = _reached(nodes, [n for n, _ in fetched], fed)
+    variable_nodes = [node for node in required if node.op in VARIABLE_OPS]
+    names = [*fed, *(node.name for node in variable_nodes)]
+    value_nodes = [node.name for node in variable_nodes if node.op != "VarHandleOp"]
 
     def body(run: Run, values: list[Any]) -> list[Any]:
         found: dict[str, Any] = {n: [v] for n, v in zip(names, values, strict=True)}
-        for one in read:
-            found[one] = [run.read(found[one][0])]
-        run.evaluate(nodes, found, [n for n, _ in wanted], name)
-        return [found[n][index] for n, index in wanted]
+        for node_name in value_nodes:
+            found[node_name] = [run.read(found[node_name][0])]
+        run.evaluate(nodes, found, [n for n, _ in fetched], name)
+        return [found[n][index] for n, index in fetched]
 
-    host = library.needs_host(reached)
-    return GraphProgram(name, library, body, [variable(n) for n in held], structure, specs, host)
+    host = library.needs_host(required)
+    return GraphProgram(
+        name, library, body, [variable(n) for n in variable_nodes], structure, specs, host
+    )
 
 
-def _reached(nodes: Mapping[str, Node], wanted: Iterable[str], fed: Collection[str]) -> list[Node]:
-    """Nodes that some need."""
-    waiting, seen, found = list(wanted), set(fed), []
-    while waiting:
-        name = waiting.pop()
+def _reached(nodes: Mapping[str, Node], targets: Iterable[str], fed: Collection[str]) -> list[Node]:
+    """Return the nodes that some nodes depend on, up to the fed ones."""
+    pending, seen, found = list(targets), set(fed), []
+    while pending:
+        name = pending.pop()
         if name in seen:
             continue
         seen.add(name)
         if name not in nodes:
             raise DataLossError(f"the graph has no node {name!r}, which it uses.")
         found.append(nodes[name])
-        waiting += [n for n, _, _ in found[-1].inputs]
+        pending += [n for n, _, _ in found[-1].inputs]
     return found

@@ -1,4 +1,4 @@
-"""StableHLO in the words that TensorFlow's readers have known for longest."""
+"""Rewriting of StableHLO for older versions of TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["without_composites"]
 
 @functools.cache
 def _pipeline() -> str:
-    """What replaces an operation that names its own definition by a call of that."""
+    """Return the pass pipeline that replaces composite operations by calls of their definitions."""
     mlir_hlo.register_stablehlo_passes()
     return "builtin.module(func.func(stablehlo-legalize-composite-to-call),symbol-dce)"
 
 
 def without_composites(content: bytes) -> bytes:
-    """A program whose composite operations (`erf`, `asin`, `top_k`, ...) are calls of what they are made of.
+    """Replace composite operations (`erf`, `asin`, `top_k`, ...) by calls of their definitions.
 
-    TensorFlow 2.21 and what comes before do not read the form in which JAX writes composites.
+    TensorFlow up to 2.21 cannot read the composite operations that JAX writes.
 
     Args:
-      content: a portable artifact; one without composites comes back as it is.
+      content: A portable artifact. It is returned unchanged if it has no composites.
     """
     if b"composite" not in content and b"chlo." not in content:
         return content

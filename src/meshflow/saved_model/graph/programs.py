@@ -1,4 +1,4 @@
-"""Functions of TensorFlow's graphs as programs that saved functions run."""
+"""Functions of TensorFlow's graphs as programs of restored functions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops.casting import cast
 from meshflow.ops.random import stateful
 from meshflow.saved_model.functions import COMPOSITES
@@ -29,43 +30,49 @@ from meshflow.saved_model.graph.interpreter import (
 
 __all__ = ["GraphProgram", "slots_of"]
 
-# Gives flat results for flat arguments and captures in a run.
+# Function that computes flat results from flat arguments and captured values, in a run.
 Body = Callable[[Run, list[Any]], list[Any]]
 
 
-def slots_of(structure: Any) -> tuple[Any, list[TensorSpec]]:
-    """A nested result with numbered `Slot`s for its specs, in TensorFlow's order, and the specs of its tensors.
+def slots_of(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
+    """Number the tensors of a nested result in TensorFlow's order.
 
     Args:
-      structure: with `TensorSpec`s for tensors, and specs of sparse tensors and `tf.IndexedSlices`.
+      structure: Nested result with a spec for each tensor, sparse tensor and `tf.IndexedSlices`.
+
+    Returns:
+      The nested result with `Slot`s in place of specs, and the specs of its tensors.
     """
     specs: list[TensorSpec] = []
 
-    def slot(leaf: Any) -> Any:
+    def make_slot(leaf: PyTree) -> PyTree:
         if isinstance(leaf, TensorSpec):
             specs.append(leaf)
             return Slot(len(specs) - 1)
         if not isinstance(leaf, COMPOSITES):
             return leaf
-        parts = [slot(part) for part in leaf._component_specs()]
+        parts = [make_slot(part) for part in leaf._component_specs()]
         return RowsSlot(lambda tensors: leaf.value_type(*tensors), parts)
 
-    slots = [slot(leaf) for leaf in nest.flatten(structure)]
+    slots = [make_slot(leaf) for leaf in nest.flatten(structure)]
     return nest.pack_sequence_as(structure, slots), specs
 
 
 class GraphProgram:
-    """A function of a graph, compiled for each size of its arguments; with strings or tables it runs op by op.
+    """Function of a graph, compiled for each combination of shapes, or run op by op on the host.
+
+    It runs on the host if it contains strings or tables, or sizes that it computes at run time.
 
     Args:
-      name: the function's name, for errors.
-      library: the functions that it calls.
-      body: what it does: gives results in a run for arguments, followed by what it captures.
-      captured: what it captures: variables, known arrays, tables.
-      structure: the nested result with `Slot`s.
-      specs: specs of the results.
-      on_host: whether it has ops that no compiled program has.
-      about: what tells it from other programs in files, or None.
+      name: Name of the function, for errors.
+      library: Functions that it calls.
+      body: Function that computes the results in a run, for the arguments followed by the captured
+        values.
+      captured: Captured variables, static arrays and tables.
+      structure: Nested result with `Slot`s.
+      specs: Specs of the results.
+      runs_on_host: Whether it contains ops that only the host can run.
+      digest: Bytes that identify the program in files, or None.
     """
 
     def __init__(
@@ -74,12 +81,12 @@ class GraphProgram:
         library: Library,
         body: Body,
         captured: Sequence[Any],
-        structure: Any,
+        structure: PyTree,
         specs: Sequence[TensorSpec],
-        on_host: bool = False,
-        about: bytes | None = None,
+        runs_on_host: bool = False,
+        digest: bytes | None = None,
     ) -> None:
-        self.about = about
+        self.about = digest
         self._name, self._library, self._body = name, library, body
         variables: dict[int, Variable] = {}
         self._captured = []
@@ -91,25 +98,25 @@ class GraphProgram:
         self.captures: list[Any] = list(variables.values())
         self._structure, self._specs = structure, list(specs)
         self._sized: dict[Any, Traced] = {}
-        # Whether it needs random numbers: their key is then its last argument.
+        # A program that draws random numbers takes their key as its last argument.
         self._draws = False
-        self._on_host = on_host or any(is_text(c) for c in self._captured)
+        self._on_host = runs_on_host or any(is_text(c) for c in self._captured)
 
     @property
     def on_host(self) -> bool:
-        """Whether it is known to have strings or tables."""
+        """Return whether the program is known to need the host."""
         return self._on_host
 
     @property
     def out_specs(self) -> list[TensorSpec]:
-        """Specs of the results."""
+        """Return the specs of the results."""
         return self._specs
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs it.
+    def call(self, tensors: Sequence[Tensor]) -> PyTree:
+        """Run the program, including its assignments to variables.
 
         Raises:
-          UnimplementedError: for an op that is not known, naming it and its node.
+          UnimplementedError: If an op is not supported. The error names the op and its node.
         """
         if not self._on_host and all(t.dtype.name != "string" for t in tensors):
             try:
@@ -120,28 +127,30 @@ class GraphProgram:
             return self._by_host(tensors)
         except HostNeeded:
             raise ValueNeededError(
-                f"{self._name} has strings, tables or sizes that it computes, so it runs op by op."
+                f"{self._name} needs strings, tables or sizes that are computed at run time, so it runs op by op."
             ) from None
 
-    def _traced_call(self, tensors: Sequence[Tensor]) -> Any:
+    def _traced_call(self, tensors: Sequence[Tensor]) -> PyTree:
         if not self._draws:
             try:
                 return self._traced(tensors).call(tensors)
             except RandomNeeded:
                 self._draws = True
-        given = [*tensors, _new_key()]
-        return self._traced(given).call(given)
+        arguments = [*tensors, _new_key()]
+        return self._traced(arguments).call(arguments)
 
     def _traced(self, tensors: Sequence[Tensor]) -> Traced:
         key = tuple(tuple(t.shape.as_list()) for t in tensors)
         if key not in self._sized:
             written: list[int] = []
-            given = len(tensors)
+            num_arguments = len(tensors)
 
-            def run(*arrays: Any) -> list[Any]:
-                key = arrays[given - 1] if self._draws else None
-                state = Run(self._library, arrays[given:], key=key)
-                results = self._body(state, [*arrays[: given - self._draws], *self._captured])
+            def run(*arrays: jax.Array) -> list[jax.Array]:
+                key = arrays[num_arguments - 1] if self._draws else None
+                state = Run(self._library, arrays[num_arguments:], key=key)
+                results = self._body(
+                    state, [*arrays[: num_arguments - self._draws], *self._captured]
+                )
                 written[:] = state.written
                 return [self._result(r) for r in (*results, *(state.values[n] for n in written))]
 
@@ -155,32 +164,30 @@ class GraphProgram:
             )
         return self._sized[key]
 
-    def _result(self, value: Any) -> Any:
+    def _result(self, value: object) -> jax.Array:
         if not hasattr(value, "dtype") or is_text(value):
-            raise InvalidArgumentError(f"{self._name} returns what is no array: {value!r}.")
+            raise InvalidArgumentError(
+                f"{self._name} returns {value!r}, expected an array of numbers."
+            )
         return jnp.asarray(value)
 
-    def _by_host(self, tensors: Sequence[Tensor]) -> Any:
-        given = [t._concrete("what sizes or strings are made of") for t in tensors]
+    def _by_host(self, tensors: Sequence[Tensor]) -> PyTree:
+        arguments = [t._concrete("what sizes or strings are made of") for t in tensors]
         values = [v._value for v in self.captures]
         state = Run(self._library, values, host=True, key=_new_key()._value)
-        results = self._body(state, [*given, *self._captured])
-        for number in state.written:
-            self.captures[number].assign(Tensor(state.values[number]))
-        made = [Tensor(r if is_text(r) else jnp.asarray(r)) for r in results]
-        return fill(self._structure, made)
+        results = self._body(state, [*arguments, *self._captured])
+        for index in state.written:
+            self.captures[index].assign(Tensor(state.values[index]))
+        outputs = [Tensor(r if is_text(r) else jnp.asarray(r)) for r in results]
+        return fill(self._structure, outputs)
 
 
 def _new_key() -> Tensor:
-    """Two words of a key, from the state that `tf.random.set_seed` sets."""
+    """Draw two words of key data from the generator that `tf.random.set_seed` seeds."""
     words = stateful.uniform([2], 0, np.iinfo(np.int32).max, "int32")
     return cast(words, "uint32")
 
 
-def known(value: Any) -> np.ndarray:
-    """A constant's value as what stays known.
-
-    Args:
-      value: a tensor or an array.
-    """
+def known(value: Tensor | Array) -> np.ndarray:
+    """Convert a constant to a NumPy array, so that its value is known while a program is traced."""
     return np.asarray(value._value if isinstance(value, Tensor) else value)

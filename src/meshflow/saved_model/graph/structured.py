@@ -1,4 +1,4 @@
-"""Nested arguments and results as TensorFlow's `StructuredValue`s, both ways."""
+"""Conversion of nested arguments and results to and from TensorFlow's `StructuredValue`s."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import PyTree
+from meshflow.saved_model.graph.attributes import sizes
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import datatype, put_shape
 from meshflow.saved_model.structures import Unsaved, named_tuple
 
 __all__ = ["argument_spec", "put", "sizes_of", "taken"]
 
-# Specs by the numbers of their classes: those that are known, made of shape and dtype, and names of some others.
+# Supported composite specs, and names of unsupported types, by TensorFlow's enum of spec classes.
 _COMPOSITES = {1: SparseTensorSpec, 2: IndexedSlicesSpec}
 _TYPES = {
     3: "tf.RaggedTensor",
@@ -27,22 +30,23 @@ _TYPES = {
 }
 
 
-def sizes_of(shape: Any) -> list[int | None] | None:
-    """Sizes of a shape; those that are symbols are None, and so is an unknown rank."""
+def sizes_of(shape: TensorShape) -> list[int | None] | None:
+    """Return sizes, with None for symbolic dimensions, or None if the rank is unknown."""
     if shape.rank is None:
         return None
     return [size if isinstance(size, int) else None for size in shape]
 
 
-def put(proto: Any, value: Any) -> None:
-    """Writes a structure.
+def put(proto: Message, value: PyTree) -> None:
+    """Write a nested structure into a `StructuredValue`.
 
     Args:
-      proto: a `StructuredValue`.
-      value: tuples, lists, dictionaries with text as keys, `TensorSpec`s, dtypes, shapes, plain Python values.
+      proto: The message.
+      value: Tuples, lists, dictionaries with string keys, `TensorSpec`s, dtypes, shapes and plain
+        Python values.
 
     Raises:
-      Unsaved: for anything else.
+      UnsavableError: If it contains any other value.
     """
     if value is None:
         proto.none_value.SetInParent()
@@ -67,7 +71,7 @@ def put(proto: Any, value: Any) -> None:
         _put_container(proto, value)
 
 
-def _put_container(proto: Any, value: Any) -> None:
+def _put_container(proto: Message, value: PyTree) -> None:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         named = proto.named_tuple_value
         named.name = type(value).__name__
@@ -86,13 +90,13 @@ def _put_container(proto: Any, value: Any) -> None:
         raise Unsaved(f"{value!r} of type {type(value).__name__}")
 
 
-def argument_spec(proto: Any, positional: list[Any], keywords: Mapping[str, list[Any]]) -> None:
-    """Writes which parameters a function has.
+def argument_spec(proto: Message, positional: list[Any], keywords: Mapping[str, list[Any]]) -> None:
+    """Write the parameters of a function into a `FunctionSpec`.
 
     Args:
-      proto: a `FunctionSpec`.
-      positional: [name] or [name, default] of each parameter that may be given by position.
-      keywords: those that are given by keyword only: [] or [default] by name.
+      proto: The message.
+      positional: [name] or [name, default] of each parameter that may be passed by position.
+      keywords: [] or [default] of each keyword-only parameter, by name.
     """
     fields = proto.fullargspec.named_tuple_value
     fields.name = "FullArgSpec"
@@ -110,11 +114,12 @@ def argument_spec(proto: Any, positional: list[Any], keywords: Mapping[str, list
     proto.input_signature.none_value.SetInParent()
 
 
-def taken(proto: Any) -> Any:
-    """The structure that a `StructuredValue` holds; named tuples have a class of their own name and fields.
+def taken(proto: Message) -> PyTree:
+    """Read the structure of a `StructuredValue`. Named tuples get a new class with the same fields.
 
     Raises:
-      DataLossError: for types that are made by classes of TensorFlow, such as specs of ragged tensors, naming them.
+      DataLossError: If it contains a spec without an equivalent class, such as that of ragged
+        tensors.
     """
     kind = proto.WhichOneof("kind")
     if kind in (None, "none_value"):
@@ -123,11 +128,11 @@ def taken(proto: Any) -> Any:
     if kind in ("bool_value", "int64_value", "float64_value", "string_value"):
         return value
     if kind in ("tensor_spec_value", "bounded_tensor_spec_value"):
-        return TensorSpec(_sizes(value.shape), as_dtype(value.dtype), value.name or None)
+        return TensorSpec(sizes(value.shape), as_dtype(value.dtype), value.name or None)
     if kind == "tensor_dtype_value":
         return as_dtype(value)
     if kind == "tensor_shape_value":
-        return TensorShape(_sizes(value))
+        return TensorShape(sizes(value))
     if kind == "list_value":
         return [taken(v) for v in value.values]
     if kind == "tuple_value":
@@ -135,14 +140,10 @@ def taken(proto: Any) -> Any:
     if kind == "dict_value":
         return {k: taken(value.fields[k]) for k in value.fields}
     if kind == "named_tuple_value":
-        kind = named_tuple(value.name, tuple(pair.key for pair in value.values))
-        return kind(*(taken(pair.value) for pair in value.values))
+        make = named_tuple(value.name, tuple(pair.key for pair in value.values))
+        return make(*(taken(pair.value) for pair in value.values))
     if kind == "type_spec_value" and value.type_spec_class in _COMPOSITES:
         return _COMPOSITES[value.type_spec_class](*taken(value.type_state))
-    what = _TYPES.get(value.type_spec_class) if kind == "type_spec_value" else None
-    named = what or getattr(value, "type_spec_class_name", "") or kind
-    raise DataLossError(f"it takes or returns a {named}, which Meshflow does not have")
-
-
-def _sizes(proto: Any) -> list[int | None] | None:
-    return None if proto.unknown_rank else [None if d.size < 0 else d.size for d in proto.dim]
+    known = _TYPES.get(value.type_spec_class) if kind == "type_spec_value" else None
+    type_name = known or getattr(value, "type_spec_class_name", "") or kind
+    raise DataLossError(f"it takes or returns a {type_name}, which Meshflow does not support")

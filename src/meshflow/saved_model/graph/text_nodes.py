@@ -1,4 +1,4 @@
-"""What is done to strings before a program runs, as TensorFlow's ops."""
+"""Text steps (`saved_model/text.py`), which run before a program, as TensorFlow's ops."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import zlib
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshflow.core.values.dtypes import as_dtype
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import STRING, Type, add_node, constant, datatype, strings
+from meshflow.saved_model.text import Steps
 
 __all__ = ["Nodes", "add_steps"]
 
 _INT64 = 9
 
 
-def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
-    """Adds the nodes of steps to a function.
+def add_steps(function: Message, prefix: str, value: str, steps: Steps) -> str:
+    """Add the nodes of text steps to a function.
 
     Args:
-      function: the `FunctionDef`.
-      prefix: how their names begin.
-      value: the strings.
-      steps: as in `saved_model/text.py`.
+      function: The `FunctionDef`.
+      prefix: Prefix of the names of the nodes.
+      value: The output with the strings.
+      steps: The steps.
 
     Returns:
-      The output that is their result.
+      The output with the result.
     """
     nodes, rows = Nodes(function.node_def, prefix), ("", "")
-    for name, *more in steps:
+    for name, *arguments in steps:
         if name == "lower":
             value = nodes.add("StringLower", [value], "output", encoding=b"")
         elif name == "remove":
-            pattern = "[" + "".join(map(re.escape, more[0])) + "]"
+            pattern = "[" + "".join(map(re.escape, arguments[0])) + "]"
             value = nodes.add(
                 "StaticRegexReplace",
                 [value],
@@ -51,84 +54,85 @@ def add_steps(function: Any, prefix: str, value: str, steps: Any) -> str:
             rows = f"{parts}:indices:0", f"{parts}:shape:0"
             value = f"{parts}:values:0"
         elif name == "look":
-            value = _look_up(nodes, value, *more)
+            value = _look_up(nodes, value, *arguments)
         else:
-            value = _pad(nodes, value, rows, *more)
+            value = _pad(nodes, value, rows, *arguments)
     return value
 
 
-def _minus_one(attr: Any) -> None:
+def _minus_one(attr: Message) -> None:
     attr.list.i.append(-1)
 
 
 class Nodes:
-    """Adds nodes under names of their own.
+    """Builder of nodes with unique names.
 
     Args:
-      where: a repeated field of nodes.
-      prefix: how the names begin.
-      whole_graph: whether they are a graph's, where outputs have no names, not a function's.
+      where: The repeated field of nodes.
+      prefix: Prefix of the names.
+      in_main_graph: Whether the nodes belong to the main graph, where references to outputs do not
+        contain output names.
     """
 
-    def __init__(self, where: Any, prefix: str, whole_graph: bool = False) -> None:
-        self._where, self._prefix, self._count = where, prefix, 0
-        self._whole_graph = whole_graph
+    def __init__(self, nodes: Message, prefix: str, in_main_graph: bool = False) -> None:
+        self._nodes, self._prefix, self._count = nodes, prefix, 0
+        self._in_main_graph = in_main_graph
 
     def add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node; gives its output."""
+        """Add a node and return its output."""
         self._count += 1
         name = f"{self._prefix}_{self._count}"
-        add_node(self._where, name, op, inputs, **attributes)
-        return name if self._whole_graph else f"{name}:{output}:0"
+        add_node(self._nodes, name, op, inputs, **attributes)
+        return name if self._in_main_graph else f"{name}:{output}:0"
 
-    def constant(self, value: Any) -> str:
-        """Adds a constant; gives its output."""
+    def constant(self, value: npt.ArrayLike) -> str:
+        """Add a constant and return its output."""
         array = np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
-        kind = STRING if array.dtype.hasobject else datatype(array.dtype)
-        return self.add("Const", [], "output", value=constant(array), dtype=Type(kind))
+        enum = STRING if array.dtype.hasobject else datatype(array.dtype)
+        return self.add("Const", [], "output", value=constant(array), dtype=Type(enum))
 
 
 def _look_up(
     nodes: Nodes,
     value: str,
     words: list[str],
-    numbers: list[Any],
-    others: Any,
+    indices: list[Any],
+    others: int,
     dtype: str = "int64",
 ) -> str:
-    """A table that is filled where it is used; filled once, it stays as it is."""
-    kind, held = Type(datatype(dtype)), as_dtype(dtype).as_numpy_dtype
+    """Look up words in a table, which is filled at the first run."""
+    enum, index_type = Type(datatype(dtype)), as_dtype(dtype).as_numpy_dtype
     keys = np.empty(len(words), object)
     keys[:] = [w.encode("latin-1") for w in words]
-    same = zlib.crc32(repr((words, numbers, dtype)).encode())
-    kinds = {"key_dtype": Type(STRING), "value_dtype": kind}
+    checksum = zlib.crc32(repr((words, indices, dtype)).encode())
+    kinds = {"key_dtype": Type(STRING), "value_dtype": enum}
     table = nodes.add(
         "HashTableV2",
         [],
         "table_handle",
-        shared_name=f"words_{same:08x}".encode(),
+        shared_name=f"words_{checksum:08x}".encode(),
         container=b"",
         use_node_name_sharing=True,
         **kinds,
     )
     filled = nodes.add(
         "InitializeTableV2",
-        [table, nodes.constant(keys), nodes.constant(np.array(numbers, held))],
+        [table, nodes.constant(keys), nodes.constant(np.array(indices, index_type))],
         "",
         Tkey=Type(STRING),
-        Tval=kind,
+        Tval=enum,
     )
     return nodes.add(
         "LookupTableFindV2",
-        [table, value, nodes.constant(held(others)), "^" + filled.split(":")[0]],
+        [table, value, nodes.constant(index_type(others)), "^" + filled.split(":")[0]],
         "values",
         Tin=Type(STRING),
-        Tout=kind,
+        Tout=enum,
     )
 
 
 def _pad(
-    nodes: Nodes, value: str, rows: tuple[str, str], length: int | None, filler: int = 0
+    nodes: Nodes, value: str, rows: tuple[str, str], length: int | None, padding: int = 0
 ) -> str:
     indices, shape = rows
     masks = {"ellipsis_mask": 0, "new_axis_mask": 0}
@@ -154,10 +158,10 @@ def _pad(
         shrink_axis_mask=1,
         **masks,
     )
-    wanted = nodes.constant(np.array([-1, -1 if length is None else length], np.int64))
+    row_shape = nodes.constant(np.array([-1, -1 if length is None else length], np.int64))
     return nodes.add(
         "RaggedTensorToTensor",
-        [wanted, value, nodes.constant(np.int64(filler)), count, ids],
+        [row_shape, value, nodes.constant(np.int64(padding)), count, ids],
         "result",
         T=Type(_INT64),
         Tindex=Type(_INT64),

@@ -1,4 +1,4 @@
-"""TensorFlow's description of a saved object: its graph, functions, objects and signatures (`saved_model.pb`)."""
+"""Writing of `saved_model.pb`: TensorFlow's graph, functions, objects and signatures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph import functions, messages
 from meshflow.saved_model.graph.functions import Program, Written
+from meshflow.saved_model.graph.messages import Message
 from meshflow.saved_model.graph.nodes import (
     STRING,
     Type,
@@ -34,7 +37,7 @@ from meshflow.saved_model.structures import Unsaved
 __all__ = ["GraphWriter"]
 
 _log = logging.getLogger("meshflow")
-# The version of TensorFlow whose graphs these are, and the number of their format.
+# The graphs conform to this version of TensorFlow and of its graph format.
 _VERSION, _PRODUCER = "2.21.0", 2286
 _PREDICT = "tensorflow/serving/predict"
 _INIT = "__saved_model_init_op"
@@ -44,14 +47,14 @@ _KINDS = {"list": "trackable_list_wrapper", "dict": "trackable_dict_wrapper"}
 
 
 class GraphWriter:
-    """Makes a `SavedModel` of what `tf.saved_model.save` saves.
+    """Writer of a `SavedModel` message.
 
     Args:
-      nodes: the objects as the manifest describes them: kind and children of each.
-      objects: the objects themselves; None where there is none.
-      keys: keys of the variables' arrays in the bundle, by the number of their object.
-      gradients: whether functions can be trained further.
-      tags: of the graph.
+      nodes: Kind and children of each object, as in the manifest.
+      objects: The objects, or None for nodes without an object.
+      keys: Keys of the variables' arrays in the checkpoint, by the index of the object.
+      gradients: Whether functions can be trained further.
+      tags: Tags of the graph.
     """
 
     def __init__(
@@ -66,82 +69,85 @@ class GraphWriter:
         self._keys = keys
         self.model = messages.SavedModel(saved_model_schema_version=1)
         self._meta = self.model.meta_graphs.add()
-        about = self._meta.meta_info_def
-        about.tags.extend(tags)
-        about.tensorflow_version = _VERSION
-        about.stripped_default_attrs = True
+        info = self._meta.meta_info_def
+        info.tags.extend(tags)
+        info.tensorflow_version = _VERSION
+        info.stripped_default_attrs = True
         self._graph = self._meta.graph_def
         self._graph.versions.producer = _PRODUCER
         self._objects = self._meta.object_graph_def
         self._count = 0
         self._places: dict[int, int] = {}
-        # Functions of the root by name, with each program and what was written of it.
+        # Functions of the root object by name, with each program and the function that it was
+        # written as.
         self._of_root: dict[str, tuple[SavedFunction, list[tuple[_Saved, Written]]]] = {}
         self._kinds = [node["kind"] for node in nodes]
         tables: list[tuple[int, Any]] = []
-        for number, (node, item) in enumerate(zip(nodes, objects, strict=True)):
+        for index, (node, item) in enumerate(zip(nodes, objects, strict=True)):
             proto = self._objects.nodes.add()
             for name, child in node["children"].items():
                 proto.children.add(node_id=child, local_name=name)
             if node["kind"] == "variable":
-                self._add_variable(proto, number, item, node)
+                self._add_variable(proto, index, item, node)
             elif node["kind"] == "asset":
-                self._add_asset(proto, number, item, node["file"])
+                self._add_asset(proto, index, item, node["file"])
             elif node["kind"] == "table":
-                tables.append((number, item))
+                tables.append((index, item))
             elif node["kind"] != "function":
                 _be_user_object(proto, _KINDS.get(node["kind"], "_generic_user_object"))
-        # What runs before the first call, where only the graph is used.
+        # These nodes run before the first call where only the graph is used, without the objects.
         self._first: list[str] = []
-        for number, item in tables:
-            self._add_table(number, item)
+        for index, item in tables:
+            self._add_table(index, item)
         self._signatures = self._new_object(0, "signatures")
         _be_user_object(self._objects.nodes[self._signatures], "signature_map")
 
     def _new_object(self, owner: int | None = None, name: str = "") -> int:
         self._objects.nodes.add()
-        number = len(self._objects.nodes) - 1
+        index = len(self._objects.nodes) - 1
         if owner is not None:
-            self._objects.nodes[owner].children.add(node_id=number, local_name=name)
-        return number
+            self._objects.nodes[owner].children.add(node_id=index, local_name=name)
+        return index
 
-    def _add_variable(self, proto: Any, number: int, item: Any, node: Mapping[str, Any]) -> None:
-        self._places[id(item)] = number
-        about = proto.variable
-        about.dtype = datatype(item.dtype)
-        put_shape(about.shape, sizes_of(item.shape))
-        about.trainable = bool(node["trainable"])
+    def _add_variable(
+        self, proto: Message, index: int, item: Variable, node: Mapping[str, Any]
+    ) -> None:
+        self._places[id(item)] = index
+        saved = proto.variable
+        saved.dtype = datatype(item.dtype)
+        put_shape(saved.shape, sizes_of(item.shape))
+        saved.trainable = bool(node["trainable"])
         if "synchronization" in node:
-            about.synchronization = item.synchronization.value
+            saved.synchronization = item.synchronization.value
         if "aggregation" in node:
-            about.aggregation = item.aggregation.value
-        about.name = node["name"]
+            saved.aggregation = item.aggregation.value
+        saved.name = node["name"]
         add_node(
             self._graph.node,
-            f"variable_{number}",
+            f"variable_{index}",
             "VarHandleOp",
-            dtype=Type(about.dtype),
+            dtype=Type(saved.dtype),
             shape=shape(sizes_of(item.shape)),
-            shared_name=f"variable_{number}".encode(),
+            shared_name=f"variable_{index}".encode(),
             container=b"",
             allowed_devices=strings([]),
         )
 
-    def _add_asset(self, proto: Any, number: int, item: Any, file: str) -> None:
-        self._places[id(item)] = number
+    def _add_asset(self, proto: Message, index: int, item: object, file: str) -> None:
+        self._places[id(item)] = index
         proto.asset.asset_file_def_index = len(self._meta.asset_file_def)
         path = np.array(f"assets/{file}".encode(), object)
-        name = f"variable_{number}"
+        name = f"variable_{index}"
         add_node(self._graph.node, name, "Const", dtype=Type(STRING), value=constant(path))
-        about = self._meta.asset_file_def.add(filename=file)
-        about.tensor_info.name = f"{name}:0"
+        info = self._meta.asset_file_def.add(filename=file)
+        info.tensor_info.name = f"{name}:0"
 
-    def _add_table(self, number: int, table: Any) -> None:
-        """Adds a table as a resource, with functions that make, fill and forget it."""
-        # A vocabulary is the table in it.
+    def _add_table(self, index: int, table: Any) -> None:
+        """Add a table as a resource, with functions that create, fill and destroy it."""
+        # A vocabulary table is saved as the hash table that it contains.
         inner = getattr(table, "_table", table)
-        self._places[id(table)] = self._places[id(inner)] = number
-        proto = self._objects.nodes[number]
+        self._places[id(table)] = self._places[id(inner)] = index
+        proto = self._objects.nodes[index]
         if inner is None:
             _be_user_object(proto, "_generic_user_object")
             return
@@ -150,36 +156,32 @@ class GraphWriter:
             k: self._name(f"table{k}")
             for k in ("_create_resource", "_initialize", "_destroy_resource")
         }
-        handle = f"variable_{number}"
-        made, filled = add_table(self._graph, names, inner, handle)
+        handle = f"variable_{index}"
+        table_functions, filled = add_table(self._graph, names, inner, handle)
         self._first.append(filled)
-        for key, (function, bound, out) in made.items():
-            about = messages.SavedConcreteFunction(bound_inputs=[number] * bound)
-            put(about.canonicalized_input_signature, ((), {}))
-            spec = about.output_signature.tensor_spec_value
-            spec.dtype = out
+        for key, (function, bound, dtype) in table_functions.items():
+            concrete = messages.SavedConcreteFunction(bound_inputs=[index] * bound)
+            put(concrete.canonicalized_input_signature, ((), {}))
+            spec = concrete.output_signature.tensor_spec_value
+            spec.dtype = dtype
             spec.shape.SetInParent()
-            self._objects.concrete_functions[function].CopyFrom(about)
-            child = self._objects.nodes[self._new_object(number, key)].function
+            self._objects.concrete_functions[function].CopyFrom(concrete)
+            child = self._objects.nodes[self._new_object(index, key)].function
             child.concrete_functions.append(function)
             argument_spec(child.function_spec, [], {})
 
-    def _place(self, capture: Any) -> int:
+    def _place(self, capture: object) -> int:
         return self._places[id(capture)]
 
     def _name(self, name: str) -> str:
         self._count += 1
-        plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
-        return f"__inference_{plain}_{self._count}"
+        ascii_name = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+        return f"__inference_{ascii_name}_{self._count}"
 
     # ---- functions -------------------------------------------------------------------------
 
     def add_function(self, function: SavedFunction) -> None:
-        """Adds a function that is an attribute, a method or an element of an object.
-
-        Args:
-          function: the function.
-        """
+        """Add a function that is an attribute, a method or an element of an object."""
         written = []
         for program in function.programs:
             if not _writable(f"function {function.name}", program):
@@ -203,9 +205,9 @@ class GraphWriter:
     def _put_function(self, function: SavedFunction, written: Sequence[Written]) -> None:
         proto = self._function_object(function.owner, function.name).function
         proto.concrete_functions.extend(w.name for w in written)
-        named = {k for p in function.programs for k in p.arguments[1]}
+        keyword_names = {k for p in function.programs for k in p.arguments[1]}
         keywords: dict[str, list[Any]] = {
-            k: [] for k in sorted(named - {p[0] for p in function.parameters})
+            k: [] for k in sorted(keyword_names - {p[0] for p in function.parameters})
         }
         keywords |= {name: [default] for name, default in function.keywords}
         argument_spec(proto.function_spec, function.parameters, keywords)
@@ -214,47 +216,47 @@ class GraphWriter:
 
     def _put_concrete(self, function: SavedFunction, program: _Saved, written: Written) -> None:
         args, kwargs = program.arguments
-        places = [(p[0], a) for p, a in zip(function.parameters, args, strict=False)]
-        places += [(f"args_{i}", args[i]) for i in range(len(places), len(args))]
-        number = self._new_object(function.owner, function.name)
-        bare = self._objects.nodes[number].bare_concrete_function
+        parameters = [(p[0], a) for p, a in zip(function.parameters, args, strict=False)]
+        parameters += [(f"args_{i}", args[i]) for i in range(len(parameters), len(args))]
+        index = self._new_object(function.owner, function.name)
+        bare = self._objects.nodes[index].bare_concrete_function
         bare.concrete_function_name = written.name
-        for name, argument in (*places, *sorted(kwargs.items())):
+        for name, argument in (*parameters, *sorted(kwargs.items())):
             leaves = [s for s in nest.flatten(argument) if isinstance(s, TensorSpec)]
             bare.argument_keywords.extend(s.name or name for s in leaves)
         bare.allowed_positional_arguments = len(bare.argument_keywords)
         argument_spec(
-            bare.function_spec, [[name] for name, _ in places], {key: [] for key in kwargs}
+            bare.function_spec, [[name] for name, _ in parameters], {key: [] for key in kwargs}
         )
 
     def add_keras_call(self) -> None:
-        """Adds the call of the root as tf.keras looks for it where it does not know a model's class: with its losses."""
+        """Add the call of the root object with losses, as tf.keras requires it for unknown classes."""
         if "__call__" not in self._of_root:
             return
         function, written = self._of_root["__call__"]
-        made = []
+        wrappers = []
         for program, inner in written:
             outer = functions.add_wrapper(
                 self._graph.library, self._name("call_with_losses"), inner, differentiable=True
             )
             self._describe(outer, program.arguments, (program.returned, []))
-            made.append(outer)
-        if made:
-            place = self._new_object(0, _KERAS)
-            own = dataclasses.replace(function, owner=place, name=_KERAS_CALL)
-            self._put_function(own, made)
+            wrappers.append(outer)
+        if wrappers:
+            index = self._new_object(0, _KERAS)
+            keras_call = dataclasses.replace(function, owner=index, name=_KERAS_CALL)
+            self._put_function(keras_call, wrappers)
 
-    def _function_object(self, owner: int, name: str) -> Any:
+    def _function_object(self, owner: int, name: str) -> Message:
         for child in self._objects.nodes[owner].children:
             if child.local_name == name and self._is_function(child.node_id):
                 return self._objects.nodes[child.node_id]
         return self._objects.nodes[self._new_object(owner, name)]
 
-    def _is_function(self, number: int) -> bool:
-        return number < len(self._kinds) and self._kinds[number] == "function"
+    def _is_function(self, index: int) -> bool:
+        return index < len(self._kinds) and self._kinds[index] == "function"
 
     def _add_program(self, program: _Saved, trainable: bool) -> Written:
-        """Adds a program with its gradient if it has one, as a concrete function."""
+        """Add a program as a concrete function, with its gradient if it has one."""
         if isinstance(program, ByRank):
             return self._add_choice(program)
         if isinstance(program, Plan):
@@ -267,8 +269,8 @@ class GraphWriter:
         return self._add_concrete(program, False)
 
     def _add_choice(self, program: ByRank) -> Written:
-        """Adds a function of tensors of unknown rank, as a concrete function."""
-        library, before = self._graph.library, len(self._graph.library.function)
+        """Add a concrete function of tensors of unknown rank."""
+        library, num_functions = self._graph.library, len(self._graph.library.function)
         try:
             ranked = {rank: self._add_program(p, False) for rank, p in program.programs.items()}
             name = self._name(program.name)
@@ -277,37 +279,37 @@ class GraphWriter:
             )
             self._describe(written, program.arguments, program.returned)
         except Exception:
-            del library.function[before:]
+            del library.function[num_functions:]
             raise
         return written
 
     def _add_plan(self, plan: Plan, trainable: bool) -> Written:
-        """Adds a function of strings and tables, as a concrete function."""
+        """Add a concrete function of strings and tables."""
         parts = [
             self._add_program(p[1], trainable) for p in plan.parts if not isinstance(p, HostStep)
         ]
-        library, before = self._graph.library, len(self._graph.library.function)
+        library, num_functions = self._graph.library, len(self._graph.library.function)
         try:
             name = self._name(plan.name)
             written = functions.add_plan(library, name, plan, self._place, parts)
             self._describe(written, plan.arguments, plan.returned)
         except Exception:
-            del library.function[before:]
+            del library.function[num_functions:]
             raise
         return written
 
     def _add_concrete(self, program: Program, trainable: bool) -> Written:
         library, name = self._graph.library, self._name(program.name)
         gradient = f"CustomGradient-{name}" if trainable else None
-        before = len(library.function)
+        num_functions = len(library.function)
         try:
             written = functions.add_program(library, name, program, self._place, gradient)
             self._describe(written, program.arguments, program.returned)
             if gradient:
                 self._add_gradient(gradient, program, written)
         except Exception:
-            # What was begun must not stay.
-            del library.function[before:]
+            # A failure must not leave incomplete functions in the graph.
+            del library.function[num_functions:]
             self._objects.concrete_functions.pop(name, None)
             raise
         return written
@@ -318,28 +320,28 @@ class GraphWriter:
         function, captured, (arguments, result) = functions.add_gradient(
             library, name, program, written
         )
-        nodes = []
+        captured_ids = []
         for tensor in captured:
-            nodes.append(self._new_object())
-            proto = self._objects.nodes[nodes[-1]].captured_tensor
+            captured_ids.append(self._new_object())
+            proto = self._objects.nodes[captured_ids[-1]].captured_tensor
             proto.name, proto.concrete_function = tensor, written.name
-        self._describe(Written(function, nodes, []), arguments, result)
+        self._describe(Written(function, captured_ids, []), arguments, result)
         library.registered_gradients.add(gradient_func=name, registered_op_type=registered)
 
-    def _describe(self, written: Written, arguments: Any, result: Any) -> None:
-        about = messages.SavedConcreteFunction(bound_inputs=written.bound)
-        put(about.canonicalized_input_signature, (tuple(arguments[0]), dict(arguments[1])))
-        put(about.output_signature, result)
-        self._objects.concrete_functions[written.name].CopyFrom(about)
+    def _describe(self, written: Written, arguments: PyTree, result: PyTree) -> None:
+        concrete = messages.SavedConcreteFunction(bound_inputs=written.bound)
+        put(concrete.canonicalized_input_signature, (tuple(arguments[0]), dict(arguments[1])))
+        put(concrete.output_signature, result)
+        self._objects.concrete_functions[written.name].CopyFrom(concrete)
 
     # ---- signatures ------------------------------------------------------------------------
 
     def add_signature(self, name: str, program: _Saved) -> None:
-        """Adds a signature: tensors by name to tensors by name.
+        """Add a signature, which maps tensors by name to tensors by name.
 
         Args:
-          name: the signature's name.
-          program: its arguments are ((), specs by name), its result a dictionary.
+          name: Name of the signature.
+          program: Program with the arguments ((), specs by name), and a dictionary as result.
         """
         if not _writable(f"signature {name}", program):
             return
@@ -352,18 +354,18 @@ class GraphWriter:
 
     def _add_signature(self, name: str, program: _Saved, written: Written) -> None:
         names = sorted(program.arguments[1])
-        number = self._new_object(self._signatures, name)
-        bare = self._objects.nodes[number].bare_concrete_function
+        index = self._new_object(self._signatures, name)
+        bare = self._objects.nodes[index].bare_concrete_function
         bare.concrete_function_name = written.name
         bare.argument_keywords.extend(names)
         bare.allowed_positional_arguments = len(names)
         argument_spec(bare.function_spec, [], {name: [] for name in names})
         definition = self._meta.signature_def[name]
         definition.method_name = _PREDICT
-        fed = []
+        inputs = []
         for i, key in enumerate(names):
             spec = program.arguments[1][key]
-            fed.append(
+            inputs.append(
                 add_node(
                     self._graph.node,
                     f"{name}_input_{i}",
@@ -372,10 +374,10 @@ class GraphWriter:
                     shape=shape(None if spec.shape.rank is None else list(spec.shape)),
                 )
             )
-            _be_tensor(definition.inputs[key], f"{fed[-1]}:0", spec)
-        fed += [f"variable_{n}" for n in written.bound]
+            _be_tensor(definition.inputs[key], f"{inputs[-1]}:0", spec)
+        inputs += [f"variable_{n}" for n in written.bound]
         call = functions.add_call(
-            self._graph.node, f"{name}_call", written.definition, fed, written.outs
+            self._graph.node, f"{name}_call", written.definition, inputs, written.outs
         )
         for i, (key, spec) in enumerate(sorted(program.returned.items())):
             _be_tensor(definition.outputs[key], f"{call}:{i}", spec)
@@ -383,40 +385,40 @@ class GraphWriter:
     # ---- saving and restoring --------------------------------------------------------------
 
     def finish(self) -> bytes:
-        """Adds what restores and saves variables where only the graph is used.
+        """Add the ops that save and restore variables where only the graph is used.
 
         Returns:
-          The file.
+          The serialized message.
         """
         graph = self._graph.node
-        for number, proto in enumerate(self._objects.nodes):
+        for index, proto in enumerate(self._objects.nodes):
             if proto.WhichOneof("kind") is None:
-                _be_user_object(self._objects.nodes[number], "_generic_user_object")
-        numbers = list(self._keys)
-        kinds = [self._objects.nodes[n].variable.dtype for n in numbers]
+                _be_user_object(self._objects.nodes[index], "_generic_user_object")
+        indices = list(self._keys)
+        dtypes = [self._objects.nodes[n].variable.dtype for n in indices]
         add_node(graph, "saver_filename", "Placeholder", dtype=Type(STRING), shape=shape(()))
-        keys = np.array([self._keys[n].encode() for n in numbers], object)
-        for what, value in (("names", keys), ("slices", np.array([b""] * len(numbers), object))):
-            add_node(graph, f"saver_{what}", "Const", dtype=Type(STRING), value=constant(value))
+        keys = np.array([self._keys[n].encode() for n in indices], object)
+        for key, value in (("names", keys), ("slices", np.array([b""] * len(indices), object))):
+            add_node(graph, f"saver_{key}", "Const", dtype=Type(STRING), value=constant(value))
         files = ["saver_filename", "saver_names", "saver_slices"]
-        done, saved = [], []
-        if numbers:
-            add_node(graph, "restore", "RestoreV2", files, dtypes=types(kinds))
-            for i, (number, kind) in enumerate(zip(numbers, kinds, strict=True)):
-                handle = f"variable_{number}"
+        assigned, saved = [], []
+        if indices:
+            add_node(graph, "restore", "RestoreV2", files, dtypes=types(dtypes))
+            for i, (index, dtype) in enumerate(zip(indices, dtypes, strict=True)):
+                handle = f"variable_{index}"
                 add_node(
                     graph,
-                    f"assign_{number}",
+                    f"assign_{index}",
                     "AssignVariableOp",
                     [handle, f"restore:{i}"],
-                    dtype=Type(kind),
+                    dtype=Type(dtype),
                     validate_shape=False,
                 )
-                add_node(graph, f"read_{number}", "ReadVariableOp", [handle], dtype=Type(kind))
-            done = [f"^assign_{n}" for n in numbers]
-            reads = [f"read_{n}" for n in numbers]
-            saved = ["^" + add_node(graph, "save", "SaveV2", files + reads, dtypes=types(kinds))]
-        add_node(graph, "restore_all", "NoOp", done)
+                add_node(graph, f"read_{index}", "ReadVariableOp", [handle], dtype=Type(dtype))
+            assigned = [f"^assign_{n}" for n in indices]
+            reads = [f"read_{n}" for n in indices]
+            saved = ["^" + add_node(graph, "save", "SaveV2", files + reads, dtypes=types(dtypes))]
+        add_node(graph, "restore_all", "NoOp", assigned)
         add_node(graph, "saved", "Identity", ["saver_filename", *saved], T=Type(STRING))
         saver = self._meta.saver_def
         saver.filename_tensor_name, saver.save_tensor_name = "saver_filename:0", "saved:0"
@@ -428,24 +430,26 @@ class GraphWriter:
 
 
 def _writable(name: str, program: _Saved) -> bool:
-    """Whether TensorFlow can run a program; says so where it cannot."""
-    why = program.why_not()
-    if why is not None:
-        _leave_out(name, why)
-    return why is None
+    """Check whether TensorFlow can run a program, with a warning if it cannot."""
+    reason = program.why_not()
+    if reason is not None:
+        _leave_out(name, reason)
+    return reason is None
 
 
-def _leave_out(name: str, why: Any) -> None:
-    _log.warning("tf.saved_model.save: %s is saved for Meshflow, not for TensorFlow: %s", name, why)
+def _leave_out(name: str, reason: str | Exception) -> None:
+    _log.warning(
+        "tf.saved_model.save: %s is saved for Meshflow, not for TensorFlow: %s", name, reason
+    )
 
 
-def _be_user_object(proto: Any, identifier: str) -> None:
-    about = proto.user_object
-    about.identifier = identifier
-    about.version.producer = about.version.min_consumer = 1
+def _be_user_object(proto: Message, identifier: str) -> None:
+    user_object = proto.user_object
+    user_object.identifier = identifier
+    user_object.version.producer = user_object.version.min_consumer = 1
 
 
-def _be_tensor(proto: Any, name: str, spec: TensorSpec) -> None:
+def _be_tensor(proto: Message, name: str, spec: TensorSpec) -> None:
     proto.name = name
     proto.dtype = datatype(spec.dtype)
     put_shape(proto.tensor_shape, None if spec.shape.rank is None else list(spec.shape))

@@ -354,9 +354,9 @@ def test_files_with_comments(tmp_path):
     assert found.batch_size == 16
     assert found.strategy.options.folders == {"optimizer": folder}
     for text, message in (
-        ("{", "ds.json' is no JSON: .* line 1"),
-        ("[1]", "must hold one object in braces, got list"),
-        ('{"bf16": {}, "bf16": {}}', r"\['bf16'\] are given twice"),
+        ("{", "ds.json' is not valid JSON: .* line 1"),
+        ("[1]", "must contain one JSON object, got list"),
+        ('{"bf16": {}, "bf16": {}}', r"the keys \['bf16'\] occur twice"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):

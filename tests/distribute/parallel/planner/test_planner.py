@@ -307,7 +307,7 @@ def test_bad_hardware_and_objectives(equal):
         tf.distribute.plan(dense([4]), devices=2, hardware=None, memory="1GB")
     with pytest.raises(ValueError, match="there are 4 here"):
         strategy_of(Choice(64))
-    with pytest.raises(ValueError, match="and stand alone"):
+    with pytest.raises(ValueError, match="only hardware= can be passed with it"):
         tf.distribute.MeshStrategy(plan="auto", zero=3)
     with pytest.raises(ValueError, match='hardware= is for plan="auto"'):
         tf.distribute.MeshStrategy(hardware=Hardware(2, "1GB"))

@@ -190,7 +190,11 @@ def test_who_is_asked_and_who_is_not_kept():
         ("batch:a", {"recompute": lambda *_, **__: True}, "a policy"),
         ("batch:a, in:b, hidden:a", {}, "experts and of products in two"),
         ("in:a, out:b", {"micro_batches": 2}, "over one dimension"),
-        ("batch:a, sequence:b, out:b", {"zero": 1, "sequence": "ring"}, "beside divided products"),
+        (
+            "batch:a, sequence:b, out:b",
+            {"zero": 1, "sequence": "ring"},
+            "together with tensor parallelism",
+        ),
     ],
 )
 def test_strategies_that_no_formula_is_about(rules, options, message):

@@ -1,4 +1,4 @@
-"""Settings of other systems as a `MeshStrategy`."""
+"""Adapters that translate the configuration of other systems into a `MeshStrategy`."""
 
 from meshflow.distribute.parallel.adapters.deepspeed import DeepSpeedSettings, from_deepspeed
 from meshflow.distribute.parallel.adapters.mesh_tensorflow import from_mesh_tensorflow

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration file as a `MeshStrategy`, and what `compile` and `fit` are to be given."""
+"""Translation of a DeepSpeed configuration into a strategy and into arguments of `compile` and `fit`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,35 @@ from meshflow.distribute.parallel.adapters.deepspeed_optimizers import optimizer
 from meshflow.distribute.parallel.adapters.mesh_tensorflow import mesh_of_sizes
 from meshflow.distribute.parallel.rules import Rules
 from meshflow.distribute.parallel.strategy import MeshStrategy
+from meshflow.environment.types import Config, Json, StrPath
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["DeepSpeedSettings", "from_deepspeed"]
 
-# Comments, and commas before a closing bracket, which DeepSpeed's reader takes; strings stay as they are.
+# DeepSpeed accepts comments and a comma before a closing bracket. The first group matches strings,
+# which must not change.
 _COMMENTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMAS = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
 @dataclasses.dataclass(frozen=True)
 class DeepSpeedSettings:
-    """What a DeepSpeed configuration says, in the words of scripts.
+    """Settings of a DeepSpeed configuration, as the values that a training script passes on.
 
     Attributes:
-      strategy: the `MeshStrategy`.
-      optimizer: what `compile(optimizer=)` takes: a name and arguments, with the schedule of its learning rate and,
-        with fp16, the loss's scale; None when the file has none.
-      batch_size: what `fit(batch_size=)` takes: the rows of a step on all devices; None when the file does not say.
-      policy: what `tf.keras.mixed_precision.set_global_policy` takes.
-      decided: the keys that the compiler decides about.
-      elsewhere: keys that ask for what is not the strategy's, such as logs, with what does it here.
+      strategy: The `MeshStrategy`.
+      optimizer: Value for `compile(optimizer=)`: class name and arguments, including the learning
+        rate schedule and, with fp16, the loss scale. None if the configuration has no optimizer.
+      batch_size: Value for `fit(batch_size=)`: examples of a step on all devices. None if the
+        configuration does not define it.
+      policy: Value for `tf.keras.mixed_precision.set_global_policy`.
+      decided: Keys that have no effect because the XLA compiler makes these decisions.
+      elsewhere: Keys of features that are no part of the strategy, such as logging, with the
+        replacement in Meshflow.
     """
 
     strategy: MeshStrategy
-    optimizer: dict[str, Any] | None
+    optimizer: Config | None
     batch_size: int | None
     policy: str
     decided: tuple[str, ...]
@@ -49,24 +53,26 @@ class DeepSpeedSettings:
 
 
 def from_deepspeed(
-    config: str | os.PathLike[str] | Mapping[str, Any],
+    config: StrPath | Mapping[str, Any],
     mesh: Mesh | None = None,
     rules: str | None = None,
 ) -> DeepSpeedSettings:
-    """A strategy, and what else scripts need, of a DeepSpeed configuration.
+    """Create a strategy, and the related training settings, from a DeepSpeed configuration.
 
     Args:
-      config: the path of the JSON file, or what is in it.
-      mesh: the mesh; default all devices along "data", or "node" and "data" with `zero_hpz_partition_size`; "model" and
-        "stage" are dimensions as well where `tensor_parallel.autotp_size` and `pipeline.stages` are more than 1.
-      rules: the rules of the `MeshStrategy`; default those that split the batch, and "heads", "hidden" and "vocab" over
-        "model".
+      config: Path of the JSON file, or its content as a dictionary.
+      mesh: Mesh of the strategy. By default all devices form the dimension "data", or "node" and
+        "data" with `zero_hpz_partition_size`. The dimensions "model" and "stage" are added if
+        `tensor_parallel.autotp_size` or `pipeline.stages` exceeds 1.
+      rules: Rules of the `MeshStrategy`. By default they split the batch, and "heads", "hidden" and
+        "vocab" over "model".
 
     Returns:
       A `DeepSpeedSettings`.
 
     Raises:
-      ValueError: for unknown keys, values that contradict each other, and what has no counterpart here.
+      ValueError: If a key is unknown, if values contradict each other, or if a requested feature
+        has no counterpart.
 
     Example:
       >>> import meshflow as tf
@@ -77,42 +83,44 @@ def from_deepspeed(
       >>> settings.batch_size, settings.policy, settings.optimizer["config"]["global_clipnorm"], settings.decided
       (64, 'mixed_bfloat16', 1.0, ('zero_optimization.overlap_comm',))
     """
-    given = config if isinstance(config, Mapping) else _read(config)
-    return _settings(given, mesh, rules)
+    content = config if isinstance(config, Mapping) else _read(config)
+    return _settings(content, mesh, rules)
 
 
-def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """What is in a file."""
+def _read(path: StrPath) -> Mapping[str, Any]:
+    """Read a configuration file, which may contain comments and trailing commas."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     for pattern in (_COMMENTS, _LAST_COMMAS):
         text = pattern.sub(lambda match: match.group(1) or "", text)
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        content = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise InvalidValueError(
-            f"from_deepspeed: {os.fspath(path)!r} is no JSON: {error}."
+            f"from_deepspeed: {os.fspath(path)!r} is not valid JSON: {error}."
         ) from None
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         raise InvalidValueError(
-            f"from_deepspeed: {os.fspath(path)!r} must hold one object in braces, got {type(found).__name__}."
+            f"from_deepspeed: {os.fspath(path)!r} must contain one JSON object, got {type(content).__name__}."
         )
-    return found
+    return content
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InvalidValueError(f"from_deepspeed: {twice} are given twice; give each key once.")
-    return found
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        raise InvalidValueError(
+            f"from_deepspeed: the keys {duplicates} occur twice; write each key once."
+        )
+    return content
 
 
 def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str | None) -> DeepSpeedSettings:
     zero = config.get("zero_optimization") or {}
     if zero is True:
-        # Its oldest form.
+        # The oldest form of the key is a Boolean.
         zero = {"stage": 1}
         config = {**config, "zero_optimization": zero}
     keys = keys_of(config)
@@ -148,66 +156,69 @@ def _settings(config: Mapping[str, Any], mesh: Mesh | None, rules: str | None) -
 def _divided(
     config: Mapping[str, Any], zero: Mapping[str, Any], mesh: Mesh | None, rules: str | None
 ) -> tuple[Mesh, str, dict[str, Any]]:
-    """The mesh, its rules, and the options that name its dimensions."""
-    inner = _inner(zero)
+    """Build the mesh, its rules, and the options that refer to its dimensions."""
+    group_size = _inner(zero)
     tensors = _integer(config.get("tensor_parallel"), "tensor_parallel.autotp_size", 0, 0)
     stages = _integer(config.get("pipeline"), "pipeline.stages", 1, 1)
-    sizes = {"stage": stages, "data": inner, "model": tensors}
+    sizes = {"stage": stages, "data": group_size, "model": tensors}
     sizes = {name: size for name, size in sizes.items() if size > 1}
     if mesh is None:
-        count, taken = len(devices_of(main_kind())), math.prod(sizes.values())
-        if count % taken:
+        count, required = len(devices_of(main_kind())), math.prod(sizes.values())
+        if count % required:
             raise InvalidValueError(
-                f"from_deepspeed: {sizes} of the configuration are {taken} devices, which do not divide the {count} "
-                "that there are."
+                f"from_deepspeed: the configuration needs {required} devices ({sizes}), but the number of available "
+                f"devices, {count}, is not divisible by {required}."
             )
-        rest = {"node": count // taken} if inner > 1 else {"data": count // taken}
+        rest = {"node": count // required} if group_size > 1 else {"data": count // required}
         mesh = mesh_of_sizes({**rest, **sizes})
     for name, size in sizes.items():
         if name not in mesh or mesh.dim_size(name) != size:
             raise InvalidValueError(
-                f"from_deepspeed: the configuration divides {size} devices along {name!r}, and mesh= is "
-                f"{dict(zip(mesh.dim_names, mesh.shape(), strict=True))}. Leave mesh= out, or give it that dimension."
+                f"from_deepspeed: the configuration splits over {size} devices along {name!r}, but mesh= has the "
+                f"dimensions {dict(zip(mesh.dim_names, mesh.shape(), strict=True))}. Leave mesh= out, or add that "
+                "dimension."
             )
     if rules is None:
-        split = ["batch:node+data" if inner > 1 else "batch:data"]
+        split = ["batch:node+data" if group_size > 1 else "batch:data"]
         split += [f"{name}:model" for name in ("heads", "hidden", "vocab") if tensors > 1]
         rules = ", ".join(split)
-    choices: dict[str, Any] = {"zero_over": "data"} if inner > 1 else {}
+    choices: dict[str, Any] = {"zero_over": "data"} if group_size > 1 else {}
     return mesh, rules, choices | ({"pipeline": "stage"} if stages > 1 else {})
 
 
-def _integer(part: Any, path: str, default: int, least: int) -> int:
-    """A whole number of a part, such as 2 or 2.0."""
+def _integer(part: Mapping[str, Json] | None, path: str, default: int, minimum: int) -> int:
+    """Return an integer of a section of the configuration; 2.0 counts as an integer."""
     value = (part or {}).get(path.rpartition(".")[2])
     if value is None:
         return default
-    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
-    if not whole or value < least:
+    is_integer = (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+    )
+    if not is_integer or value < minimum:
         raise InvalidValueError(
-            f"from_deepspeed: {path} must be a whole number of at least {least}, got {value!r}."
+            f"from_deepspeed: {path} must be an integer of at least {minimum}, got {value!r}."
         )
     return int(value)
 
 
 def _inner(zero: Mapping[str, Any]) -> int:
-    """Over how many neighbouring devices states are split: all with 1."""
+    """Return the number of neighboring devices that ZeRO shards states over; 1 means all devices."""
     hierarchical = _integer(zero, "zero_optimization.zero_hpz_partition_size", 1, 0)
     mics = _integer(zero, "zero_optimization.mics_shard_size", -1, -1)
     if mics > 0 and hierarchical > 1 and mics != hierarchical:
         raise InvalidValueError(
             f"from_deepspeed: zero_hpz_partition_size={hierarchical} and mics_shard_size={mics} both say over how "
-            "many devices states are split; give one."
+            "many devices states are sharded. Set only one of them."
         )
     return max(1, mics if mics > 0 else hierarchical)
 
 
 def _offload(zero: Mapping[str, Any]) -> dict[str, Any]:
-    """What lies in the host's memory or in files, as options."""
+    """Return the options that offload states to the host's memory or to files."""
     oldest = {"cpu_offload": "optimizer", "cpu_offload_param": "parameters"}
-    found = {ours: ".*" for key, ours in oldest.items() if zero.get(key)}
+    patterns = {kind: ".*" for key, kind in oldest.items() if zero.get(key)}
     folders = {}
-    for key, ours in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+    for key, kind in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
         part = zero.get(key) or {}
         device = part.get("device", "none")
         if device not in ("none", "cpu", "nvme") or (
@@ -218,67 +229,65 @@ def _offload(zero: Mapping[str, Any]) -> dict[str, Any]:
                 "nvme_path."
             )
         if device != "none":
-            found[ours] = ".*"
+            patterns[kind] = ".*"
         if device == "nvme":
-            folders[ours] = part["nvme_path"]
-    choices: dict[str, Any] = {"offload": found} if found else {}
+            folders[kind] = part["nvme_path"]
+    choices: dict[str, Any] = {"offload": patterns} if patterns else {}
     return choices | ({"offload_to": folders} if folders else {})
 
 
 def _batch_size(config: Mapping[str, Any], devices: int) -> tuple[int | None, int]:
-    """The rows of a step on all devices, where they are said, and into how many parts a device's are divided."""
-    whole = _integer(config, "train_batch_size", 0, 1)
+    """Return the global batch size, or None, and the number of micro-batches per device."""
+    total = _integer(config, "train_batch_size", 0, 1)
     micro = _integer(config, "train_micro_batch_size_per_gpu", 0, 1)
     accumulated = _integer(config, "gradient_accumulation_steps", 0, 1)
     if not accumulated:
-        # Of the three, two say the third.
-        accumulated = max(1, whole // (micro * devices)) if whole and micro else 1
-    micro = micro or whole // (accumulated * devices)
-    found = micro * accumulated * devices
-    if whole not in (0, found):
+        # Any two of the three values determine the third.
+        accumulated = max(1, total // (micro * devices)) if total and micro else 1
+    micro = micro or total // (accumulated * devices)
+    product = micro * accumulated * devices
+    if total not in (0, product):
         raise InvalidValueError(
-            f"from_deepspeed: train_batch_size={whole} is not train_micro_batch_size_per_gpu={micro} x "
-            f"gradient_accumulation_steps={accumulated} x {devices} devices = {found}. Give one that is, or two of the "
-            "three."
+            f"from_deepspeed: train_batch_size={total} is not train_micro_batch_size_per_gpu={micro} x "
+            f"gradient_accumulation_steps={accumulated} x {devices} devices = {product}. Correct one of them, or set "
+            "only two of the three."
         )
-    return found or None, accumulated
+    return product or None, accumulated
 
 
 def _policy(config: Mapping[str, Any]) -> str:
-    """The policy of the one kind of mixed precision that is enabled."""
-    brain = config.get("bf16") or config.get("bfloat16") or {}
+    """Return the mixed precision policy that the configuration enables, or "float32"."""
+    bfloat16 = config.get("bf16") or config.get("bfloat16") or {}
     cast = config.get("torch_autocast") or {}
-    of = {
+    policies = {
         "fp16": ((config.get("fp16") or {}).get("enabled"), "mixed_float16"),
-        "bf16": (brain.get("enabled"), "mixed_bfloat16"),
+        "bf16": (bfloat16.get("enabled"), "mixed_bfloat16"),
         "torch_autocast": (cast.get("enabled"), f"mixed_{cast.get('dtype', 'bfloat16')}"),
     }
-    enabled = {name: policy for name, (on, policy) in of.items() if on}
+    enabled = {name: policy for name, (is_on, policy) in policies.items() if is_on}
     if len(enabled) > 1:
         raise InvalidValueError(
             f"from_deepspeed: {' and '.join(enabled)} are both enabled; choose one."
         )
-    found = next(iter(enabled.values()), "float32")
-    if found not in ("float32", "mixed_float16", "mixed_bfloat16"):
+    selected = next(iter(enabled.values()), "float32")
+    if selected not in ("float32", "mixed_float16", "mixed_bfloat16"):
         raise InvalidValueError(
             f"from_deepspeed: torch_autocast.dtype must be 'bfloat16' or 'float16', got {cast['dtype']!r}."
         )
-    return found
+    return selected
 
 
-def _with_loss_scale(
-    optimizer: dict[str, Any] | None, half: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """The optimizer's configuration, around it that of the loss's scale where there is one."""
+def _with_loss_scale(optimizer: Config | None, half: Mapping[str, Any]) -> Config | None:
+    """Wrap an optimizer configuration in that of a `LossScaleOptimizer` if fp16 is enabled."""
     if not half.get("enabled"):
         return optimizer
     if optimizer is None:
-        said = [
+        requested = [
             k for k in ("loss_scale", "initial_scale_power", "loss_scale_window") if half.get(k)
         ]
-        if said:
+        if requested:
             raise InvalidValueError(
-                f"from_deepspeed: fp16 has {said}, and the configuration no optimizer: wrap your own in a "
+                f"from_deepspeed: fp16 sets {requested}, but the configuration has no optimizer: wrap your own in a "
                 "tf.keras.mixed_precision.LossScaleOptimizer."
             )
         return None

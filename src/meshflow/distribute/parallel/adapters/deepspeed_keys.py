@@ -1,4 +1,8 @@
-"""DeepSpeed's keys: which are read, which the compiler decides about, what stands in for others, what is refused."""
+"""Classification of the keys of a DeepSpeed configuration.
+
+Every known key is supported, decided by the XLA compiler, replaced by another feature of Meshflow,
+or unsupported. An unsupported key is an error only if its value enables the feature.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.types import Json
 
 __all__ = ["Keys", "keys_of"]
 
-# What has a meaning here, by part; parts are named by their paths.
+# Supported keys by section. A section is identified by its path.
 _READ = {
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
     "zero_optimization bf16 bfloat16 fp16 torch_autocast activation_checkpointing optimizer scheduler tensor_parallel "
@@ -30,7 +35,8 @@ _READ = {
     "scheduler": "type params",
     "compile": "",
 }
-# What the compiler decides, or has no counterpart where one program is compiled for all devices.
+# Keys without effect: the XLA compiler makes these decisions, or they have no meaning in a single
+# program for all devices.
 _DECIDED = {
     "": "dump_state prescale_gradients gradient_predivide_factor sparse_gradients disable_allgather "
     "communication_data_type seq_parallel_comm_data_type zero_allow_untested_optimizer zero_force_ds_cpu_optimizer aio "
@@ -56,7 +62,7 @@ _DECIDED = {
     "optimizer": "legacy_fusion",
     "compile": "deepcompile enabled backend kwargs",
 }
-# What others than the strategy do here, where it is asked for.
+# Keys of features that are no part of the strategy, with their replacements.
 _ELSEWHERE = {
     "steps_per_print": "fit(verbose=)",
     "wall_clock_breakdown": "meshflow profile",
@@ -67,24 +73,24 @@ _ELSEWHERE = {
     "csv_monitor": "tf.keras.callbacks.CSVLogger",
     "wandb": "a callback of fit",
     "comet": "a callback of fit",
-    "checkpoint": "tf.keras.callbacks.BackupAndRestore, whose checkpoints any number of devices reads",
+    "checkpoint": "tf.keras.callbacks.BackupAndRestore; its checkpoints can be restored on any number of devices",
     "nebula": "tf.keras.callbacks.BackupAndRestore",
     "dataloader_drop_last": "Dataset.batch(drop_remainder=True)",
     "fp16.hysteresis": "LossScaleOptimizer, which halves its scale at the first overflow",
     "fp16.consecutive_hysteresis": "LossScaleOptimizer, which halves its scale at the first overflow",
-    "fp16.min_loss_scale": "LossScaleOptimizer, whose scale does not fall below 1",
+    "fp16.min_loss_scale": "LossScaleOptimizer, which keeps its scale at 1 or above",
 }
-# What is refused when it is asked for, by its path: what to do, and the values that ask for nothing where these are
-# others than what is off.
+# Unsupported keys by path: advice, and the values that do not request the feature if these differ
+# from the usual "off" values.
 _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "amp": ('Say "fp16": {"enabled": true}.', ()),
+    "amp": ('Write "fp16": {"enabled": true}.', ()),
     "autotuning": ("Use meshflow plan, or tf.distribute.plan.", ()),
     "elasticity": (
-        "Checkpoints are read by any number of devices, and meshflow launch starts workers again.",
+        "A checkpoint can be restored on any number of devices, and meshflow launch restarts workers.",
         (),
     ),
     "expert_parallel": ('Use tf.keras.layers.MixtureOfExperts and the rule "experts:data".', ()),
-    "hybrid_engine": ("Call the model; it is one for training and prediction.", ()),
+    "hybrid_engine": ("Call the model; training and prediction use the same one.", ()),
     "sparse_attention": (
         "Give attention layers a mask, or split sequences by MeshStrategy(sequence=).",
         (),
@@ -96,26 +102,26 @@ _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "quantize_training": ("Use the policy mixed_float8.", ()),
     "compression_training": ("Compress the model when it is exported.", ()),
     "gradient_allreduce_op": (
-        'Sums of gradients are a loss with reduction="sum".',
+        'Set reduction="sum" in the loss to sum gradients.',
         ("mean",),
     ),
-    "managed_gradient_accumulation": ("Steps are whole here: micro-batches end in one.", (True,)),
+    "managed_gradient_accumulation": ("A step always runs all of its micro-batches.", (True,)),
     "zero_optimization.zero_quantized_weights": (
-        "Weights are sent as they are; gradients can be in 8 bits (zero_quantized_gradients).",
+        "Weights are sent unquantized; gradients can be sent in 8 bits (zero_quantized_gradients).",
         (),
     ),
-    "zero_optimization.zero_quantized_nontrainable_weights": ("Weights lie as they are.", ()),
+    "zero_optimization.zero_quantized_nontrainable_weights": ("Weights are not quantized.", ()),
     "zero_optimization.zeropp_loco_param": (
-        "What rounding takes away is added to the next step's gradients, without decay.",
+        "The rounding error is added to the next step's gradients, without decay.",
         (),
     ),
     "zero_optimization.zenflow": ("Use offload_optimizer.", ()),
-    "zero_optimization.save_muon_momentum_buffer_in_memory": ("There is no Muon here.", ()),
+    "zero_optimization.save_muon_momentum_buffer_in_memory": ("Muon is not available.", ()),
     "zero_optimization.offload_optimizer.ratio": (
-        "It takes a share of the states; here they are chosen by name: MeshStrategy(offload={'optimizer': pattern}).",
+        "It takes a share of the states. Select states by name: MeshStrategy(offload={'optimizer': pattern}).",
         (1, 1.0),
     ),
-    "zero_optimization.offload_optimizer.super_offload": ('Use "device": "cpu" alone.', ()),
+    "zero_optimization.offload_optimizer.super_offload": ('Use only "device": "cpu".', ()),
     "bf16.bf16_master_weights_and_grads": ("Variables of a mixed policy are float32.", ()),
     "bf16.bf16_optimizer_states": ("Slots are float32.", ()),
     "fp16.fp16_master_weights_and_grads": ("Variables of a mixed policy are float32.", ()),
@@ -126,17 +132,17 @@ _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
         'Use activation_checkpointing: {"cpu_checkpointing": true}.',
         (),
     ),
-    "compile.offload_activation_pin_memory": ("There is no offload_activation here.", (True,)),
+    "compile.offload_activation_pin_memory": ("offload_activation is not available.", (True,)),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """What becomes of a configuration's keys that are not read.
+    """Keys of a configuration that have no direct effect.
 
     Attributes:
-      decided: those that the compiler decides about.
-      elsewhere: those that are asked for and not the strategy's, with what does it here.
+      decided: Keys that the XLA compiler decides about.
+      elsewhere: Enabled keys that are no part of the strategy, with their replacements.
     """
 
     decided: tuple[str, ...]
@@ -144,16 +150,19 @@ class Keys:
 
 
 def keys_of(config: Mapping[str, Any]) -> Keys:
-    """Sorts all keys of a configuration.
+    """Classify all keys of a configuration.
 
     Args:
-      config: the configuration.
+      config: The configuration.
+
+    Returns:
+      The keys that have no direct effect.
 
     Raises:
-      ValueError: for unknown keys, what has no counterpart and is asked for, and values that are "auto"; each names
-        all that there are.
+      ValueError: If a key is unknown, if an unsupported feature is enabled, or if a value is
+        "auto". The message lists all such keys.
     """
-    decided, elsewhere, unknown, refused, left_open = [], {}, [], [], []
+    decided, replaced, unknown, unsupported, automatic = [], {}, [], [], []
     for part, key, value in _walked(config):
         path = f"{part}.{key}" if part else key
         kind = _KINDS[part].get(key) if part in _KINDS else "read"
@@ -162,68 +171,71 @@ def keys_of(config: Mapping[str, Any]) -> Keys:
         elif kind == "refused":
             advice, harmless = _REFUSED[path]
             if value is not None and value not in harmless if harmless else _asked_for(value):
-                refused.append(f"{path} ({advice})")
+                unsupported.append(f"{path} ({advice})")
         elif kind == "elsewhere":
             if _asked_for(value):
-                elsewhere[path] = _ELSEWHERE[path]
+                replaced[path] = _ELSEWHERE[path]
         elif kind == "decided":
             decided.append(path)
         elif value == "auto":
-            left_open.append(path)
+            automatic.append(path)
     if unknown:
         raise InvalidValueError(
             f"from_deepspeed: {[path for _, path in unknown]} have no counterpart here{_meant(*unknown[0])} Take them "
-            "out of the configuration, and say what they are to do by the options of a MeshStrategy, by compile or by "
-            "fit."
+            "out of the configuration, and use the options of MeshStrategy, compile or fit instead."
         )
-    if refused:
+    if unsupported:
         raise InvalidValueError(
-            f"from_deepspeed: not available here, and asked for: {', '.join(refused)} Take it out of the configuration."
+            f"from_deepspeed: not available here, and asked for: {', '.join(unsupported)} Take it out of the configuration."
         )
-    if left_open:
+    if automatic:
         raise InvalidValueError(
-            f'from_deepspeed: {left_open} are "auto", which another library\'s trainer fills in. Give their values, or '
-            "leave the keys out."
+            f'from_deepspeed: {automatic} are "auto", which only the trainer of another library replaces. Write their '
+            "values, or leave the keys out."
         )
-    return Keys(tuple(decided), elsewhere)
+    return Keys(tuple(decided), replaced)
 
 
 def _kinds() -> dict[str, dict[str, str]]:
-    """By part and key which kind it is."""
-    found: dict[str, dict[str, str]] = {part: {} for part in _READ}
+    """Map every known key of every section to its class."""
+    classes: dict[str, dict[str, str]] = {part: {} for part in _READ}
     for kind, table in (("read", _READ), ("decided", _DECIDED)):
         for part, keys in table.items():
-            found[part] |= dict.fromkeys(keys.split(), kind)
+            classes[part] |= dict.fromkeys(keys.split(), kind)
     for kind, paths in (("elsewhere", _ELSEWHERE), ("refused", _REFUSED)):
         for path in paths:
             part, _, key = path.rpartition(".")
-            found[part][key] = kind
-    return found
+            classes[part][key] = kind
+    return classes
 
 
 _KINDS = _kinds()
 
 
 def _walked(
-    config: Mapping[str, Any], part: str = "", off: bool = False
+    config: Mapping[str, Json], section: str = "", off: bool = False
 ) -> Iterator[tuple[str, str, Any]]:
-    """Part, key and value of all that is read or known of; nothing is asked for in a part that is not enabled."""
+    """Yield (section, key, value) of all keys; values in a disabled section are None."""
     for key, value in config.items():
-        yield part, key, None if off else value
-        inside = "bf16" if key == "bfloat16" and not part else f"{part}.{key}" if part else key
-        # Arguments of optimizers and schedulers are looked at for "auto" alone.
-        if isinstance(value, Mapping) and (inside in _KINDS or key == "params"):
-            yield from _walked(value, inside, off or not _asked_for(value))
+        yield section, key, None if off else value
+        path = (
+            "bf16" if key == "bfloat16" and not section else f"{section}.{key}" if section else key
+        )
+        # The arguments of optimizers and schedulers are visited only to find "auto".
+        if isinstance(value, Mapping) and (path in _KINDS or key == "params"):
+            yield from _walked(value, path, off or not _asked_for(value))
 
 
-def _asked_for(value: Any) -> bool:
-    """Whether a value turns something on."""
+def _asked_for(value: Json) -> bool:
+    """Check whether a value enables a feature."""
     if isinstance(value, Mapping):
         return bool(value) and bool(value.get("enabled", True))
     return value is not None and value is not False
 
 
-def _meant(part: str, path: str) -> str:
-    """The end of a sentence that names what an unknown key may have been meant to be."""
-    close = difflib.get_close_matches(path.rpartition(".")[2], _KINDS[part], n=1)
-    return f" (did you mean {f'{part}.{close[0]}' if part else close[0]!r}?)." if close else "."
+def _meant(section: str, path: str) -> str:
+    """Return the end of an error sentence, with a similar known key if there is one."""
+    close = difflib.get_close_matches(path.rpartition(".")[2], _KINDS[section], n=1)
+    return (
+        f" (did you mean {f'{section}.{close[0]}' if section else close[0]!r}?)." if close else "."
+    )

@@ -1,4 +1,4 @@
-"""DeepSpeed's optimizers as configurations of ours."""
+"""Translation of DeepSpeed's optimizers into configurations of Keras optimizers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.parallel.adapters.deepspeed_schedules import schedule_of
+from meshflow.environment.types import Config
 
 __all__ = ["optimizer_of"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """An optimizer of DeepSpeed: our class, our names of its arguments, and its defaults.
+    """Keras counterpart of a DeepSpeed optimizer.
 
     Attributes:
-      name: our class.
-      arguments: what else is read besides lr and betas, with our names.
-      defaults: what it does where nothing is said, as our arguments.
-      only: arguments that have no counterpart, with the values at which they do nothing.
-      unused: arguments about how it computes, and not what.
+      name: Name of the Keras class.
+      arguments: Keras names of the supported arguments, other than lr and betas.
+      defaults: DeepSpeed's defaults, as arguments of the Keras class.
+      required_values: Arguments without a counterpart, with the only value that is accepted.
+      ignored: Arguments that change how the update is computed, but not its result.
     """
 
     name: str
@@ -52,7 +53,7 @@ _KINDS = {
         {"learning_rate": 1e-3},
         {"dampening": 0, "maximize": False},
     ),
-    # Its epsilon is added to the root, as TensorFlow's was until 2.10.
+    # DeepSpeed adds epsilon to the square root, as TensorFlow did until 2.10.
     "adagrad": _Kind(
         "Adagrad",
         {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
@@ -64,7 +65,7 @@ _KINDS = {
         "Lamb",
         _ADAM,
         _ADAM_DEFAULTS,
-        # Trust ratios have no bounds here; without a word of them theirs are wide.
+        # The Keras optimizer does not bound trust ratios. DeepSpeed's default bounds are wide.
         {"bias_correction": True, "eps_inside_sqrt": False, "amsgrad": False},
     ),
     "onebitadam": _Kind(
@@ -77,106 +78,108 @@ _KINDS = {
 _WITH_BETAS = ("Adam", "AdamW", "Lamb", "Lion", "OneBitAdam")
 
 
-def optimizer_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The configuration of an optimizer, with the schedule of its learning rate and clipping.
+def optimizer_of(config: Mapping[str, Any]) -> Config | None:
+    """Build the configuration of an optimizer, with its learning rate schedule and gradient clipping.
 
     Args:
-      config: a DeepSpeed configuration.
+      config: DeepSpeed configuration.
 
     Returns:
-      A class name and arguments; None when the configuration has no optimizer.
+      Class name and arguments, or None if the configuration has no optimizer.
 
     Raises:
-      ValueError: for optimizers and arguments without a counterpart, and for clipping or a schedule of none.
+      ValueError: If the optimizer or an argument has no counterpart, or if the configuration has
+        clipping or a schedule but no optimizer.
     """
-    given = config.get("optimizer")
+    section = config.get("optimizer")
     clip = float(config.get("gradient_clipping") or 0.0)
-    if given is None:
+    if section is None:
         _check_alone(config, clip)
         return None
-    parameters = dict(given.get("params") or {})
-    kind = _kind(str(given.get("type")), parameters)
-    arguments = _arguments(kind, parameters)
-    if clip and kind.name == "OneBitAdam":
+    parameters = dict(section.get("params") or {})
+    mapping = _kind(str(section.get("type")), parameters)
+    arguments = _arguments(mapping, parameters)
+    if clip and mapping.name == "OneBitAdam":
         raise InvalidValueError(
-            "from_deepspeed: gradient_clipping has no counterpart under OneBitAdam, whose gradients nobody knows."
+            "from_deepspeed: gradient_clipping has no counterpart under OneBitAdam, which sends only rounded momentum."
         )
     if config.get("scheduler"):
         rate = arguments.get("learning_rate")
-        schedule = schedule_of(config["scheduler"], rate, kind.name in _WITH_BETAS)
+        schedule = schedule_of(config["scheduler"], rate, mapping.name in _WITH_BETAS)
         arguments["learning_rate"] = schedule
     if clip:
         arguments["global_clipnorm"] = clip
-    arguments = {**kind.defaults, **arguments, "is_legacy_optimizer": kind.name == "Adagrad"}
-    return {"class_name": kind.name, "config": {"name": kind.name, **arguments}}
+    arguments = {**mapping.defaults, **arguments, "is_legacy_optimizer": mapping.name == "Adagrad"}
+    return {"class_name": mapping.name, "config": {"name": mapping.name, **arguments}}
 
 
 def _check_alone(config: Mapping[str, Any], clip: float) -> None:
     if clip:
         raise InvalidValueError(
-            "from_deepspeed: gradient_clipping without an optimizer in the configuration: give your own "
-            f"global_clipnorm={clip}, and take the key out."
+            "from_deepspeed: gradient_clipping without an optimizer in the configuration: pass "
+            f"global_clipnorm={clip} to your own optimizer, and remove the key."
         )
     if config.get("scheduler"):
         raise InvalidValueError(
-            "from_deepspeed: a scheduler without an optimizer in the configuration: give your own a schedule of "
-            "tf.keras.optimizers.schedules as learning rate, and take the key out."
+            "from_deepspeed: a scheduler without an optimizer in the configuration: pass a schedule of "
+            "tf.keras.optimizers.schedules as learning rate to your own optimizer, and remove the key."
         )
 
 
 def _kind(name: str, parameters: dict[str, Any]) -> _Kind:
-    """The optimizer; what chooses between kinds of Adam is taken out of its parameters."""
-    kind = _KINDS.get(name.lower())
-    if kind is None:
+    """Select the counterpart of an optimizer; the parameters that choose a variant are removed."""
+    mapping = _KINDS.get(name.lower())
+    if mapping is None:
         raise InvalidValueError(
             f"from_deepspeed: optimizer {name!r} has no counterpart; known are {sorted(_KINDS)}."
         )
-    if kind.name not in ("Adam", "AdamW"):
-        return kind
-    of_torch = parameters.pop("torch_adam", False)
-    apart = parameters.pop("adam_w_mode", True) or kind.name == "AdamW"
-    if apart and of_torch:
+    if mapping.name not in ("Adam", "AdamW"):
+        return mapping
+    is_torch = parameters.pop("torch_adam", False)
+    is_decoupled = parameters.pop("adam_w_mode", True) or mapping.name == "AdamW"
+    if is_decoupled and is_torch:
         parameters.setdefault("weight_decay", 0.01)
-    return _KINDS["adamw"] if apart and parameters.get("weight_decay") else kind
+    return _KINDS["adamw"] if is_decoupled and parameters.get("weight_decay") else mapping
 
 
-def _arguments(kind: _Kind, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Our arguments of what is given."""
-    found: dict[str, Any] = {}
-    if "betas" in parameters and kind.name in _WITH_BETAS:
-        found["beta_1"], found["beta_2"] = parameters.pop("betas")
+def _arguments(mapping: _Kind, parameters: dict[str, Any]) -> Config:
+    """Translate the parameters of a DeepSpeed optimizer into arguments of the Keras class."""
+    arguments: dict[str, Any] = {}
+    if "betas" in parameters and mapping.name in _WITH_BETAS:
+        arguments["beta_1"], arguments["beta_2"] = parameters.pop("betas")
     if "max_grad_norm" in parameters:
         raise InvalidValueError(
-            'from_deepspeed: optimizer.params.max_grad_norm is "gradient_clipping" of the configuration.'
+            'from_deepspeed: write optimizer.params.max_grad_norm as "gradient_clipping" of the configuration.'
         )
     bounds = sorted({"max_coeff", "min_coeff"} & set(parameters))
-    if kind.name == "Lamb" and bounds:
+    if mapping.name == "Lamb" and bounds:
         raise InvalidValueError(
             f"from_deepspeed: optimizer.params {bounds} bound Lamb's trust ratios, which have no bounds in "
             "tf.keras.optimizers.Lamb. Take them out of the configuration."
         )
-    for name in kind.unused.split():
+    for name in mapping.unused.split():
         parameters.pop(name, None)
-    # A decay that is part of the gradient goes through momentum and scales, one that stands apart does not.
-    only = {**kind.only, "weight_decay": 0} if parameters.get("momentum") else kind.only
-    for name, value in only.items():
+    # A decay that is added to the gradient passes through momentum and scaling, unlike a decoupled
+    # one.
+    required = {**mapping.only, "weight_decay": 0} if parameters.get("momentum") else mapping.only
+    for name, value in required.items():
         if name in parameters and parameters[name] != value:
             advice = (
-                " A decay that is part of the gradient is a kernel_regularizer=tf.keras.regularizers.L2(decay / 2)."
+                " Replace a decay that is part of the gradient by kernel_regularizer=tf.keras.regularizers.L2(decay / 2)."
                 if name == "weight_decay"
                 else ""
             )
             raise InvalidValueError(
                 f"from_deepspeed: optimizer.params.{name}={parameters[name]!r} has no counterpart in "
-                f"tf.keras.optimizers.{kind.name}; it must be {value!r}.{advice}"
+                f"tf.keras.optimizers.{mapping.name}; it must be {value!r}.{advice}"
             )
-        if name not in kind.arguments:
+        if name not in mapping.arguments:
             parameters.pop(name, None)
-    names = {"lr": "learning_rate", **kind.arguments}
+    names = {"lr": "learning_rate", **mapping.arguments}
     unknown = sorted(set(parameters) - set(names))
     if unknown:
         raise InvalidValueError(
-            f"from_deepspeed: optimizer.params has unknown keys {unknown}; those of {kind.name} are "
-            f"{sorted({*names, *only, *(['betas'] if kind.name in _WITH_BETAS else [])})}."
+            f"from_deepspeed: optimizer.params has unknown keys {unknown}; those of {mapping.name} are "
+            f"{sorted({*names, *required, *(['betas'] if mapping.name in _WITH_BETAS else [])})}."
         )
-    return found | {names[key]: value for key, value in parameters.items()}
+    return arguments | {names[key]: value for key, value in parameters.items()}

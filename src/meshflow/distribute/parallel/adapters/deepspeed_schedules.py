@@ -1,4 +1,4 @@
-"""DeepSpeed's schedules of learning rates as configurations of ours."""
+"""Translation of DeepSpeed's learning rate schedules into configurations of Keras schedules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.types import Config, Json
 
 __all__ = ["schedule_of"]
 
@@ -15,7 +16,8 @@ _WARMUP = {
     "warmup_num_steps": "warmup_steps",
     "warmup_type": "rise",
 }
-# By DeepSpeed's names: our class, its arguments, and what else is read.
+# For each DeepSpeed schedule: the Keras class, the Keras names of its arguments, and further
+# accepted keys.
 _SCHEDULES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "WarmupLR": ("WarmupSchedule", _WARMUP, ()),
     "WarmupDecayLR": ("WarmupSchedule", {**_WARMUP, "total_num_steps": "total_steps"}, ()),
@@ -55,67 +57,73 @@ _SCHEDULES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
 }
 
 
-def schedule_of(scheduler: Mapping[str, Any], rate: Any, has_betas: bool) -> dict[str, Any]:
-    """The configuration of a schedule.
+def schedule_of(scheduler: Mapping[str, Any], rate: Json, has_betas: bool) -> Config:
+    """Build the configuration of a learning rate schedule.
 
     Args:
-      scheduler: what the configuration has for "scheduler".
-      rate: the optimizer's learning rate; None when the configuration has none.
-      has_betas: whether the optimizer has the momentum that a cycle would move.
+      scheduler: The "scheduler" section of the configuration.
+      rate: Learning rate of the optimizer, or None if the configuration has none.
+      has_betas: Whether the optimizer has a momentum that a cycle would change.
+
+    Returns:
+      Class name and arguments of the schedule.
 
     Raises:
-      ValueError: for an unknown schedule, unknown or missing arguments, and momentum that moves.
+      ValueError: If the schedule is unknown, if arguments are unknown or missing, or if the
+        schedule would change momentum.
     """
-    kind, given = scheduler.get("type"), dict(scheduler.get("params") or {})
+    kind, parameters = scheduler.get("type"), dict(scheduler.get("params") or {})
     if kind not in _SCHEDULES:
         raise InvalidValueError(
             f"from_deepspeed: scheduler {kind!r} has no counterpart; known are {sorted(_SCHEDULES)}."
         )
-    name, arguments, more = _SCHEDULES[kind]
-    given.pop("last_batch_iteration", None)
-    unknown = sorted(set(given) - {*arguments, *more})
+    name, names, more = _SCHEDULES[kind]
+    parameters.pop("last_batch_iteration", None)
+    unknown = sorted(set(parameters) - {*names, *more})
     if unknown:
         raise InvalidValueError(f"from_deepspeed: scheduler.params has unknown keys {unknown}.")
-    found = {
-        ours: given[theirs] for theirs, ours in arguments.items() if given.get(theirs) is not None
+    arguments = {
+        ours: parameters[theirs]
+        for theirs, ours in names.items()
+        if parameters.get(theirs) is not None
     }
     if name == "WarmupSchedule":
-        found |= _warmup(str(kind), given, found, rate)
+        arguments |= _warmup(str(kind), parameters, arguments, rate)
     if kind == "OneCycle":
-        if has_betas and given.get("cycle_momentum", True):
+        if has_betas and parameters.get("cycle_momentum", True):
             raise InvalidValueError(
                 "from_deepspeed: OneCycle moves momentum as well, which has no counterpart here. Pass "
                 '"cycle_momentum": false.'
             )
-        _needed(given, "cycle_min_lr", "cycle_max_lr")
-    return {"class_name": name, "config": found}
+        _needed(parameters, "cycle_min_lr", "cycle_max_lr")
+    return {"class_name": name, "config": arguments}
 
 
-def _warmup(kind: str, given: dict[str, Any], found: dict[str, Any], rate: Any) -> dict[str, Any]:
-    # As there, a warm-up has at least two steps.
-    more: dict[str, Any] = {"warmup_steps": max(2, found.get("warmup_steps", 1000))}
+def _warmup(kind: str, parameters: Config, arguments: Config, rate: Json) -> Config:
+    # DeepSpeed's warm-up has at least two steps, too.
+    more: Config = {"warmup_steps": max(2, arguments.get("warmup_steps", 1000))}
     if kind == "WarmupLR":
         highest = rate if rate is not None else 0.001
-        return {**more, "learning_rate": found.get("learning_rate", highest)}
-    _needed(given, "total_num_steps")
+        return {**more, "learning_rate": arguments.get("learning_rate", highest)}
+    _needed(parameters, "total_num_steps")
     if kind == "WarmupDecayLR":
-        low = found.get("minimum_learning_rate", 0.0)
-        highest = found.get("learning_rate", 0.001)
+        low = arguments.get("minimum_learning_rate", 0.0)
+        highest = arguments.get("learning_rate", 0.001)
         return {**more, "decay": "linear", "final_learning_rate": low, "learning_rate": highest}
     if rate is None:
         raise InvalidValueError(
-            "from_deepspeed: WarmupCosineLR multiplies the optimizer's learning rate: give optimizer.params.lr."
+            "from_deepspeed: WarmupCosineLR multiplies the optimizer's learning rate: set optimizer.params.lr."
         )
     return {
         **more,
         "decay": "cosine",
         "learning_rate": rate,
-        "minimum_learning_rate": rate * given.get("warmup_min_ratio", 0.0),
-        "final_learning_rate": rate * given.get("cos_min_ratio", 0.0001),
+        "minimum_learning_rate": rate * parameters.get("warmup_min_ratio", 0.0),
+        "final_learning_rate": rate * parameters.get("cos_min_ratio", 0.0001),
     }
 
 
-def _needed(given: dict[str, Any], *names: str) -> None:
-    missing = [name for name in names if given.get(name) is None]
+def _needed(parameters: Config, *names: str) -> None:
+    missing = [name for name in names if parameters.get(name) is None]
     if missing:
         raise InvalidValueError(f"from_deepspeed: scheduler.params lacks {missing}.")

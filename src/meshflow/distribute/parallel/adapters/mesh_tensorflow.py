@@ -1,4 +1,4 @@
-"""Mesh-TensorFlow's `mesh_shape` and `layout`, as its flags say them."""
+"""Translation of Mesh-TensorFlow's `mesh_shape` and `layout` flags into a `MeshStrategy`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.runtime.devices import devices_of, main_kind
@@ -19,29 +20,31 @@ from meshflow.placement.mesh import Mesh
 __all__ = ["from_mesh_tensorflow", "mesh_of_sizes"]
 
 
-# What layers call the dimensions of its transformers.
+# Names in Mesh-TensorFlow's transformers for the dimensions that Meshflow's layers name.
 _SYNONYMS = {"hidden": "d_ff", "embed": "d_model", "key": "d_kv", "sequence": "length"}
 
 
 def from_mesh_tensorflow(
     mesh_shape: str | Mapping[str, int], layout: str | Mapping[str, str] = "", **choices: Any
 ) -> MeshStrategy:
-    """A strategy of Mesh-TensorFlow's settings.
+    """Create a strategy from Mesh-TensorFlow's settings.
 
-    As there, a rule for a dimension that the mesh has not does nothing (but is warned of), so that one layout serves
-    meshes with and without it. "d_ff", "d_model", "d_kv" and "length" are what layers here call "hidden", "embed",
-    "key" and "sequence".
+    As in Mesh-TensorFlow, a rule for a dimension that the mesh does not have splits nothing, so
+    that one layout serves several meshes; a warning lists such rules. The names "d_ff", "d_model",
+    "d_kv" and "length" refer to the dimensions that Meshflow's layers call "hidden", "embed", "key"
+    and "sequence".
 
     Args:
-      mesh_shape: names and sizes of the mesh's dimensions, "rows:4;cols:2"; "" is one device.
-      layout: which of them splits which named dimension, "batch:rows;hidden:cols".
-      **choices: fields of `ParallelOptions`.
+      mesh_shape: Names and sizes of the mesh dimensions, such as "rows:4;cols:2". An empty string
+        is one device.
+      layout: Mesh dimension that splits each named dimension, such as "batch:rows;hidden:cols".
+      **choices: Fields of `ParallelOptions`.
 
     Returns:
-      A `MeshStrategy` on the first devices.
+      A `MeshStrategy` on the first devices of this process.
 
     Raises:
-      ValueError: for what is no mesh shape or layout, and when there are too few devices.
+      ValueError: If `mesh_shape` or `layout` cannot be parsed, or if there are too few devices.
 
     Example:
       >>> import meshflow as tf
@@ -51,25 +54,25 @@ def from_mesh_tensorflow(
     """
     mesh = mesh_of_sizes(_sizes(mesh_shape))
     rules: dict[str, str] = {}
-    left: list[str] = []
+    unused: list[str] = []
     for name, target in _pairs("layout", layout, "batch:rows;hidden:cols"):
         if target not in mesh:
-            left.append(f"{name}:{target}")
+            unused.append(f"{name}:{target}")
         elif rules.setdefault(name, target) != target:
             raise InvalidValueError(
-                f"layout: {name!r} is split over {rules[name]!r} and over {target!r} of the mesh; one of them can. To "
-                "split it over both, give MeshStrategy the rule 'name:a+b'."
+                f"layout: {name!r} is split over {rules[name]!r} and over {target!r} of the mesh, but one dimension is "
+                "allowed. To split it over both, pass the rule 'name:a+b' to MeshStrategy."
             )
-    if left:
+    if unused:
         warnings.warn(
-            f"from_mesh_tensorflow: the rules {left} name no dimension of the mesh {mesh_shape!r}; as in "
+            f"from_mesh_tensorflow: the rules {unused} name no dimension of the mesh {mesh_shape!r}; as in "
             "Mesh-TensorFlow, they split nothing.",
             stacklevel=2,
         )
     return MeshStrategy(mesh, Rules(rules, mesh, _SYNONYMS), **choices)
 
 
-def _sizes(mesh_shape: Any) -> dict[str, int]:
+def _sizes(mesh_shape: str | Mapping[str, int]) -> dict[str, int]:
     pairs = _pairs("mesh_shape", mesh_shape, "rows:4;cols:2")
     sizes = {name: int(size) for name, size in pairs if size.isdigit() and int(size)}
     if len(sizes) < len(pairs):
@@ -80,35 +83,38 @@ def _sizes(mesh_shape: Any) -> dict[str, int]:
     return sizes or {"data": 1}
 
 
-def _pairs(what: str, given: Any, example: str) -> list[tuple[str, str]]:
-    """What a text as that of Mesh-TensorFlow's flags says; commas, dots, semicolons and blanks separate."""
-    if isinstance(given, Mapping):
-        return [(str(name), str(value)) for name, value in given.items()]
-    parts = re.sub(r"[,.;\s]+", " ", given).split() if isinstance(given, str) else [given]
+def _pairs(option: str, value: object, example: str) -> list[tuple[str, str]]:
+    """Parse (name, value) pairs as Mesh-TensorFlow does; commas, dots, semicolons and blanks separate them."""
+    if isinstance(value, Mapping):
+        return [(str(name), str(target)) for name, target in value.items()]
+    parts = re.sub(r"[,.;\s]+", " ", value).split() if isinstance(value, str) else [value]
     pairs = [tuple(part.split(":")) if isinstance(part, str) else () for part in parts]
     if not all(len(pair) == 2 and all(pair) for pair in pairs):
         raise InvalidValueError(
-            f"{what} must be text such as {example!r}, or a dictionary; got {given!r}."
+            f"{option} must be text such as {example!r}, or a dictionary; got {value!r}."
         )
-    return [(name, value) for name, value in pairs]
+    return [(name, target) for name, target in pairs]
 
 
-def mesh_of_sizes(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of the first devices of this process.
+def mesh_of_sizes(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Create a mesh of the first devices of this process.
 
     Args:
-      sizes: the mesh's dimensions.
-      devices: the devices; default all of the main kind.
+      sizes: Sizes of the mesh dimensions by name.
+      devices: Devices to use. By default all devices of the main kind.
+
+    Returns:
+      The mesh.
 
     Raises:
-      ValueError: when there are too few.
+      ValueError: If there are too few devices.
     """
     count = math.prod(sizes.values())
-    known = list(devices_of(main_kind()) if devices is None else devices)
-    if count > len(known) or count < 1:
+    available = list(devices_of(main_kind()) if devices is None else devices)
+    if count > len(available) or count < 1:
         raise InvalidValueError(
-            f"A mesh of {dict(sizes)} has {count} devices, there are {len(known)}. Virtual CPU devices are made by "
-            "tf.config.set_logical_device_configuration before the first op."
+            f"A mesh of {dict(sizes)} has {count} devices, there are {len(available)}. Call "
+            "tf.config.set_logical_device_configuration before the first op to create virtual CPU devices."
         )
     ids = np.arange(count).reshape(tuple(sizes.values()))
-    return Mesh(list(sizes), ids, list(range(count)), known[:count])
+    return Mesh(list(sizes), ids, list(range(count)), available[:count])

@@ -1,4 +1,4 @@
-"""The planner: how a model is divided over devices so that it fits and is fast."""
+"""The planner: it finds meshes, rules and options with which a model fits and trains fast."""
 
 from meshflow.distribute.parallel.planner import automatic as _automatic
 from meshflow.distribute.parallel.planner import theory as _theory

@@ -1,9 +1,8 @@
-"""The choices that a planner has: how a mesh is divided, and the options of the strategy on it."""
+"""The search space of the planner: meshes, rules and options of a strategy."""
 
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,11 +16,11 @@ from meshflow.placement.mesh import Mesh
 
 __all__ = ["PARTS", "Choice", "choices", "refusal"]
 
-# The named dimensions that are split over devices that compute products together.
+# Named dimensions that tensor parallelism splits.
 SPLIT = ("heads", "hidden", "vocab", "gates")
-# The most micro-batches that are looked at.
+# Largest number of micro-batches in the search.
 _MOST = 64
-# The ways in which devices have parts of sequences in all layers.
+# Modes in which devices hold parts of the sequences in all layers, instead of parts of products.
 PARTS = ("ring", "ulysses")
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
@@ -31,13 +30,17 @@ class Choice:
     """A mesh with rules and options.
 
     Attributes:
-      data: how many devices share a batch.
-      model: how many compute products together.
-      stage: how many stages a pipeline has; 1 is none.
-      zero, micro_batches, recompute, sequence, offload: as of `ParallelOptions`.
-      names: the named dimensions that are split over `model`; with `sequence` "ring" and "ulysses" none, as it has parts
-        of sequences.
-      experts: whether experts lie on the devices that share a batch.
+      data: Number of devices that share a batch.
+      model: Number of devices of tensor or sequence parallelism.
+      stage: Number of devices of a pipeline; 1 is no pipeline.
+      zero: As in `ParallelOptions`.
+      micro_batches: As in `ParallelOptions`.
+      recompute: As in `ParallelOptions`.
+      sequence: As in `ParallelOptions`.
+      offload: As in `ParallelOptions`.
+      names: Named dimensions that are split over `model`; empty with `sequence` "ring" and
+        "ulysses", which split only sequences.
+      experts: Whether experts are split over the devices that share a batch.
     """
 
     data: int
@@ -53,44 +56,52 @@ class Choice:
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """Return the number of devices."""
         return self.data * self.model * self.stage
 
     @property
     def mesh(self) -> dict[str, int]:
-        """The mesh's dimensions."""
+        """Return the sizes of the mesh dimensions."""
         sizes = {"stage": self.stage, "data": self.data, "model": self.model}
         used = {name: size for name, size in sizes.items() if size > 1}
         return used or {"data": 1}
 
     @property
+    def token_exchanges(self) -> int:
+        """Return the number of all-to-alls of an expert layer in a step.
+
+        Tokens are sent to experts and back, in the forward pass, in its recomputation, and as gradients in the backward pass.
+        """
+        return 6 if self.recompute == "layer" else 4
+
+    @property
     def rules(self) -> str:
-        """The rules, as text."""
-        found = ["batch:data"] if "data" in self.mesh else []
-        found += [f"{name}:model" for name in self.names if self.model > 1]
+        """Return the rules as text."""
+        rules = ["batch:data"] if "data" in self.mesh else []
+        rules += [f"{name}:model" for name in self.names if self.model > 1]
         if self.sequence:
-            found.append("sequence:model")
+            rules.append("sequence:model")
         if self.experts:
-            found.append("experts:data")
-        return ", ".join(found)
+            rules.append("experts:data")
+        return ", ".join(rules)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those fields of `ParallelOptions` that are not the defaults."""
-        found: dict[str, Any] = {}
+        """Return the fields of `ParallelOptions` that differ from the defaults."""
+        options: dict[str, Any] = {}
         for name in ("zero", "recompute", "sequence"):
             if getattr(self, name):
-                found[name] = getattr(self, name)
+                options[name] = getattr(self, name)
         if self.micro_batches > 1:
-            found["micro_batches"] = self.micro_batches
+            options["micro_batches"] = self.micro_batches
         if self.stage > 1:
-            found["pipeline"] = "stage"
+            options["pipeline"] = "stage"
         if self.offload:
-            found["offload"] = self.offload
-        return found
+            options["offload"] = self.offload
+        return options
 
     def lines(self) -> list[str]:
-        """The lines of a script that make the strategy."""
+        """Return the lines of a script that create the strategy."""
         sizes = ", ".join(f'"{name}": {size}' for name, size in self.mesh.items())
         choices = "".join(f", {name}={_literal(value)}" for name, value in self.options.items())
         return [
@@ -100,11 +111,11 @@ class Choice:
 
     def __str__(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
-        apart = ["experts"] if self.experts else []
-        return ", ".join([sizes, *apart, *(f"{n}={_literal(v)}" for n, v in self.options.items())])
+        extra = ["experts"] if self.experts else []
+        return ", ".join([sizes, *extra, *(f"{n}={_literal(v)}" for n, v in self.options.items())])
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
@@ -113,14 +124,17 @@ def _literal(value: Any) -> str:
 
 
 def choices(profile: ModelProfile, devices: int) -> Iterator[Choice]:
-    """All choices for a number of devices, also those that a strategy refuses.
+    """Enumerate all choices for a number of devices, including those that a strategy would reject.
 
     Args:
-      profile: the model.
-      devices: the number.
+      profile: The model.
+      devices: Number of devices.
+
+    Yields:
+      The choices.
     """
-    named = {name for w in profile.weights for of_axis in w.dims or () for name in of_axis}
-    names = tuple(name for name in SPLIT if name in named)
+    dimensions = {name for w in profile.weights for of_axis in w.dims or () for name in of_axis}
+    names = tuple(name for name in SPLIT if name in dimensions)
     for stage in _divisors(devices):
         for model in _divisors(devices // stage) if names or profile.attention else [1]:
             data = devices // stage // model
@@ -133,7 +147,7 @@ def choices(profile: ModelProfile, devices: int) -> Iterator[Choice]:
 
 
 def _timed(base: Choice, profile: ModelProfile) -> Iterator[Choice]:
-    """A mesh with `zero` and all that says when what is done."""
+    """Yield a mesh and ZeRO stage with all micro-batches, recomputation, experts and offload."""
     for count in _micro_batches(profile.batch, base.data):
         for recompute in (None, "layer", *(("gathers",) if base.zero == 3 else ())):
             for experts in (False, True) if _has_experts(base, profile) else (False,):
@@ -147,20 +161,21 @@ def _timed(base: Choice, profile: ModelProfile) -> Iterator[Choice]:
                     )
 
 
-def _sequences(profile: ModelProfile, model: int, stage: int, named: bool) -> list[str | None]:
-    """What may be done with sequences."""
+def _sequences(profile: ModelProfile, model: int, stage: int, has_names: bool) -> list[str | None]:
+    """Return the modes of sequence parallelism to consider."""
     if model == 1:
         return [None]
-    # The second axis of what has no attention, such as that of images, is no sequence.
-    sequences = bool(profile.attention and profile.sequence)
-    found: list[str | None] = [None, *(["split"] * sequences)] if named else []
-    # In stages, and beside experts, whose tokens are not in parts, parts of sequences are for users to add.
-    possible = sequences and stage == 1 and not profile.experts
-    return found + ([*PARTS] if possible else [])
+    # The second axis of a model without attention, for example of images, is not a sequence.
+    has_sequences = bool(profile.attention and profile.sequence)
+    modes: list[str | None] = [None, *(["split"] * has_sequences)] if has_names else []
+    # The planner has no costs for split sequences in pipeline stages, or together with experts;
+    # users can still combine them.
+    is_possible = has_sequences and stage == 1 and not profile.experts
+    return modes + ([*PARTS] if is_possible else [])
 
 
 def _has_experts(base: Choice, profile: ModelProfile) -> bool:
-    # In stages, and beside divided products, too.
+    # The planner does not combine split experts with pipelines or tensor parallelism.
     return bool(profile.experts) and base.data > 1 and base.model == base.stage == 1
 
 
@@ -169,18 +184,21 @@ def _divisors(number: int) -> list[int]:
 
 
 def _micro_batches(batch: int, data: int) -> list[int]:
-    """Powers of two into which a device's examples divide; one where they do not divide over the devices."""
+    """Return powers of two that divide a device's examples, or 1 for an indivisible batch."""
     if batch % data:
         return [1]
     return [n for k in range(_MOST.bit_length()) if (batch // data) % (n := 1 << k) == 0]
 
 
 def refusal(choice: Choice, profile: ModelProfile) -> str | None:
-    """Why a choice cannot be, or None.
+    """Return the reason why a choice is impossible, or None.
 
     Args:
-      choice: the choice.
-      profile: the model.
+      choice: The choice.
+      profile: The model.
+
+    Returns:
+      The reason, or None.
     """
     if profile.batch % choice.data:
         return f"{profile.batch} examples do not divide over {choice.data} devices"
@@ -191,9 +209,9 @@ def refusal(choice: Choice, profile: ModelProfile) -> str | None:
             if axis is not None and w.shape[axis] % choice.model:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
     if choice.experts:
-        why = [e.refusal(choice.data, choice.micro_batches) for e in profile.experts]
-        if any(why):
-            return next(filter(None, why))
+        reasons = [e.refusal(choice.data, choice.micro_batches) for e in profile.experts]
+        if any(reasons):
+            return next(filter(None, reasons))
     if profile.own_step and ParallelOptions(**choice.options).in_region:
         return (
             "a train_step that computes gradients itself, where the options divide the loss: override compute_loss, or call "
@@ -211,7 +229,7 @@ _known: dict[tuple[Any, ...], str | None] = {}
 
 
 def _refused_options(choice: Choice) -> str | None:
-    """What `ParallelOptions` says against a choice."""
+    """Return the error of `ParallelOptions` for a choice, or None; the result is cached."""
     kind = (
         *(size > 1 for size in (choice.data, choice.model, choice.stage)),
         choice.zero,
@@ -227,7 +245,8 @@ def _refused_options(choice: Choice) -> str | None:
 
 
 def _asked(choice: Choice) -> str | None:
-    # What is asked for are names and kinds of memory; the sizes and devices of a plan need not be here.
+    # Options are checked by names and types of memory, so a mesh of one local device represents any
+    # plan.
     names = list(choice.mesh)
     mesh = Mesh(names, np.zeros([1] * len(names), int), [0], [jax.local_devices()[0]])
     try:
@@ -235,7 +254,7 @@ def _asked(choice: Choice) -> str | None:
         over = {"sequence": ("model",)} if choice.sequence else {}
         options.check(mesh, ("data",) if "data" in names else (), over)
         if isinstance(options.pipeline, Pipeline):
-            check_pipeline(types.SimpleNamespace(options=options, mesh=mesh))
+            check_pipeline(options, mesh)
     except (ValueError, NotImplementedError) as error:
         return str(error).split(". ")[0]
     return None

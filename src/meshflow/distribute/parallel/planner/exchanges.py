@@ -1,10 +1,10 @@
-"""What layers exchange that need more than their own part: attention between parts of sequences, experts for tokens."""
+"""Traffic of layers that exchange tokens: attention over split sequences, and experts."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,41 +21,45 @@ __all__ = ["Attended", "Experts", "Product", "attention_of", "experts_of", "prod
 
 @dataclasses.dataclass(frozen=True)
 class Attended:
-    """The attention layers of a model, whose weights name their heads.
+    """Sizes of the attention layers of a model; only layers with named axes of heads count.
 
     Attributes:
-      keys: bytes of keys and values of an example, of all layers.
-      whole: bytes of queries, keys, values and what is attended to.
-      heads: a number that divides the heads of all layers.
+      key_value_bytes: Bytes of keys and values of an example, in all layers.
+      total_bytes: Bytes of queries, keys, values and results of an example, in all layers.
+      common_heads: Greatest common divisor of the numbers of heads.
     """
 
     keys: int
     whole: int
     heads: int
 
-    def sent(self, way: str, parts: int) -> tuple[int, int]:
-        """Bytes that a device sends for an example, forwards and backwards.
+    def sent(self, mode: str, parts: int) -> tuple[int, int]:
+        """Return the bytes that a device sends for an example.
 
         Args:
-          way: "ring" or "ulysses".
-          parts: over how many devices sequences lie.
+          mode: "ring" or "ulysses".
+          parts: Number of devices that sequences are split over.
+
+        Returns:
+          Bytes in the forward pass and in the backward pass.
         """
-        if way == "ring":
-            once = self.keys * (parts - 1) // parts
-            return once, 2 * once
-        once = self.whole * (parts - 1) // parts**2
-        return once, once
+        if mode == "ring":
+            size = self.keys * (parts - 1) // parts
+            return size, 2 * size
+        size = self.whole * (parts - 1) // parts**2
+        return size, size
 
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """A layer of experts.
+    """Sizes of a layer of experts.
 
     Attributes:
-      router: who goes where.
-      row: bytes of a token.
-      tokens: how many of them an example has.
-      groups: how many groups of them compete, or None for one on each device and in each micro-batch.
+      router: Rules of routing.
+      row: Bytes of a token.
+      tokens: Number of tokens of an example.
+      groups: Number of groups of tokens that compete for slots, or None for one group for each device
+        and micro-batch.
     """
 
     router: Router
@@ -71,24 +75,27 @@ class Experts:
         exchanges: int,
         over: int | None = None,
     ) -> int:
-        """Bytes that a device sends in a step.
+        """Return the bytes that a device sends in a step.
 
         Args:
-          examples: of the whole batch.
-          devices: over how many devices tokens lie.
-          micro_batches: how many parts a step has.
-          exchanges: how often tokens, or gradients of them, go to experts or back: four times, or six where layers are
-            computed again.
-          over: over how many of these devices experts lie; default all.
+          examples: Number of examples of the global batch.
+          devices: Number of devices that tokens are split over.
+          micro_batches: Number of micro-batches of a step.
+          exchanges: Number of all-to-alls of tokens or their gradients: four, or six with
+            activation recomputation.
+          over: Number of these devices that experts are split over. Default: all.
+
+        Returns:
+          The bytes.
         """
         over = devices if over is None else over
         groups = self.groups or devices * micro_batches
         slots = self.router.slots(examples * self.tokens // groups)
-        here = self.router.experts * slots * groups // devices * self.row
-        return exchanges * ring(here, over)
+        size = self.router.experts * slots * groups // devices * self.row
+        return exchanges * ring(size, over)
 
     def refusal(self, devices: int, micro_batches: int) -> str | None:
-        """Why its experts cannot lie on so many devices, or None."""
+        """Return the reason why the experts cannot be split over devices, or None."""
         if self.router.capacity is None:
             return "experts without a capacity are not planned for"
         if self.router.experts % devices:
@@ -102,10 +109,11 @@ class Product(NamedTuple):
     """A product with a weight.
 
     Attributes:
-      weight: the weight's number.
-      shape: the shape of what it is multiplied with.
-      given, made: bytes of that, and of the result, of an example.
-      owes: whether gradients go on to what it is multiplied with.
+      weight: Index of the weight.
+      shape: Shape of the other operand.
+      input_bytes: Bytes of the other operand, of an example.
+      output_bytes: Bytes of the result, of an example.
+      has_input_gradient: Whether the other operand has a gradient.
     """
 
     weight: int
@@ -115,77 +123,96 @@ class Product(NamedTuple):
     owes: bool
 
 
-def products_of(traced: Traced, numbers: Mapping[int, int], rows: int) -> tuple[Product, ...]:
-    """The products of a model with its weights; arguments as of `attention_of`."""
+def products_of(traced: Traced, indices: Mapping[int, int], rows: int) -> tuple[Product, ...]:
+    """Find the products of a model with its weights.
+
+    Args:
+      traced: Trace of the loss of some examples.
+      indices: Indices of the weights, by index of the capture.
+      rows: Number of traced examples.
+
+    Returns:
+      The products in the order of execution.
+    """
     return tuple(
-        Product(numbers[capture], other.shape, size_of(other) // rows, size_of(out) // rows, owes)
-        for capture, other, out, owes in _products(traced, numbers)
+        Product(indices[capture], other.shape, size_of(other) // rows, size_of(out) // rows, owes)
+        for capture, other, out, owes in _products(traced, indices)
     )
 
 
 def attention_of(
-    traced: Traced, numbers: Mapping[int, int], weights: Sequence[Any], rows: int
+    traced: Traced, indices: Mapping[int, int], weights: Sequence[Any], rows: int
 ) -> Attended | None:
-    """What the attention layers of a model exchange; None where no weight names its heads.
+    """Find the sizes of a model's attention layers.
 
     Args:
-      traced: the loss of some examples.
-      numbers: the numbers of the weights among the captures.
-      weights: the weights.
-      rows: how many examples.
+      traced: Trace of the loss of some examples.
+      indices: Indices of the weights, by index of the capture.
+      weights: The weights.
+      rows: Number of traced examples.
+
+    Returns:
+      The sizes, or None if no weight names its heads.
     """
-    keys = whole = heads = 0
-    for capture, other, out, _ in _products(traced, numbers):
-        weight = weights[numbers[capture]]
+    keys = total = heads = 0
+    for capture, other, out, _ in _products(traced, indices):
+        weight = weights[indices[capture]]
         axes = [i for i, names in enumerate(weight.dims or ()) if "heads" in names]
         if len(weight.shape) < 3 or not axes:
             continue
-        # What comes out of a projection has heads, or what goes in.
-        given = axes[0] > 0
-        size = size_of(out if given else other) // rows
-        whole, heads = whole + size, math.gcd(heads, weight.shape[axes[0]])
-        if given and {"key", "value"} & set(weight.name.split("/")):
+        # Either the result of the projection has heads, or its input.
+        makes_heads = axes[0] > 0
+        size = size_of(out if makes_heads else other) // rows
+        total, heads = total + size, math.gcd(heads, weight.shape[axes[0]])
+        if makes_heads and {"key", "value"} & set(weight.name.split("/")):
             keys += size
-    return Attended(keys, whole, heads) if keys else None
+    return Attended(keys, total, heads) if keys else None
 
 
 def experts_of(traced: Traced, model: Any, rows: int) -> tuple[Experts, ...]:
-    """The layers of experts of a model.
+    """Find the expert layers of a model.
 
     Args:
-      traced: the loss of some examples.
-      model: the model.
-      rows: how many examples.
+      traced: Trace of the loss of some examples.
+      model: The model.
+      rows: Number of traced examples.
+
+    Returns:
+      The layers in the order of execution.
     """
     layers = [layer for layer in model._flatten_layers() if hasattr(layer, "_router")]
     gates = {id(layer.gate): layer for layer in layers if layer.built}
-    places = {i: gates[id(c)] for i, c in enumerate(traced.captures) if id(c) in gates}
-    found = []
-    for capture, other, _, _ in _products(traced, places):
-        layer = places[capture]
+    layers_by_capture = {i: gates[id(c)] for i, c in enumerate(traced.captures) if id(c) in gates}
+    expert_layers = []
+    for capture, other, _, _ in _products(traced, layers_by_capture):
+        layer = layers_by_capture[capture]
         width, _ = layer.gate.shape
         row = width * np.dtype(layer.compute_dtype).itemsize
         tokens = math.prod(other.shape) // width // rows
-        found.append(Experts(layer._router, row, tokens, layer.groups))
-    return tuple(found)
+        expert_layers.append(Experts(layer._router, row, tokens, layer.groups))
+    return tuple(expert_layers)
 
 
-def _products(traced: Traced, numbers: Mapping[int, Any]) -> Iterator[tuple[int, Any, Any, bool]]:
-    """For each product with one of some captures its number, the other operand, the result, and whether that follows
-    from such captures, too."""
+def _products(traced: Traced, captures: Collection[int]) -> Iterator[tuple[int, Any, Any, bool]]:
+    """Yield the products with one of some captures.
+
+    Each item has the index of the capture, the shapes of the other operand and of the result, and
+    whether the other operand depends on such captures, too.
+    """
     jaxpr = without_calls(traced.closed).jaxpr
     offset = len(jaxpr.invars) - len(traced.captures)
-    source = {jaxpr.invars[offset + i]: i for i in numbers}
-    following = set(source)
+    source = {jaxpr.invars[offset + i]: i for i in captures}
+    dependent = set(source)
     for eqn in jaxpr.eqns:
         inputs = [None if isinstance(v, jex_core.Literal) else v for v in eqn.invars]
         known = [source.get(v) for v in inputs]
-        if not following.isdisjoint(inputs):
-            following.update(eqn.outvars)
+        if not dependent.isdisjoint(inputs):
+            dependent.update(eqn.outvars)
         if eqn.primitive.name in FORMS and known[0] is not None:
             source[eqn.outvars[0]] = known[0]
         if eqn.primitive.name == "dot_general":
-            for place, number in enumerate(known):
-                if number is not None:
-                    other = eqn.invars[1 - place]
-                    yield number, other.aval, eqn.outvars[0].aval, inputs[1 - place] in following
+            for position, capture in enumerate(known):
+                if capture is not None:
+                    other = eqn.invars[1 - position]
+                    is_dependent = inputs[1 - position] in dependent
+                    yield capture, other.aval, eqn.outvars[0].aval, is_dependent

@@ -1,4 +1,4 @@
-"""The machine that a model is planned for: how many devices, what each holds, and how fast it computes and sends."""
+"""Description of the machine that a model is planned for: number, memory and speeds of devices."""
 
 from __future__ import annotations
 
@@ -23,56 +23,61 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
-def bytes_of(text: Any) -> int:
-    """A number of bytes from text.
+def bytes_of(text: object) -> int:
+    """Parse a number of bytes.
 
     Args:
-      text: such as "80GB" (80e9), "16GiB" (16 * 2**30), or a number of bytes.
+      text: Text such as "80GB" (80e9) or "16GiB" (16 * 2**30), or a number of bytes.
+
+    Returns:
+      The number of bytes.
 
     Raises:
-      ValueError: for anything else.
+      ValueError: If the text cannot be parsed or the number is zero.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
-    known = {unit.lower(): size for unit, size in _UNITS.items()}
-    if match is None or match[2].lower() not in known or not float(match[1]):
+    units = {unit.lower(): size for unit, size in _UNITS.items()}
+    if match is None or match[2].lower() not in units or not float(match[1]):
         raise InvalidValueError(
             f"memory must be a number of bytes with one of the units {', '.join(u for u in _UNITS if u)}, such as 80GB, "
             f"got {text!r}."
         )
-    return int(float(match[1]) * known[match[2].lower()])
+    return int(float(match[1]) * units[match[2].lower()])
 
 
-def shown_bytes(number: float) -> str:
-    """A number of bytes in three digits, such as "15.2 GB"."""
+def shown_bytes(count: float) -> str:
+    """Format a number of bytes with three digits, such as "15.2 GB"."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(number) < 999.5 or unit == "TB":
+        if abs(count) < 999.5 or unit == "TB":
             break
-        number /= 1000
-    return f"{number:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} {unit}"
 
 
-def shown_seconds(number: float) -> str:
-    """A time in three digits, such as "13.5 ms"."""
+def shown_seconds(seconds: float) -> str:
+    """Format a time with three digits, such as "13.5 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if number >= 0.9995 * size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number / 1e-6:.3g} µs"
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """Equal devices that are linked alike.
+    """Equal devices with equal links.
 
     Args:
-      devices: how many there are.
-      memory: bytes that each has for weights, states and activations; text such as "80GB" in its place.
-      products: multiplications and additions a second of each in matrix products; one of each counts as two.
-      link: bytes a second that each sends to others.
-      host: bytes a second between a device and its host's memory.
-      wait: seconds that an exchange takes however little it sends.
+      devices: Number of devices.
+      memory: Bytes of each device for weights, states and activations, or text such as "80GB".
+      products: Speed of matrix products on each device, in multiplications plus additions per
+        second.
+      link: Bytes per second that each device sends to other devices.
+      host: Bytes per second between a device and its host's memory.
+      wait: Latency of an exchange in seconds.
 
     Raises:
-      ValueError: for sizes that are not positive, a time below 0, and unknown units.
+      ValueError: If a size or speed is not positive, if the latency is negative, or if a unit is
+        unknown.
 
     Example:
       >>> import meshflow as tf
@@ -89,8 +94,8 @@ class Hardware:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", bytes_of(self.memory))
-        whole = isinstance(self.devices, int) and not isinstance(self.devices, bool)
-        if not whole or self.devices < 1:
+        is_integer = isinstance(self.devices, int) and not isinstance(self.devices, bool)
+        if not is_integer or self.devices < 1:
             raise InvalidValueError(
                 f"Hardware: devices must be an integer of at least 1, got {self.devices!r}."
             )
@@ -107,37 +112,41 @@ class Hardware:
 
 
 def measured(devices: int, memory: int | str) -> Hardware:
-    """Hardware whose speeds are measured on this process's devices, in about a second.
+    """Measure the speeds of this process's devices, in about a second.
 
     Args:
-      devices: how many such devices there are to be.
-      memory: what each has.
+      devices: Number of devices to plan for.
+      memory: Memory of each device.
+
+    Returns:
+      The hardware.
     """
-    here = jax.local_devices()
+    local_devices = jax.local_devices()
     size = 1024
-    one = jax.device_put(np.ones((size, size), np.float32), here[0])
+    matrix = jax.device_put(np.ones((size, size), np.float32), local_devices[0])
     product = jax.jit(lambda a: a @ a)
-    speed = 2.0 * size**3 / _seconds(lambda: product(one))
-    known = Hardware(devices, memory, products=speed)
-    host = one.nbytes / _seconds(lambda: jax.device_put(np.asarray(one), here[0]))
-    if len(here) > 1:
-        mesh = jax.sharding.Mesh(np.array(here), ("all",))
+    speed = 2.0 * size**3 / _seconds(lambda: product(matrix))
+    hardware = Hardware(devices, memory, products=speed)
+    host = matrix.nbytes / _seconds(lambda: jax.device_put(np.asarray(matrix), local_devices[0]))
+    count = len(local_devices)
+    if count > 1:
+        mesh = jax.sharding.Mesh(np.array(local_devices), ("all",))
         rows = jax.device_put(
-            np.ones((len(here), size * size), np.float32),
-            NamedSharding(mesh, PartitionSpec("all")),
+            np.ones((count, size * size), np.float32), NamedSharding(mesh, PartitionSpec("all"))
         )
-        whole = jax.jit(lambda a: a * 1, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        sent = 4.0 * size * size * (len(here) - 1)
-        return dataclasses.replace(known, host=host, link=sent / _seconds(lambda: whole(rows)))
-    return dataclasses.replace(known, host=host)
+        gather = jax.jit(lambda a: a * 1, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        sent = 4.0 * size * size * (count - 1)
+        link = sent / _seconds(lambda: gather(rows))
+        return dataclasses.replace(hardware, host=host, link=link)
+    return dataclasses.replace(hardware, host=host)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """The least of a few times."""
+    """Return the shortest of three times of a call, in seconds."""
     jax.block_until_ready(run())
     times = []
     for _ in range(3):
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(run())
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     return max(min(times), 1e-9)

@@ -1,4 +1,4 @@
-"""Plans: every choice is estimated, those that fit are ranked, and the best few compiled and compared."""
+"""Search for plans: choices are estimated and ranked, and the best can be compiled and compared."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from meshflow.distribute.parallel.planner.profile import ModelProfile, profiled
 from meshflow.distribute.parallel.planner.trial import Trial, bare, tried
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.variables import SyncOnReadVariable
+from meshflow.environment.types import Json, PyTree
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["Candidate", "Plan", "plan", "planned"]
 
 _OBJECTIVES = ("time", "bytes", "memory")
-# Devices that are looked at when a model fits on none of those given.
+# Largest number of devices to suggest if a model fits on none of the given ones.
 _MANY = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A choice, what it costs by theory, and as a compiled program where it was tried.
+    """A choice with its estimated costs, and with those of its compiled program if there is one.
 
     Attributes:
-      choice: the choice.
-      estimate: its costs by theory.
-      trial: its costs as compiled, or None.
-      dropped: why it is not to be taken, or None.
+      choice: The choice.
+      estimate: Its estimated costs, or None if it is impossible.
+      trial: Its costs as compiled, or None.
+      dropped: Reason why it cannot be used, or None.
     """
 
     choice: Choice
@@ -51,21 +52,24 @@ class Candidate:
 
     @property
     def memory(self) -> int:
-        """Bytes that each device holds, as compiled if it was."""
+        """Return the bytes that each device holds; as compiled if possible."""
         if self.trial is not None:
             return self.trial.memory
         return self._known.memory
 
     @property
     def bytes(self) -> int:
-        """Bytes that each device sends in a step, as compiled if it was."""
+        """Return the bytes that each device sends in a step; as compiled if possible."""
         return self._known.bytes if self.trial is None else self.trial.sent
 
     def time(self, hardware: Hardware) -> float:
-        """Seconds that a step takes.
+        """Return the estimated seconds of a step.
 
         Args:
-          hardware: the machine.
+          hardware: The machine.
+
+        Returns:
+          The seconds.
         """
         return self._known.time + (self.bytes - self._known.bytes) / hardware.link
 
@@ -77,14 +81,14 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a model may be trained on some devices; `str` gives it as a table.
+    """Ways to train a model on some devices; `str` formats them as a table.
 
     Attributes:
-      profile: the model.
-      hardware: the devices.
-      objective: what the candidates are ranked by.
-      candidates: those that fit, the best first.
-      dropped: the others, each with its reason.
+      profile: Profile of the model.
+      hardware: The devices.
+      objective: Quantity that the candidates are ranked by.
+      candidates: Candidates that fit, the best first.
+      dropped: Other candidates, with their reasons.
     """
 
     profile: ModelProfile
@@ -95,46 +99,54 @@ class Plan:
 
     @property
     def best(self) -> Candidate:
-        """The first of the candidates."""
+        """Return the best candidate."""
         return self.candidates[0]
 
     @property
     def lines(self) -> list[str]:
-        """The lines of a script that make the best candidate's strategy."""
+        """Return the lines of a script that create the best candidate's strategy."""
         return self.best.choice.lines()
 
-    def strategy(self, devices: Sequence[Any] | None = None) -> MeshStrategy:
-        """The strategy of the best candidate.
+    def strategy(self, devices: Sequence[jax.Device] | None = None) -> MeshStrategy:
+        """Create the strategy of the best candidate.
 
         Args:
-          devices: the devices of its mesh; default this process's first ones.
+          devices: Devices of its mesh. Default: the first devices of this process.
+
+        Returns:
+          The strategy.
 
         Raises:
-          ValueError: when there are too few.
+          ValueError: If there are too few devices.
         """
         return strategy_of(self.best.choice, devices)
 
     def reasons(self) -> list[str]:
-        """Why others were dropped, in a line for each reason."""
+        """Return why other candidates were dropped, in a line for each reason."""
         counts = Counter(_kind(c.dropped or "") for c in self.dropped)
         lines = []
         for kind, count in counts.most_common():
-            of_kind = [c for c in self.dropped if _kind(c.dropped or "") == kind]
+            candidates = [c for c in self.dropped if _kind(c.dropped or "") == kind]
             if kind == _TOO_LARGE:
-                least = min(of_kind, key=lambda c: c.memory)
-                kind = f"{kind}, the least of them {shown_bytes(least.memory)} ({least.choice})"
+                smallest = min(candidates, key=lambda c: c.memory)
+                kind = (
+                    f"{kind}, the least of them {shown_bytes(smallest.memory)} ({smallest.choice})"
+                )
             lines.append(f"{count:,}: {kind}")
         return lines
 
     def rows(self, top: int = 5) -> list[tuple[str, ...]]:
-        """The best candidates as text; the first row has the headings.
+        """Return the best candidates as rows of text; the first row has the headings.
 
         Args:
-          top: how many.
+          top: Largest number of candidates.
+
+        Returns:
+          The rows.
         """
-        tried_some = any(c.trial is not None for c in self.candidates)
+        has_trials = any(c.trial is not None for c in self.candidates)
         heads = ["choice", "memory", "sent", "time", "bubble"]
-        rows = [(*heads, *(("by theory",) if tried_some else ()))]
+        rows = [(*heads, *(("by theory",) if has_trials else ()))]
         for c in self.candidates[:top]:
             assert c.estimate is not None
             row = [
@@ -144,14 +156,14 @@ class Plan:
                 shown_seconds(c.time(self.hardware)),
                 f"{c.estimate.bubble:.3f}" if c.estimate.bubble else "",
             ]
-            if tried_some:
+            if has_trials:
                 theory = f"{shown_bytes(c.estimate.memory)}, {shown_bytes(c.estimate.bytes)}"
                 row.append("not compiled" if c.trial is None else theory)
             rows.append(tuple(row))
         return rows
 
-    def described(self) -> dict[str, Any]:
-        """The plan as data for JSON."""
+    def described(self) -> dict[str, Json]:
+        """Return the plan as data for JSON."""
         return {
             "model": self.profile.name,
             "parameters": self.profile.parameters,
@@ -163,9 +175,9 @@ class Plan:
             "lines": self.lines,
         }
 
-    def _described(self, c: Candidate) -> dict[str, Any]:
+    def _described(self, c: Candidate) -> dict[str, Json]:
         assert c.estimate is not None
-        found = {
+        description = {
             "mesh": c.choice.mesh,
             "rules": c.choice.rules,
             "options": c.choice.options,
@@ -177,8 +189,8 @@ class Plan:
             "bubble": c.estimate.bubble,
         }
         if c.trial is not None:
-            found["compiled"] = {"memory": c.trial.memory, "sent": c.trial.sent}
-        return found
+            description["compiled"] = {"memory": c.trial.memory, "sent": c.trial.sent}
+        return description
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -191,7 +203,7 @@ class Plan:
     __repr__ = __str__
 
     def title(self) -> str:
-        """What is planned, in a line."""
+        """Return the task of the plan in one line."""
         p, h = self.profile, self.hardware
         return (
             f"{p.name}: {p.parameters:,} parameters, {p.batch:,} examples a step, {h.devices:,} devices of "
@@ -206,37 +218,40 @@ def _kind(reason: str) -> str:
     return _TOO_LARGE if reason.startswith("needs ") else reason
 
 
-def strategy_of(choice: Choice, devices: Sequence[Any] | None = None) -> MeshStrategy:
-    """The strategy of a choice.
+def strategy_of(choice: Choice, devices: Sequence[jax.Device] | None = None) -> MeshStrategy:
+    """Create the strategy of a choice.
 
     Args:
-      choice: the choice.
-      devices: its devices; default this process's first ones.
+      choice: The choice.
+      devices: Its devices. Default: the first devices of this process.
+
+    Returns:
+      The strategy.
 
     Raises:
-      ValueError: when there are too few.
+      ValueError: If there are too few devices.
     """
     return MeshStrategy(mesh_of(choice, devices), choice.rules, **choice.options)
 
 
-def mesh_of(choice: Choice, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh of a choice; arguments and errors as of `strategy_of`."""
-    found = list(jax.local_devices() if devices is None else devices)
-    if len(found) < choice.devices and devices is None:
-        found = list(jax.local_devices(backend="cpu"))
-    if len(found) < choice.devices:
+def mesh_of(choice: Choice, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Create the mesh of a choice; arguments and errors are those of `create_strategy`."""
+    available = list(jax.local_devices() if devices is None else devices)
+    if len(available) < choice.devices and devices is None:
+        available = list(jax.local_devices(backend="cpu"))
+    if len(available) < choice.devices:
         raise InvalidValueError(
-            f"A plan for {choice.devices} devices: there are {len(found)} here. Run the lines of the plan where they "
-            "are, or make virtual ones with tf.config.set_logical_device_configuration before the first op."
+            f"A plan for {choice.devices} devices: there are {len(available)} here. Run the lines of the plan on a machine "
+            "with these devices, or create virtual ones with tf.config.set_logical_device_configuration before the first op."
         )
     sizes, flat = choice.mesh, np.arange(choice.devices)
     shape = tuple(sizes.values())
-    return Mesh(list(sizes), flat.reshape(shape), flat.tolist(), found[: choice.devices])
+    return Mesh(list(sizes), flat.reshape(shape), flat.tolist(), available[: choice.devices])
 
 
 def plan(
     model: Any,
-    *batch: Any,
+    *batch: PyTree,
     devices: int | None = None,
     memory: int | str | None = None,
     hardware: Hardware | None = None,
@@ -244,29 +259,32 @@ def plan(
     compiled: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
-    """Finds how a model is trained best on some devices; nothing is run, and no weight moved.
+    """Find the best way to train a model on some devices; nothing is run, and no weight is moved.
 
-    All divisions of the devices into data, model and stages, all states, micro-batches and what is computed again or
-    kept on the host are estimated by the formulas of theory.
+    The search covers all splits of the devices into data, model and stages, all ZeRO stages,
+    micro-batches, recomputation and offload. Formulas estimate the costs.
 
     Args:
-      model: a compiled model.
-      *batch: one batch (x, y, sample_weight) of the size of a step on all devices: arrays, tensors or `tf.TensorSpec`s.
-      devices: how many devices there are; default this process's.
-      memory: bytes of each, such as "80GB".
-      hardware: devices and memory with speeds, in the place of both.
-      objective: what candidates are ranked by: "time", "bytes" or "memory".
-      compiled: so many of the best are compiled, for as many devices of this process, and ranked by what the programs
-        hold and send.
-      progress: told what is being done, for who waits.
+      model: A compiled model.
+      *batch: One batch (x, y, sample_weight) with the size of a step on all devices: arrays,
+        tensors or `tf.TensorSpec`s.
+      devices: Number of devices. Default: those of this process.
+      memory: Bytes of each device, such as "80GB".
+      hardware: Devices and memory with speeds, instead of `devices` and `memory`.
+      objective: Quantity that candidates are ranked by: "time", "bytes" or "memory".
+      compiled: Number of the best candidates to compile for devices of this process, and to rank by
+        the memory and traffic of their programs.
+      progress: Function that receives messages about the progress.
 
     Returns:
       A `Plan`.
 
     Raises:
-      ValueError: for an unknown objective or unit, a model that is not compiled, that works on text, or that replicas
-        have, a batch of unknown size, and fewer devices here than plans are to be compiled for.
-      ResourceExhaustedError: when nothing fits, saying by how much, and what would.
+      ValueError: If the objective or a unit is unknown; if the model is not compiled, works on
+        text, or was created for several replicas; if the batch has an unknown size; or if this
+        process has too few devices to compile plans for.
+      ResourceExhaustedError: If nothing fits. The message states the missing memory, and a number
+        of devices that would suffice.
 
     Example:
       >>> import meshflow as tf
@@ -299,9 +317,11 @@ def plan(
         assert memory is not None
         hardware = measured(len(jax.local_devices()) if devices is None else devices, memory)
     if compiled:
-        mesh_of(Choice(hardware.devices))  # so that too few devices are told of now
-    tell = progress or (lambda text: None)
-    tell(f"Reading {model.name}")
+        mesh_of(
+            Choice(hardware.devices)
+        )  # This raises an error early if there are too few devices.
+    report = progress or (lambda text: None)
+    report(f"Reading {model.name}")
     try:
         with bare(model):
             profile = profiled(model._loss_program(), rows, model.optimizer)
@@ -311,39 +331,39 @@ def plan(
             raise
         raise InvalidValueError(
             f"plan: {model.name} was compiled without a loss, and what a train_step of its own computes is not read "
-            f"({error}) Give compile the loss, or the layers add_loss."
+            f"({error}) Pass the loss to compile, or call add_loss in a layer."
         ) from None
-    found = planned(profile, hardware, objective, tell)
-    return tested(found, model, rows, compiled, tell) if compiled else found
+    result = planned(profile, hardware, objective, report)
+    return tested(result, model, rows, compiled, report) if compiled else result
 
 
 def _check_places(model: Any, leaves: Sequence[Any]) -> None:
-    """Refuses what no device computes, and models that replicas have in parts of their own."""
+    """Raise an error for models with host computations or with variables of replicas."""
     hosted = [n.name for n in model._flatten_layers() if getattr(n, "runs_on_host", False)]
     text = [v for v in leaves if getattr(v.dtype, "name", v.dtype) in ("string", "object")]
     if hosted or text:
-        what = f"its layer {hosted[0]!r} runs" if hosted else "what works on text runs"
+        reason = f"its layer {hosted[0]!r} runs" if hosted else "what works on text runs"
         raise InvalidValueError(
-            f"plan: no device computes all of {model.name}: {what} on the host. Have that done by the dataset's map, and "
-            "plan the model that takes what it gives."
+            f"plan: no device computes all of {model.name}: {reason} on the host. Move that work into the dataset's map, "
+            "and plan the model that takes the results."
         )
     if getattr(model, "built", True):
-        own = [v.name for v in model.variables if isinstance(v, SyncOnReadVariable)]
-        if own:
+        replica_variables = [v.name for v in model.variables if isinstance(v, SyncOnReadVariable)]
+        if replica_variables:
             raise InvalidValueError(
-                f"plan: {model.name} was made for several replicas, of which each has its own {own}. Make it in the scope of a "
-                "MeshStrategy, of tf.distribute.shapes_only(), or of none."
+                f"plan: {model.name} was made for several replicas, of which each has its own {replica_variables}. Create it "
+                "in the scope of a MeshStrategy, of tf.distribute.shapes_only(), or outside of any scope."
             )
 
 
 def check_objective(objective: str) -> None:
-    """Checks that plans can be ranked by something.
+    """Check that plans can be ranked by an objective.
 
     Args:
-      objective: what it is.
+      objective: Name of the objective.
 
     Raises:
-      ValueError: for anything but "time", "bytes" and "memory".
+      ValueError: If it is not "time", "bytes" or "memory".
     """
     if objective not in _OBJECTIVES:
         known = ", ".join(map(repr, _OBJECTIVES))
@@ -354,61 +374,64 @@ def planned(
     profile: ModelProfile,
     hardware: Hardware,
     objective: str = "time",
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """A plan by formulas alone.
+    """Find a plan by formulas only.
 
     Args:
-      profile: the model.
-      hardware: the devices.
+      profile: The model.
+      hardware: The devices.
       objective: "time", "bytes" or "memory".
-      tell: told what is being done.
+      report: Function that receives messages about the progress.
+
+    Returns:
+      The plan.
 
     Raises:
-      ValueError: for an unknown objective.
-      ResourceExhaustedError: when nothing fits.
+      ValueError: If the objective is unknown.
+      ResourceExhaustedError: If nothing fits.
     """
     check_objective(objective)
-    tell(f"Estimating choices for {hardware.devices:,} devices")
-    kept, dropped = _searched(profile, hardware)
-    if not kept:
-        tell("Looking for what would fit")
+    report(f"Estimating choices for {hardware.devices:,} devices")
+    candidates, dropped = _searched(profile, hardware)
+    if not candidates:
+        report("Looking for what would fit")
         raise _nothing_fits(profile, hardware, dropped)
-    kept.sort(key=lambda c: _rank(c, hardware, objective))
-    return Plan(profile, hardware, objective, tuple(kept), tuple(dropped))
+    candidates.sort(key=lambda c: _rank(c, hardware, objective))
+    return Plan(profile, hardware, objective, tuple(candidates), tuple(dropped))
 
 
 def _searched(profile: ModelProfile, hardware: Hardware) -> tuple[list[Candidate], list[Candidate]]:
-    """The candidates that fit, and those that do not."""
+    """Estimate all choices, and return the candidates that fit and those that do not."""
     costs = Costs(profile, hardware)
-    kept: list[Candidate] = []
+    fitting: list[Candidate] = []
     dropped: list[Candidate] = []
     for choice in choices(profile, hardware.devices):
-        why = refusal(choice, profile)
-        if why is not None:
-            dropped.append(Candidate(choice, None, dropped=why))
+        reason = refusal(choice, profile)
+        if reason is not None:
+            dropped.append(Candidate(choice, None, dropped=reason))
             continue
         candidate = _limited(Candidate(choice, costs.of(choice)), hardware)
-        (kept if candidate.dropped is None else dropped).append(candidate)
-    return kept, dropped
+        (fitting if candidate.dropped is None else dropped).append(candidate)
+    return fitting, dropped
 
 
 def _limited(candidate: Candidate, hardware: Hardware) -> Candidate:
     memory = int(hardware.memory)
     if candidate.memory <= memory:
         return candidate
-    needs = f"needs {shown_bytes(candidate.memory)} of {shown_bytes(memory)}"
-    return dataclasses.replace(candidate, dropped=needs)
+    reason = f"needs {shown_bytes(candidate.memory)} of {shown_bytes(memory)}"
+    return dataclasses.replace(candidate, dropped=reason)
 
 
 def _rank(candidate: Candidate, hardware: Hardware, objective: str) -> tuple[Any, ...]:
     time = candidate.time(hardware)
-    few = len(candidate.choice.options)
+    num_options = len(candidate.choice.options)
     if objective == "memory":
-        return candidate.memory, candidate.bytes, time, few
+        return candidate.memory, candidate.bytes, time, num_options
     if objective == "bytes":
-        return candidate.bytes, few, candidate.memory, time
-    return time, few, candidate.memory
+        return candidate.bytes, num_options, candidate.memory, time
+    return time, num_options, candidate.memory
 
 
 def _nothing_fits(
@@ -422,63 +445,66 @@ def _nothing_fits(
         return ResourceExhaustedError(
             f"No plan for {profile.name} on {hardware.devices} devices: {shown}."
         )
-    least = min(sized, key=lambda c: c.memory)
-    assert least.estimate is not None
-    most = max(least.estimate.held.items(), key=lambda item: item[1])
+    smallest = min(sized, key=lambda c: c.memory)
+    assert smallest.estimate is not None
+    kind, size = max(smallest.estimate.held.items(), key=lambda item: item[1])
     text = (
         f"No plan holds {profile.name} ({profile.parameters:,} parameters, {profile.batch:,} examples a step) on "
-        f"{hardware.devices} devices of {shown_bytes(memory)}. The smallest, {least.choice}, needs "
-        f"{shown_bytes(least.memory)}, {shown_bytes(least.memory - memory)} too much; most of it are {most[0]} "
-        f"({shown_bytes(most[1])})."
+        f"{hardware.devices} devices of {shown_bytes(memory)}. The smallest, {smallest.choice}, needs "
+        f"{shown_bytes(smallest.memory)}, {shown_bytes(smallest.memory - memory)} too much; most of it are {kind} "
+        f"({shown_bytes(size)})."
     )
     return ResourceExhaustedError(f"{text} {_next(profile, hardware)}")
 
 
 def _next(profile: ModelProfile, hardware: Hardware) -> str:
-    """What would fit."""
+    """Return a sentence with a number of devices that would suffice, or with other advice."""
     count = 2 * hardware.devices
     while count <= _MANY and profile.batch % count == 0:
-        kept, _ = _searched(profile, dataclasses.replace(hardware, devices=count))
-        if kept:
-            best = min(kept, key=lambda c: _rank(c, hardware, "time"))
+        candidates, _ = _searched(profile, dataclasses.replace(hardware, devices=count))
+        if candidates:
+            best = min(candidates, key=lambda c: _rank(c, hardware, "time"))
             return f"{count} devices would do: {best.choice}, {shown_bytes(best.memory)}."
         count *= 2
-    return "More such devices alone do not help: take a smaller batch, or devices with more memory."
+    return "More such devices do not help: take a smaller batch, or devices with more memory."
 
 
 def tested(
-    found: Plan,
+    plan: Plan,
     model: Any,
-    batch: Any,
+    batch: PyTree,
     count: int,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """A plan whose best candidates were compiled; those that turn out not to fit are dropped.
+    """Compile the best candidates of a plan, drop those that do not fit, and rank the others again.
 
     Args:
-      found: the plan.
-      model: its model.
-      batch: its batch.
-      count: how many.
-      tell: told what is being done.
+      plan: The plan.
+      model: Its model.
+      batch: Its batch.
+      count: Number of candidates to compile.
+      report: Function that receives messages about the progress.
+
+    Returns:
+      The plan with compiled candidates.
     """
-    first: list[Candidate] = []
-    dropped = list(found.dropped)
-    waiting = list(found.candidates)
-    # Where theory errs for one, it does so for those alike: not all are tried.
-    tries = 3 * count
-    while waiting and len(first) < count and len(dropped) - len(found.dropped) < tries:
+    compiled: list[Candidate] = []
+    dropped = list(plan.dropped)
+    waiting = list(plan.candidates)
+    # Similar candidates have similar errors of the estimate, so the number of failed attempts is limited.
+    max_failures = 3 * count
+    while waiting and len(compiled) < count and len(dropped) - len(plan.dropped) < max_failures:
         candidate = waiting.pop(0)
-        tell(f"Compiling {len(first) + 1} of {count}: {candidate.choice}")
+        report(f"Compiling {len(compiled) + 1} of {count}: {candidate.choice}")
         try:
             trial = tried(model, batch, strategy_of(candidate.choice))
-            candidate = _limited(dataclasses.replace(candidate, trial=trial), found.hardware)
+            candidate = _limited(dataclasses.replace(candidate, trial=trial), plan.hardware)
         except (ValueError, NotImplementedError) as error:
-            # What only shows as the step is made.
-            why = str(error).split(". ")[0]
-            candidate = dataclasses.replace(candidate, dropped=why)
-        (first if candidate.dropped is None else dropped).append(candidate)
-    if not first:
-        raise _nothing_fits(found.profile, found.hardware, dropped)
-    first.sort(key=lambda c: _rank(c, found.hardware, found.objective))
-    return dataclasses.replace(found, candidates=(*first, *waiting), dropped=tuple(dropped))
+            # Some options are checked only while the step is traced.
+            reason = str(error).split(". ")[0]
+            candidate = dataclasses.replace(candidate, dropped=reason)
+        (compiled if candidate.dropped is None else dropped).append(candidate)
+    if not compiled:
+        raise _nothing_fits(plan.profile, plan.hardware, dropped)
+    compiled.sort(key=lambda c: _rank(c, plan.hardware, plan.objective))
+    return dataclasses.replace(plan, candidates=(*compiled, *waiting), dropped=tuple(dropped))

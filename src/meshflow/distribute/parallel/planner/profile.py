@@ -1,6 +1,7 @@
-"""What a planner knows of a model: its weights, and for each layer the arithmetic and what the backward pass keeps.
+"""Profile of a model for the planner: its weights, and the arithmetic and residuals of each layer.
 
-It is read from a traced step of a few examples: from shapes alone, so that the weights need not exist.
+The profile is read from the trace of a step for a few examples. It depends only on shapes, so the
+weights need no values.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ from meshflow.distribute.parallel.stages import LABEL, Layers, balanced
 from meshflow.distribute.parallel.zero import free_axis
 from meshflow.distribute.replicas.shares import Shares, in_shares
 from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Jaxpr, PyTree
 
 __all__ = ["ModelProfile", "Split", "Weight", "profiled"]
 
-# How many examples are traced: what has as many rows is told from what has always one.
+# Number of traced examples. With two, axes of examples differ from axes of size one.
 ROWS = 2
 
 
@@ -48,11 +50,11 @@ class Weight:
     """A trained weight.
 
     Attributes:
-      name: its name.
-      shape: its shape.
-      bytes: its size.
-      slots: the size of the optimizer's state of its shape.
-      dims: for each axis the names that rules may call it by; None where nothing names them.
+      name: Its name.
+      shape: Its shape.
+      bytes: Its size.
+      slots: Bytes of the optimizer's slots of the same shape.
+      dims: Names of each axis that rules may refer to; None if the axes have no names.
     """
 
     name: str
@@ -62,32 +64,38 @@ class Weight:
     dims: tuple[tuple[str, ...], ...] | None
 
     def named(self, names: Sequence[str]) -> int | None:
-        """The axis that rules for some names split.
+        """Return the axis that rules for some names split, or None.
 
         Args:
-          names: the names.
+          names: The names.
+
+        Returns:
+          Index of the axis.
         """
-        found = [i for i, of_axis in enumerate(self.dims or ()) if set(of_axis) & set(names)]
-        return found[0] if found else None
+        axes = [i for i, axis_names in enumerate(self.dims or ()) if set(axis_names) & set(names)]
+        return axes[0] if axes else None
 
     def free_axis(self, parts: int, taken: Sequence[int | None] = ()) -> int | None:
-        """The axis that `zero` and pipelines split over so many devices.
+        """Return the axis that ZeRO and pipelines split over devices, or None.
 
         Args:
-          parts: how many.
-          taken: the axes that are split already.
+          parts: Number of devices.
+          taken: Axes that are split already.
+
+        Returns:
+          Index of the axis.
         """
         return free_axis(self.shape, parts, taken)
 
 
 class LayerSums(NamedTuple):
-    """What devices sum in a layer of which products are divided; bytes of an example.
+    """Bytes of an example that devices sum in a layer with split products.
 
     Attributes:
-      forward: in the forward pass.
-      last: the last of these sums, of what the layer gives.
-      backward: in the backward pass.
-      each: the same where gradients of one value by several products are not added first.
+      forward: Sums in the forward pass.
+      last: The last of these sums, which produces the layer's result.
+      backward: Sums in the backward pass.
+      each: The same if gradients of one value by several products are not added first.
     """
 
     forward: int = 0
@@ -97,20 +105,21 @@ class LayerSums(NamedTuple):
 
     @property
     def again(self) -> int:
-        """What is summed again where the layer is computed again: all but what it gives."""
+        """Return the sums that recomputation of the layer repeats: all but that of its result."""
         return self.forward - self.last
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A model's layers when rules split its weights over some devices; numbers are of one example where they say so.
+    """Costs of a model's layers if rules split its weights over devices.
 
     Attributes:
-      work: multiplications and additions of each layer's forward pass on one device, of an example.
-      kept: bytes of what each layer keeps for its backward pass on one device, of an example.
-      shared: the same where sequences are split between products, too.
-      edges: bytes that each layer gives to others, of an example.
-      sums: what the devices sum in each layer.
+      work: Multiplications and additions of each layer's forward pass on one device, for an
+        example.
+      kept: Bytes of residuals that each layer keeps on one device, for an example.
+      shared: The same if sequences are split between products, too.
+      edges: Bytes of values that each layer passes to other layers, for an example.
+      sums: Sums over devices in each layer.
     """
 
     work: tuple[float, ...]
@@ -121,28 +130,28 @@ class Split:
 
     @property
     def total(self) -> LayerSums:
-        """The sums of all layers."""
+        """Return the sums of all layers."""
         return LayerSums(*map(sum, zip(*self.sums, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelProfile:
-    """A model as a planner sees it.
+    """Profile of a model.
 
     Attributes:
-      name: the model's.
-      layers: the names of its layers, in the order in which they compute.
-      weights: its trained weights.
-      uses: for each layer the numbers of the weights that it uses.
-      other: bytes of all variables that are not split: statistics, metrics, counters.
-      example: bytes of one example of a batch, targets included.
-      batch: how many examples a step has.
-      sequence: the length of its sequences, 0 where it has none.
-      results: bytes of what the model predicts for one example.
-      attention: what its attention layers exchange where sequences are in parts, None without such layers.
-      experts: its layers of experts.
-      products: its products with weights.
-      own_step: whether its `train_step` computes gradients itself, of a loss that cannot be divided.
+      name: Name of the model.
+      layers: Names of its layers in the order of execution.
+      weights: Its trained weights.
+      uses: Indices of the weights that each layer uses.
+      other: Bytes of all variables that are not split: statistics, metrics, counters.
+      example: Bytes of one example of a batch, including targets.
+      batch: Number of examples of a step.
+      sequence: Length of its sequences, 0 if it has none.
+      results: Bytes of the predictions for one example.
+      attention: Sizes of its attention layers, None if it has none.
+      experts: Its layers of experts.
+      products: Its products with weights.
+      own_step: Whether its `train_step` computes gradients itself, of a loss that cannot be split.
     """
 
     name: str
@@ -162,24 +171,27 @@ class ModelProfile:
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained."""
+        """Return the number of trained parameters."""
         return sum(int(np.prod(w.shape)) for w in self.weights)
 
     @property
     def bytes(self) -> int:
-        """Bytes of the trained weights."""
+        """Return the bytes of the trained weights."""
         return sum(w.bytes for w in self.weights)
 
     @property
     def work(self) -> float:
-        """Multiplications and additions of an example's forward pass."""
+        """Return the multiplications and additions of an example's forward pass."""
         return sum(self.split((), 1).work)
 
     def axes(self, names: tuple[str, ...]) -> tuple[int | None, ...]:
-        """For each weight the axis that rules for some names split, or None.
+        """Return for each weight the axis that rules for some names split, or None.
 
         Args:
-          names: the names.
+          names: The names.
+
+        Returns:
+          The axes, in the order of the weights.
         """
         if names not in self._axes:
             self._axes[names] = tuple(w.named(names) for w in self.weights)
@@ -190,52 +202,65 @@ class ModelProfile:
         return {}
 
     def split(self, names: tuple[str, ...], parts: int) -> Split:
-        """Its layers when the axes of some names are split.
+        """Return the costs of the layers if the axes with some names are split.
 
         Args:
-          names: the names.
-          parts: over how many devices.
+          names: The names.
+          parts: Number of devices to split over.
+
+        Returns:
+          The costs.
         """
         return self._traced.split(self.weights, names if parts > 1 else (), parts)
 
     def in_parts_of_sequences(self, parts: int) -> Split:
-        """Its layers when each of some devices has a part of all sequences.
+        """Return the costs of the layers if each device has a part of all sequences.
 
         Args:
-          parts: over how many devices.
+          parts: Number of devices to split over.
+
+        Returns:
+          The costs.
         """
         return self._traced.in_parts_of_sequences(self.sequence, parts)
 
     def stages(self, count: int) -> list[int]:
-        """The ends of stages of a pipeline, as it is cut where nobody marks stages.
+        """Return the ends of pipeline stages for a model without marked stages.
 
         Args:
-          count: how many.
+          count: Number of stages.
+
+        Returns:
+          For each stage the index after its last layer.
         """
         return self._traced.stages(count)
 
     def crossing(self) -> list[int]:
-        """Bytes that cross behind each layer, of an example."""
+        """Return the bytes of an example that cross the boundary after each layer."""
         return self._traced.crossing
 
 
-def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
-    """Profiles a model; neither its weights nor its batch need have values.
+def profiled(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelProfile:
+    """Profile a model; neither its weights nor its batch need values.
 
     Args:
-      program: its loss.
+      program: Loss of the model.
       batch: (x, y, sample_weight) of arrays, tensors or specs; their first axes are the batch.
-      optimizer: its optimizer, whose slots are made.
+      optimizer: Optimizer of the model; its slots are created.
+
+    Returns:
+      The profile.
 
     Raises:
-      ValueError: for a batch without examples, and a model that takes elements of iterators or calls Python.
+      ValueError: If the batch has no examples or unknown sizes, or if the model takes elements of
+        iterators or calls Python.
     """
     leaves = [v for v in nest.flatten(batch) if v is not None]
     unknown = [tuple(v.shape) for v in leaves if None in tuple(v.shape)]
     if unknown:
         raise InvalidValueError(
-            f"plan: a step's inputs and targets must have known sizes, got the shapes {unknown}. Give the number of "
-            "examples of a step on all devices, and the lengths that they are padded to."
+            f"plan: a step's inputs and targets must have known sizes, got the shapes {unknown}. Pass the number of "
+            "examples of a step on all devices, and the padded lengths of sequences."
         )
     sizes = {int(v.shape[0]) for v in leaves if len(v.shape)}
     if len(sizes) != 1:
@@ -246,11 +271,11 @@ def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
     layers, traced = _traced_loss(program, batch)
     variables = list(program.variables)
     optimizer.build(variables)
-    numbers = {id(v): i for i, v in enumerate(variables)}
+    indices = {id(v): i for i, v in enumerate(variables)}
     slots = [0] * len(variables)
     other = 0
     for slot in {id(v): v for v in optimizer.variables}.values():
-        owner = _owner(optimizer, slot, numbers)
+        owner = _owner(optimizer, slot, indices)
         if owner is None:
             other += _bytes(slot)
         else:
@@ -260,12 +285,12 @@ def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
         Weight(v.name, tuple(v.shape), _bytes(v), s, names.get(id(v)))
         for v, s in zip(variables, slots, strict=True)
     )
-    other += sum(_bytes(v) for v in program.model.variables if id(v) not in numbers)
-    trained = [i for i, c in enumerate(traced.captures) if id(c) in numbers]
+    other += sum(_bytes(v) for v in program.model.variables if id(v) not in indices)
+    trained = [i for i, c in enumerate(traced.captures) if id(c) in indices]
     units = max(len(layers.names), 1)
     cut = Program(traced, layers.units(traced), units, trained, range(traced.count))
-    of_capture = {i: numbers[id(traced.captures[i])] for i in trained}
-    uses = tuple(tuple(sorted({of_capture[i] for i, _ in unit})) for unit in cut.weights())
+    weight_indices = {i: indices[id(traced.captures[i])] for i in trained}
+    uses = tuple(tuple(sorted({weight_indices[i] for i, _ in unit})) for unit in cut.weights())
     (rows,) = sizes
     shapes = [tuple(v.shape) for v in leaves]
     outputs = traced.closed.out_avals[1 : traced.count]
@@ -279,10 +304,10 @@ def profiled(program: LossProgram, batch: Any, optimizer: Any) -> ModelProfile:
         rows,
         max((s[1] for s in shapes if len(s) > 1), default=0),
         sum(size_of(a) for a in outputs) // ROWS,
-        attention_of(traced, of_capture, weights, ROWS),
+        attention_of(traced, weight_indices, weights, ROWS),
         experts_of(traced, program.model, ROWS),
-        products_of(traced, of_capture, ROWS),
-        _Tracing(traced, cut, of_capture),
+        products_of(traced, weight_indices, ROWS),
+        _Tracing(traced, cut, weight_indices),
     )
 
 
@@ -291,37 +316,37 @@ def _bytes(value: Any) -> int:
     return int(np.prod(tuple(value.shape), dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def _owner(optimizer: Any, slot: Variable, numbers: dict[int, int]) -> int | None:
-    """The number of the weight that a slot goes with and is laid out like."""
+def _owner(optimizer: Any, slot: Variable, indices: dict[int, int]) -> int | None:
+    """Return the index of the weight that a slot belongs to if both have the same shape."""
     inner = getattr(optimizer, "_optimizer", optimizer)
     for key, slots in getattr(inner, "_slots", {}).items():
         if any(s is slot for s in slots.values()):
             owner = inner._owners[key]
-            return numbers.get(id(owner)) if owner.shape == slot.shape else None
+            return indices.get(id(owner)) if owner.shape == slot.shape else None
     return None
 
 
 def _axis_names(model: Any) -> dict[int, tuple[tuple[str, ...], ...]]:
-    """For each weight of a model the names of its axes, by identity."""
-    found = {}
+    """Return the names of the axes of each weight, by id of the weight."""
+    names_by_weight = {}
     for layer in model._flatten_layers():
         for weight, dims in layer._named_axes():
-            found[id(weight)] = tuple(tuple(names) for names in dims)
-    return found
+            names_by_weight[id(weight)] = tuple(tuple(names) for names in dims)
+    return names_by_weight
 
 
-def _traced_loss(program: LossProgram, batch: Any) -> tuple[Layers, Traced]:
-    """The calls of layers, and the traced loss of a few examples."""
+def _traced_loss(program: LossProgram, batch: PyTree) -> tuple[Layers, Traced]:
+    """Trace the loss of a few examples, and record the calls of layers."""
     strategy = types.SimpleNamespace(options=ParallelOptions())
     shares = Shares(strategy, (), (), 1)
     leaves = [v for v in nest.flatten(batch) if v is not None]
     specs = [TensorSpec((ROWS, *v.shape[1:]) if len(v.shape) else v.shape, v.dtype) for v in leaves]
 
-    def run(*rows: Any) -> Any:
+    def run(*rows: Any) -> tuple[Any, PyTree]:
         supply = iter(rows)
-        given = nest.map_structure(lambda v: None if v is None else next(supply), batch)
+        operands = nest.map_structure(lambda v: None if v is None else next(supply), batch)
         with in_shares(shares):
-            loss, _, (predictions, _) = program.run(*given)
+            loss, _, (predictions, _) = program.run(*operands)
         return loss, predictions
 
     if not getattr(program.model, "built", True):
@@ -332,19 +357,19 @@ def _traced_loss(program: LossProgram, batch: Any) -> tuple[Layers, Traced]:
         traced = trace(run, tuple(specs), name="planned", isolated=True)
     if traced.closed.effects or traced.iterator_captures or traced.infeeds:
         raise InvalidValueError(
-            f"plan: {program.model.name} calls Python or takes elements of iterators while it runs; what it computes "
-            "cannot be read from its program."
+            f"plan: {program.model.name} calls Python or takes elements of iterators while it runs, so its program does "
+            "not contain all of its computation."
         )
     return layers, traced
 
 
 class _Tracing:
-    """A traced loss, and what it keeps for its gradient.
+    """A traced loss, with analyses of its gradient.
 
     Args:
-      traced: the loss of `ROWS` examples.
-      cut: the same, by layers.
-      weights: the numbers of the weights among the captures.
+      traced: Trace of the loss of `TRACED_ROWS` examples.
+      cut: The same loss, divided into layers.
+      weights: Indices of the weights, by index of the capture.
     """
 
     def __init__(self, traced: Traced, cut: Program, weights: dict[int, int]) -> None:
@@ -360,23 +385,24 @@ class _Tracing:
         return self._stages[count]
 
     @functools.cached_property
-    def _residuals(self) -> tuple[Any, list[Any], dict[Any, int]]:
-        """The program of the forward pass, what it keeps, and the layer of each value."""
+    def _residuals(self) -> tuple[Jaxpr, list[Any], dict[Any, int]]:
+        """Return the program of the forward pass, its residuals, and the layer of each value."""
         run = jex_core.jaxpr_as_fun(self.traced.closed)
         avals = self.traced.closed.in_avals
         offset = len(avals) - len(self.traced.captures)
         trained = [offset + i for i in self.weights]
 
-        def kept(*operands: Any) -> Any:
-            def loss(*values: Any) -> Any:
-                full = list(operands)
-                for i, value in zip(trained, values, strict=True):
-                    full[i] = value
-                return run(*full)[0]
+        def run_forward(*operands: Any) -> PyTree:
+            def loss(*weights: Any) -> Any:
+                values = list(operands)
+                for i, value in zip(trained, weights, strict=True):
+                    values[i] = value
+                return run(*values)[0]
 
             return jax.vjp(loss, *[operands[i] for i in trained])[1]
 
-        closed = jax.make_jaxpr(kept)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+        closed = jax.make_jaxpr(run_forward)(*structs)
         jaxpr = closed.jaxpr
         inputs = set(jaxpr.invars) | set(jaxpr.constvars)
         unit, unit_of = 0, {}
@@ -395,68 +421,69 @@ class _Tracing:
         return self._known[key]
 
     def _split(self, weights: Sequence[Weight], names: tuple[str, ...], parts: int) -> Split:
-        jaxpr, kept, unit_of = self._residuals
+        jaxpr, residuals, unit_of = self._residuals
         offset = len(jaxpr.invars) - len(self.traced.captures)
         inputs = {jaxpr.invars[offset + i]: n for i, n in self.weights.items()}
         axes = {v: axis for v, n in inputs.items() if (axis := weights[n].named(names)) is not None}
-        found = splits_of(jaxpr, axes, set(inputs)) if axes else Splits({})
+        splits = splits_of(jaxpr, axes, set(inputs)) if axes else Splits({})
         units = self.cut.units
         sizes, shared = [0] * units, [0] * units
-        for v in kept:
+        for v in residuals:
             size, unit = size_of(v.aval) // ROWS, unit_of[v]
-            sizes[unit] += size // parts if v in found.axes else size
-            shared[unit] += size if v in found.whole else size // parts
-        # The last sum of a layer is what it gives, which its own gradient does not need.
-        last = {unit_of[v]: size for v, size in found.forward}
+            sizes[unit] += size // parts if v in splits.axes else size
+            shared[unit] += size if v in splits.whole else size // parts
+        # The last sum of a layer produces its result, which its own gradient does not need.
+        last = {unit_of[v]: size for v, size in splits.forward}
 
-        def of_layer(unit: int) -> LayerSums:
-            def of(sums: Any) -> int:
+        def get_layer_sums(unit: int) -> LayerSums:
+            def count(sums: list[tuple[Any, int]]) -> int:
                 return sum(size for v, size in sums if unit_of[v] == unit) // ROWS
 
-            counted = of(found.backward), of(found.each)
-            return LayerSums(of(found.forward), last.get(unit, 0) // ROWS, *counted)
+            counted = count(splits.backward), count(splits.each)
+            return LayerSums(count(splits.forward), last.get(unit, 0) // ROWS, *counted)
 
-        # Products are nearly all of the arithmetic; those that are split are divided evenly.
-        whole = sum(self.costs)
-        share = min(found.divided / ROWS / whole, 1.0) if whole else 0.0
+        # Products are nearly all of the arithmetic, and split products are split evenly.
+        total = sum(self.costs)
+        share = min(splits.divided / ROWS / total, 1.0) if total else 0.0
         factor = 1 - share + share / parts
         return Split(
             tuple(c * factor for c in self.costs),
             tuple(sizes),
             tuple(shared),
             self._edges,
-            tuple(of_layer(u) for u in range(units)),
+            tuple(get_layer_sums(u) for u in range(units)),
         )
 
     def in_parts_of_sequences(self, length: int, parts: int) -> Split:
         key = "sequence", parts
         if key not in self._known:
-            _, kept, unit_of = self._residuals
+            _, residuals, unit_of = self._residuals
             sizes = [0] * self.cut.units
-            for v in kept:
-                # Scores, of queries and keys, are not kept but computed again by block.
+            for v in residuals:
+                # Scores, which have axes of queries and of keys, are not kept but recomputed block
+                # by block.
                 if v.aval.shape.count(length) < 2:
                     sizes[unit_of[v]] += size_of(v.aval) // ROWS // parts
             edges = tuple(n // parts for n in self._edges)
             work = tuple(c / parts for c in self.costs)
-            nothing = (LayerSums(),) * self.cut.units
-            self._known[key] = Split(work, tuple(sizes), tuple(sizes), edges, nothing)
+            no_sums = (LayerSums(),) * self.cut.units
+            self._known[key] = Split(work, tuple(sizes), tuple(sizes), edges, no_sums)
         return self._known[key]
 
     @functools.cached_property
     def _edges(self) -> tuple[int, ...]:
-        """Bytes that each layer makes for others."""
+        """Return the bytes that each layer passes to other layers."""
         sizes = [0] * self.cut.units
-        at, made = self.cut.unit_of, {}
+        units, producers = self.cut.unit_of, {}
         for n, eqn in enumerate(self.cut.eqns):
             for v in eqn.outvars:
-                made[v] = at[n]
+                producers[v] = units[n]
         counted = set()
         for n, eqn in enumerate(self.cut.eqns):
             for v in eqn.invars:
-                if isinstance(v, jex_core.Literal) or v not in made or v in counted:
+                if isinstance(v, jex_core.Literal) or v not in producers or v in counted:
                     continue
-                if made[v] != at[n]:
+                if producers[v] != units[n]:
                     counted.add(v)
-                    sizes[made[v]] += size_of(v.aval) // ROWS
+                    sizes[producers[v]] += size_of(v.aval) // ROWS
         return tuple(sizes)

@@ -1,7 +1,8 @@
-"""What rules over one mesh dimension do to a program: which values are split with the weights, and what is summed.
+"""Propagation of split weights through a program: split values, and sums over devices.
 
-A mesh dimension splits at most one axis of a value. From the split axes of the weights those of all other values
-follow, product by product, as XLA's partitioner would have them.
+A mesh dimension splits at most one axis of a value. The split axes of the weights determine those
+of all other values, one product after the other, in the same way as XLA's partitioner propagates
+shardings.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from meshflow.distribute.parallel.cutting import size_of, work_of
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
+from meshflow.environment.types import Atom, Jaxpr, Var
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
 __all__ = ["Splits", "splits_of"]
@@ -22,16 +24,16 @@ _SHAPE_ONLY = ("transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_di
 
 @dataclasses.dataclass
 class Splits:
-    """What follows from split weights.
+    """Result of the propagation.
 
     Attributes:
-      axes: the split axis of each value that has one.
-      divided: multiplications and additions of what each device does its part of.
-      forward: (value, bytes) of what devices sum in the forward pass, in order.
-      backward: (value, bytes) of what they sum for gradients of what goes into the split products of these values, when
-        those of several products are added first.
-      each: the same when they are not.
-      whole: the values that go into split products as they are.
+      axes: Split axis of each value that has one.
+      divided: Multiplications and additions of products that are split over the devices.
+      forward: (value, bytes) of the sums over devices in the forward pass, in order.
+      backward: (value, bytes) of the sums for gradients of the inputs of these products, if the
+        gradients of several products of one input are added first.
+      each: The same if they are not added first.
+      unsplit_inputs: Values that enter split products without being split.
     """
 
     axes: dict[Any, int]
@@ -43,34 +45,40 @@ class Splits:
 
 
 def splits_of(
-    jaxpr: Any, axes: Mapping[Any, int], from_trained: set[Any] | None = None, times: int = 1
+    jaxpr: Jaxpr,
+    axes: Mapping[Var, int],
+    from_trained: set[Var] | None = None,
+    times: int = 1,
 ) -> Splits:
-    """Follows split axes through a program.
+    """Propagate split axes through a program.
 
     Args:
-      jaxpr: the program.
-      axes: the split axes of its inputs.
-      from_trained: the values that gradients flow to; filled with those that follow from them.
-      times: how often it runs.
+      jaxpr: The program.
+      axes: Split axes of its inputs.
+      from_trained: Inputs that have gradients; values that depend on them are added to the set.
+      times: Number of executions of the program.
+
+    Returns:
+      The split axes of all values, and the sums over devices.
     """
-    found = Splits(dict(axes))
-    known: set[Any] = set() if from_trained is None else from_trained
+    splits = Splits(dict(axes))
+    has_gradient: set[Any] = set() if from_trained is None else from_trained
     for eqn in jaxpr.eqns:
         inputs = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
-        if any(v in known for v in inputs):
-            known.update(eqn.outvars)
-        if any(v in found.axes for v in inputs):
-            _Step(eqn, found, known, times).follow()
-    return found
+        if any(v in has_gradient for v in inputs):
+            has_gradient.update(eqn.outvars)
+        if any(v in splits.axes for v in inputs):
+            _Step(eqn, splits, has_gradient, times).follow()
+    return splits
 
 
 class _Step:
-    """One equation with an operand that is split."""
+    """Propagation through one equation with a split operand."""
 
     def __init__(self, eqn: Any, found: Splits, known: set[Any], times: int) -> None:
         self.eqn, self.found, self.known, self.times = eqn, found, known, times
 
-    def axis(self, atom: Any) -> int | None:
+    def axis(self, atom: Atom) -> int | None:
         return None if isinstance(atom, jex_core.Literal) else self.found.axes.get(atom)
 
     def follow(self) -> None:
@@ -88,17 +96,17 @@ class _Step:
             return self._inside(opened(inner[0]), name)
         return self._elementwise()
 
-    def _put(self, axis: int | None, out: Any = None) -> None:
+    def _put(self, axis: int | None, out: Var | None = None) -> None:
         if axis is not None:
             self.found.axes[self.eqn.outvars[0] if out is None else out] = axis
 
     def _sum(self) -> None:
-        """Every device has a term of the result only."""
+        """Record a sum, because every device has only a term of the results."""
         for v in self.eqn.outvars:
             self.found.forward.append((v, self.times * size_of(v.aval)))
 
-    def _owe(self, operand: Any) -> None:
-        """Every device has a term of an operand's gradient only; those of several products are added first."""
+    def _owe(self, operand: Atom) -> None:
+        """Record a sum of an operand's gradient, of which every device has only a term."""
         if isinstance(operand, jex_core.Literal) or operand not in self.known:
             return
         size = self.times * size_of(operand.aval)
@@ -138,7 +146,8 @@ class _Step:
         if name == "broadcast_in_dim":
             at = params["broadcast_dimensions"][axis]
             return self._put(at if out.aval.shape[at] == operand.aval.shape[axis] else None)
-        # The axis is the one with as many numbers before it; of axes that are put together the first.
+        # The split axis becomes the axis with the same number of elements before it; of merged axes
+        # it is the first.
         before, size = math.prod(operand.aval.shape[:axis]), operand.aval.shape[axis]
         for at, length in enumerate(out.aval.shape):
             if math.prod(out.aval.shape[:at]) == before and length > 1:
@@ -162,10 +171,10 @@ class _Step:
             return self._sum()
         return self._put(axis - sum(i < axis for i in axes))
 
-    def _inside(self, jaxpr: Any, name: str) -> None:
+    def _inside(self, jaxpr: Jaxpr, name: str) -> None:
         operands = self.eqn.invars[len(self.eqn.invars) - len(jaxpr.invars) :]
         times, lead, carried = self.times, 0, 0
-        given: dict[Any, int] = {}
+        axes: dict[Any, int] = {}
         if name == "scan":
             times *= self.eqn.params["length"]
             consts, carried = count_scan_operands(self.eqn.params)
@@ -173,24 +182,24 @@ class _Step:
         for i, (v, operand) in enumerate(zip(jaxpr.invars, operands, strict=True)):
             axis = self.axis(operand)
             if axis is not None and (name != "scan" or i < lead or axis > 0):
-                given[v] = axis - (1 if name == "scan" and i >= lead else 0)
-        known = {
+                axes[v] = axis - (1 if name == "scan" and i >= lead else 0)
+        has_gradient = {
             v
             for v, operand in zip(jaxpr.invars, operands, strict=True)
             if not isinstance(operand, jex_core.Literal) and operand in self.known
         }
-        inside = splits_of(jaxpr, given, known, times)
-        self.found.divided += inside.divided
+        inner = splits_of(jaxpr, axes, has_gradient, times)
+        self.found.divided += inner.divided
         for direction in ("forward", "backward", "each"):
-            sums = [(self.eqn.outvars[0], size) for _, size in getattr(inside, direction)]
+            sums = [(self.eqn.outvars[0], size) for _, size in getattr(inner, direction)]
             getattr(self.found, direction).extend(sums)
-        for i, (out, v) in enumerate(zip(self.eqn.outvars, jaxpr.outvars, strict=False)):
-            axis = None if isinstance(v, jex_core.Literal) else inside.axes.get(v)
+        for i, (out, result) in enumerate(zip(self.eqn.outvars, jaxpr.outvars, strict=False)):
+            axis = None if isinstance(result, jex_core.Literal) else inner.axes.get(result)
             if axis is not None:
                 self._put(axis + (1 if name == "scan" and i >= carried else 0), out)
 
     def _elementwise(self) -> None:
-        """What has the shape of a split operand is split alike; what looks rows up in a split table is a sum."""
+        """Split results with the shape of a split operand; a lookup in a split table is a sum."""
         if self.eqn.primitive.name in ("gather", "take"):
             return self._sum()
         for out in self.eqn.outvars:

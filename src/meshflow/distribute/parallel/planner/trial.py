@@ -1,4 +1,4 @@
-"""Trying a choice: the training step that a strategy makes of a model is compiled, and read."""
+"""Compilation of the training step of a choice, to read its memory and collectives."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from meshflow.core.values import nest
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.context import entered
+from meshflow.environment.types import PyTree
 
 __all__ = ["Trial", "adopt", "bare", "tried", "unplaced"]
 
@@ -25,28 +26,32 @@ class Trial:
     """A compiled training step.
 
     Attributes:
-      memory: bytes that each device needs for arguments, results and temporaries.
-      sent: bytes that each device sends.
+      memory: Bytes that each device needs for arguments, results and temporaries.
+      sent: Bytes that each device sends.
     """
 
     memory: int
     sent: int
 
 
-def tried(model: Any, batch: Any, strategy: MeshStrategy) -> Trial:
-    """Compiles the training step of a model under a strategy, and leaves the model as it was.
+def tried(model: Any, batch: PyTree, strategy: MeshStrategy) -> Trial:
+    """Compile the training step of a model under a strategy; the model is unchanged afterwards.
 
     Args:
-      model: a compiled model.
+      model: A compiled model.
       batch: (x, y, sample_weight) of arrays or specs.
-      strategy: the strategy.
+      strategy: The strategy.
+
+    Returns:
+      The memory and the bytes sent.
     """
     rows = nest.map_structure(_shape, tuple(v for v in batch if v is not None))
     with bare(model), entered(strategy):
         adopt(strategy, model)
-        # What explains compiled steps stands on strategies; it is there for whoever gets here.
+        # The module that explains compiled steps is in a higher layer, so it is reached through the
+        # public package.
         step = public_face().experimental.dtensor.explain(model, *rows)
-    # What lies in the host's memory comes to the device in a step, where it is an argument, too.
+    # Offloaded values are copied to the device in a step, so they count as arguments.
     held = sum(step.memory[name] for name in ("arguments", "results", "temporaries"))
     return Trial(held, step.sent())
 
@@ -57,11 +62,11 @@ def _shape(value: Any) -> jax.ShapeDtypeStruct:
 
 
 def adopt(strategy: MeshStrategy, model: Any) -> None:
-    """Lays the variables of a model and its optimizer out as if they had been made in a strategy's scope.
+    """Set the layouts of a model's variables as if a strategy's scope had created them.
 
     Args:
-      strategy: the strategy.
-      model: a compiled model.
+      strategy: The strategy.
+      model: A compiled model.
     """
     dims = {id(w): d for layer in model._flatten_layers() for w, d in layer._named_axes()}
     weights = {id(v) for v in model.variables}
@@ -73,7 +78,7 @@ def adopt(strategy: MeshStrategy, model: Any) -> None:
             variable._layout = getattr(owner, "_slot_layout", None) or owner._layout
         elif id(variable) in weights:
             layout = strategy.weight_layout(dims.get(id(variable)), variable._shape, variable.name)
-            strategy._lay(variable, layout)
+            strategy.assign_layout(variable, layout)
         else:
             variable._layout = strategy.replicated(variable.ndim)
     model._strategy_at_compile = strategy
@@ -81,7 +86,7 @@ def adopt(strategy: MeshStrategy, model: Any) -> None:
 
 
 def _slots(optimizer: Any) -> list[tuple[Variable, Variable]]:
-    """(slot, the variable that it goes with)."""
+    """Return (slot, variable that it belongs to) pairs."""
     inner = getattr(optimizer, "_optimizer", optimizer)
     return [
         (slot, inner._owners[key])
@@ -91,26 +96,26 @@ def _slots(optimizer: Any) -> list[tuple[Variable, Variable]]:
 
 
 def _variables(model: Any) -> list[Variable]:
-    """All variables of a training step, weights first."""
+    """Return all variables of a training step, weights first."""
     built = getattr(model, "built", True)
-    found = [*(model.variables if built else ()), *model.optimizer.variables]
-    found += [v for metric in model.metrics for v in metric.variables]
-    kept = {id(v): v for v in found if v.dtype.name != "string"}
-    return list(kept.values())
+    candidates = [*(model.variables if built else ()), *model.optimizer.variables]
+    candidates += [v for metric in model.metrics for v in metric.variables]
+    unique = {id(v): v for v in candidates if v.dtype.name != "string"}
+    return list(unique.values())
 
 
 @contextlib.contextmanager
 def bare(model: Any) -> Iterator[None]:
-    """The model's variables have neither values nor layouts inside; afterwards they have and lie as before.
+    """Remove values and layouts of variables while the context is open, and restore them.
 
     Args:
-      model: a compiled model.
+      model: A compiled model.
     """
     if getattr(model, "built", True):
         model.optimizer.build(model.trainable_variables)
-    known = [(v, {n: v.__dict__[n] for n in _STATE if n in v.__dict__}) for v in _variables(model)]
-    had = model.__dict__.get("_strategy_at_compile")
-    for variable, _ in known:
+    states = [(v, {n: v.__dict__[n] for n in _STATE if n in v.__dict__}) for v in _variables(model)]
+    strategy = model.__dict__.get("_strategy_at_compile")
+    for variable, _ in states:
         shape = _shape(variable)
         _forget(variable)
         variable._value = shape
@@ -119,40 +124,42 @@ def bare(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        before = {id(v) for v, _ in known}
+        before = {id(v) for v, _ in states}
         for variable in _variables(model):
             if id(variable) not in before and not variable.has_no_value:
-                # A trial has made it, on its mesh.
+                # The trial created this variable, on its own mesh.
                 value = np.asarray(variable._value)
                 _forget(variable)
                 variable._value = transfers.transfer(value)
-        for variable, state in known:
+        for variable, state in states:
             _forget(variable)
             variable.__dict__.update(state)
-        model._strategy_at_compile = had
+        model._strategy_at_compile = strategy
         model._reset_compiled()
 
 
 @contextlib.contextmanager
 def unplaced(model: Any) -> Iterator[None]:
-    """The model's variables are those of one device inside, for who traces it; their values and its steps stay.
+    """Remove layouts of the model's variables while the context is open.
+
+    The model can then be traced for one device. Values of variables do not change.
 
     Args:
-      model: a compiled model.
+      model: A compiled model.
     """
-    known = [
+    layouts = [
         (v, {n: v.__dict__.pop(n) for n in _PLACE if n in v.__dict__}) for v in _variables(model)
     ]
-    had, model._strategy_at_compile = model.__dict__.get("_strategy_at_compile"), None
+    strategy, model._strategy_at_compile = model.__dict__.get("_strategy_at_compile"), None
     try:
         yield
     finally:
-        for variable, place in known:
-            variable.__dict__.update(place)
-        model._strategy_at_compile = had
+        for variable, layout in layouts:
+            variable.__dict__.update(layout)
+        model._strategy_at_compile = strategy
 
 
-# Where a variable lies, and what it is besides.
+# Attributes with the layouts of a variable, and with its entire state.
 _PLACE = ("_own_layout", "_ruled_layout", "_slot_layout", "_distribute_strategy")
 _STATE = ("_value", *_PLACE)
 

@@ -109,5 +109,5 @@ def _pair(
 _products = Op(
     "divided_product",
     lambda operands, static: products.product(operands[0], tuple(operands[1]), *static),
-    constant=False,
+    is_foldable=False,
 )

@@ -519,7 +519,7 @@ class IterableSource:
 
     def _dataset_batches(self) -> Iterator[Any]:
         """Yield the batches of a `tf.data.Dataset`, which a thread prefetches."""
-        batches = ahead(self._x._elements(Epoch(self._x, counts=True)), 2)
+        batches = ahead(self._x._elements(Epoch(self._x, measures_time=True)), 2)
         try:
             for item in batches:
                 parts = _of_dataset(item)

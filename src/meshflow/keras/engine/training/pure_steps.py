@@ -73,7 +73,9 @@ def with_state(model: Any, step: Callable[..., Any], kind: str) -> Callable[[PyT
             ]
             return [jnp.asarray(leaf) for leaf in flat], updates
 
-        flat, updates = apply(Op(f"{kind}_step", compute, heavy=True, whole=True), (state, rows))
+        flat, updates = apply(
+            Op(f"{kind}_step", compute, heavy=True, is_opaque=True), (state, rows)
+        )
         for group, new_values in zip(groups, updates, strict=True):
             for variable, value in zip(group, new_values, strict=True):
                 variable.assign(value)

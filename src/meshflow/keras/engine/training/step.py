@@ -222,7 +222,7 @@ def _stacked(column: Sequence[Array]) -> Array:
 
 def _is_remote(array: jax.Array) -> bool:
     """Check whether the host would have to wait for a device to read an array."""
-    devices = array.sharding.device_set
+    devices: set[Any] = array.sharding.device_set
     return len(devices) > 1 or any(device.platform != "cpu" for device in devices)
 
 

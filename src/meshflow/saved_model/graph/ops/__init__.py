@@ -1,1 +1,1 @@
-"""What TensorFlow's graph ops compute, by JAX and NumPy: one table."""
+"""TensorFlow's graph ops as functions of JAX and NumPy arrays, in one table for each group of ops."""

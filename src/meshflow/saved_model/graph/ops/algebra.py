@@ -1,4 +1,4 @@
-"""Special functions, linear algebra, Fourier transforms, complex numbers, segments."""
+"""Special functions, linear algebra, Fourier transforms, complex numbers and segments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
 from meshflow.saved_model.graph.attributes import Node, numbers, on_host
@@ -18,63 +19,63 @@ __all__ = ["ALGEBRA"]
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an op that calls a function of JAX arrays."""
     return lambda node, *values: function(*map(jnp.asarray, values))
 
 
-def _bits(node: Node, x: Any) -> Any:
-    """The same bytes as numbers of another kind."""
-    wanted = node.dtype("type")
+def _bits(node: Node, x: Array) -> Array:
+    """Reinterpret the bytes of an array as another dtype. A narrower dtype adds an axis."""
+    dtype = node.dtype("type")
     x = jnp.asarray(x)
-    narrower = x.dtype.itemsize // wanted.itemsize
-    if wanted.itemsize > x.dtype.itemsize:
-        return lax.bitcast_convert_type(x, wanted)
-    found = lax.bitcast_convert_type(x, wanted)
-    return found if narrower <= 1 else found.reshape(*x.shape, narrower)
+    result = lax.bitcast_convert_type(x, dtype)
+    if x.dtype.itemsize <= dtype.itemsize:
+        return result
+    return result.reshape(*x.shape, x.dtype.itemsize // dtype.itemsize)
 
 
-def _magnitudes(node: Node, x: Any, axes: Any) -> Any:
+def _magnitudes(node: Node, x: Array, axes: Array) -> Array:
     squares = jnp.sum(jnp.square(x), tuple(numbers(axes)), keepdims=node["keep_dims"])
     return jnp.sqrt(squares).astype(x.dtype)
 
 
-def _log_sums(node: Node, x: Any, axis: Any) -> Any:
-    found = _math.cumulative_logsumexp(
+def _log_sums(node: Node, x: Array, axis: Array) -> Array:
+    result = _math.cumulative_logsumexp(
         tensor_of(x), int(on_host(axis)), node["exclusive"], node["reverse"]
     )
-    return found._value
+    return result._value
 
 
 def _rows_found(side: str) -> Callable[..., Any]:
-    def run(node: Node, rows: Any, values: Any) -> Any:
+    def run(node: Node, rows: Array, values: Array) -> Array:
         kind = "int64" if node["out_type"] == 9 else "int32"
         return array.searchsorted(tensor_of(rows), tensor_of(values), side, kind)._value
 
     return run
 
 
-def _in_top(node: Node, predictions: Any, targets: Any, k: Any) -> Any:
+def _in_top(node: Node, predictions: Array, targets: Array, k: Array) -> Array:
     return _math.in_top_k(tensor_of(targets), tensor_of(predictions), int(on_host(k)))._value
 
 
-def _histogram(node: Node, values: Any, limits: Any, count: Any) -> Any:
-    found = array.histogram_fixed_width(
+def _histogram(node: Node, values: Array, limits: Array, count: Array) -> Array:
+    counts = array.histogram_fixed_width(
         tensor_of(values), tensor_of(limits), int(on_host(count)), node.dtype("dtype").name
     )
-    return found._value
+    return counts._value
 
 
-def _scattered(how: str) -> Callable[..., Any]:
-    def run(node: Node, x: Any, indices: Any, updates: Any) -> Any:
-        places = tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))
-        if how == "subtract":
-            return jnp.asarray(x).at[places].add(-updates)
-        return getattr(jnp.asarray(x).at[places], how)(updates)
+def _scattered(method: str) -> Callable[..., Any]:
+    def run(node: Node, x: Array, indices: Array, updates: Array) -> Array:
+        index = tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))
+        if method == "subtract":
+            return jnp.asarray(x).at[index].add(-updates)
+        return getattr(jnp.asarray(x).at[index], method)(updates)
 
     return run
 
 
 def _sorted_segments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """How many segments there are is known from their numbers only."""
+    """Return an op on sorted segments. The ids must be static, because they determine the shape."""
     return lambda node, x, ids: function(tensor_of(x), tensor_of(on_host(ids)))._value
 
 
@@ -84,14 +85,14 @@ def _segments(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def _dense(node: Node, indices: Any, shape: Any, values: Any, default: Any) -> Any:
-    full = jnp.full(numbers(shape), default, values.dtype)
-    places = jnp.asarray(indices)
-    places = places[:, None] if places.ndim == 1 else places
-    return full.at[tuple(jnp.moveaxis(places, -1, 0))].set(values)
+def _dense(node: Node, indices: Array, shape: Array, values: Array, default: Array) -> Array:
+    dense = jnp.full(numbers(shape), default, values.dtype)
+    index = jnp.asarray(indices)
+    index = index[:, None] if index.ndim == 1 else index
+    return dense.at[tuple(jnp.moveaxis(index, -1, 0))].set(values)
 
 
-def _sparse_product(node: Node, indices: Any, values: Any, shape: Any, b: Any) -> Any:
+def _sparse_product(node: Node, indices: Array, values: Array, shape: Array, b: Array) -> Array:
     matrix = jnp.zeros(numbers(shape), values.dtype)
     matrix = matrix.at[tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))].add(values)
     matrix = _conjugate_transposed(matrix) if node["adjoint_a"] else matrix
@@ -101,49 +102,34 @@ def _sparse_product(node: Node, indices: Any, values: Any, shape: Any, b: Any) -
 # ---- matrices ----------------------------------------------------------------------------
 
 
-def _conjugate_transposed(x: Any) -> Any:
+def _conjugate_transposed(x: Array) -> jax.Array:
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
 
-def _inverse(node: Node, x: Any) -> Any:
-    return linalg.inv(tensor_of(x), adjoint=node["adjoint"])._value
-
-
-def _solved(node: Node, matrix: Any, rhs: Any) -> Any:
-    return linalg.solve(tensor_of(matrix), tensor_of(rhs), adjoint=node["adjoint"])._value
-
-
-def _triangular(node: Node, matrix: Any, rhs: Any) -> Any:
-    more = {"lower": node["lower"], "adjoint": node["adjoint"]}
-    return linalg.triangular_solve(tensor_of(matrix), tensor_of(rhs), **more)._value
-
-
-def _singular(node: Node, x: Any) -> Any:
+def _singular(node: Node, x: Array) -> list[jax.Array]:
     if not node["compute_uv"]:
         values = jnp.linalg.svd(x, compute_uv=False)
-        nothing = jnp.zeros((0,), x.dtype)
-        return [values, nothing, nothing]
+        empty = jnp.zeros((0,), x.dtype)
+        return [values, empty, empty]
     u, values, v = jnp.linalg.svd(x, full_matrices=node["full_matrices"])
     return [values, u, _conjugate_transposed(v)]
 
 
-def _eigen(node: Node, x: Any) -> Any:
+def _eigen(node: Node, x: Array) -> list[jax.Array]:
     if node["compute_v"]:
         return list(jnp.linalg.eigh(x))
     return [jnp.linalg.eigvalsh(x), jnp.zeros((0,), x.dtype)]
 
 
-def _log_determinant(node: Node, x: Any) -> Any:
-    return list(jnp.linalg.slogdet(x))
+def _diagonals(k: Array) -> int | tuple[int, ...]:
+    diagonals = numbers(k)
+    return diagonals[0] if len(diagonals) == 1 else tuple(diagonals)
 
 
-def _diagonals(k: Any) -> Any:
-    found = numbers(k)
-    return found[0] if len(found) == 1 else tuple(found)
-
-
-def _diagonal_matrix(node: Node, diagonal: Any, k: Any, rows: Any, columns: Any, pad: Any) -> Any:
-    found = linalg.diag(
+def _diagonal_matrix(
+    node: Node, diagonal: Array, k: Array, rows: Array, columns: Array, pad: Array
+) -> Array:
+    matrix = linalg.diag(
         tensor_of(diagonal),
         k=_diagonals(k),
         num_rows=numbers(rows)[0],
@@ -151,29 +137,30 @@ def _diagonal_matrix(node: Node, diagonal: Any, k: Any, rows: Any, columns: Any,
         padding_value=tensor_of(pad),
         align=node.text("align"),
     )
-    return found._value
+    return matrix._value
 
 
-def _diagonal_part(node: Node, x: Any, k: Any, pad: Any) -> Any:
-    found = linalg.diag_part(
+def _diagonal_part(node: Node, x: Array, k: Array, pad: Array) -> Array:
+    diagonal = linalg.diag_part(
         tensor_of(x), k=_diagonals(k), padding_value=tensor_of(pad), align=node.text("align")
     )
-    return found._value
+    return diagonal._value
 
 
-def _with_diagonal(node: Node, x: Any, diagonal: Any, k: Any) -> Any:
-    more = {"k": _diagonals(k), "align": node.text("align")}
-    return linalg.set_diag(tensor_of(x), tensor_of(diagonal), **more)._value
+def _with_diagonal(node: Node, x: Array, diagonal: Array, k: Array) -> Array:
+    return linalg.set_diag(
+        tensor_of(x), tensor_of(diagonal), k=_diagonals(k), align=node.text("align")
+    )._value
 
 
-# ---- spectra -----------------------------------------------------------------------------
+# ---- Fourier transforms ------------------------------------------------------------------
 
 
 def _with_length(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda node, x, length: function(tensor_of(x), numbers(length))._value
 
 
-def _complex(node: Node, real: Any, imaginary: Any) -> Any:
+def _complex(node: Node, real: Array, imaginary: Array) -> Array:
     return lax.complex(*jnp.broadcast_arrays(jnp.asarray(real), jnp.asarray(imaginary)))
 
 
@@ -214,6 +201,8 @@ ALGEBRA: dict[str, Callable[..., Any]] = {
     "TensorScatterMax": _scattered("max"),
     "TensorScatterMin": _scattered("min"),
     "TensorScatterSub": _scattered("subtract"),
+    "TensorScatterUpdate": _scattered("set"),
+    "TensorScatterAdd": _scattered("add"),
     "SegmentMean": _sorted_segments(_math.segment_mean),
     "SegmentMax": _sorted_segments(_math.segment_max),
     "SegmentMin": _sorted_segments(_math.segment_min),
@@ -225,10 +214,10 @@ ALGEBRA: dict[str, Callable[..., Any]] = {
     "Cross": by(linalg.cross),
     "Cholesky": by(linalg.cholesky),
     "MatrixDeterminant": by(linalg.det),
-    "LogMatrixDeterminant": _log_determinant,
-    "MatrixInverse": _inverse,
-    "MatrixSolve": _solved,
-    "MatrixTriangularSolve": _triangular,
+    "LogMatrixDeterminant": lambda node, x: list(jnp.linalg.slogdet(x)),
+    "MatrixInverse": by(linalg.inv, adjoint="adjoint"),
+    "MatrixSolve": by(linalg.solve, adjoint="adjoint"),
+    "MatrixTriangularSolve": by(linalg.triangular_solve, lower="lower", adjoint="adjoint"),
     "SelfAdjointEigV2": _eigen,
     "Svd": _singular,
     "Qr": lambda node, x: list(

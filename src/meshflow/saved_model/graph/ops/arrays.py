@@ -1,9 +1,14 @@
-"""Arithmetic, shapes and indexing. What is known to NumPy stays known, so that shapes are numbers."""
+"""Arithmetic, shapes and indexing.
+
+Ops on NumPy arrays return NumPy arrays where possible, so that shapes remain known while a program
+is traced.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -12,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.environment.types import Array
 from meshflow.saved_model.graph.attributes import (
     Node,
     Sizes,
@@ -25,44 +31,38 @@ from meshflow.saved_model.graph.attributes import (
 __all__ = ["ARRAYS"]
 
 
-def _by(known: Callable[..., Any] | None, computed: Callable[..., Any]) -> Callable[..., Any]:
-    """An elementwise op: NumPy's for known arrays, JAX's for others."""
+def _by(
+    numpy_function: Callable[..., Any] | None, jax_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return an elementwise op that uses NumPy for static arrays and JAX for other arrays."""
 
-    def run(node: Node, *values: Any) -> Any:
-        if known is not None and is_known(*values):
-            return np.asarray(known(*values))
-        return computed(*map(traced, values))
+    def run(node: Node, *values: Array) -> Array:
+        if numpy_function is not None and is_known(*values):
+            return np.asarray(numpy_function(*values))
+        return jax_function(*map(traced, values))
 
     return run
 
 
-def _same(node: Node, value: Any, *_: Any) -> Any:
+def _same(node: Node, value: Array, *_: Array) -> Array:
     return value
 
 
-def _divided(x: Any, y: Any) -> Any:
+def _divided(x: Array, y: Array) -> Array:
     return lax.div(*jnp.broadcast_arrays(x, y)) if _whole(x) else jnp.divide(x, y)
 
 
-def _known_divided(x: Any, y: Any) -> Any:
+def _known_divided(x: Array, y: Array) -> Array:
     return np.trunc(np.divide(x, y)).astype(x.dtype) if _whole(x) else np.divide(x, y)
 
 
-def _whole(x: Any) -> bool:
+def _whole(x: Array) -> bool:
     return bool(jnp.issubdtype(x.dtype, np.integer))
 
 
-def _without_nan(x: Any, y: Any) -> Any:
+def _without_nan(x: Array, y: Array) -> Array:
     safe = jnp.where(y == 0, jnp.ones_like(y), y)
     return jnp.where(y == 0, jnp.zeros_like(safe), x / safe)
-
-
-def _product_without_nan(x: Any, y: Any) -> Any:
-    return jnp.where(y == 0, jnp.zeros_like(y), x * y)
-
-
-def _power(x: Any, y: Any) -> Any:
-    return jnp.power(x, y).astype(x.dtype)
 
 
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
@@ -73,11 +73,11 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Div": _by(_known_divided, _divided),
     "TruncateDiv": _by(_known_divided, _divided),
     "DivNoNan": _by(None, _without_nan),
-    "MulNoNan": _by(None, _product_without_nan),
+    "MulNoNan": _by(None, lambda x, y: jnp.where(y == 0, jnp.zeros_like(y), x * y)),
     "FloorDiv": _by(operator.floordiv, jnp.floor_divide),
     "FloorMod": _by(operator.mod, jnp.mod),
     "Mod": _by(np.fmod, jnp.fmod),
-    "Pow": _by(None, _power),
+    "Pow": _by(None, lambda x, y: jnp.power(x, y).astype(x.dtype)),
     "Maximum": _by(np.maximum, jnp.maximum),
     "Minimum": _by(np.minimum, jnp.minimum),
     "SquaredDifference": _by(lambda x, y: (x - y) ** 2, lambda x, y: jnp.square(x - y)),
@@ -136,14 +136,14 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 }
 
 
-def _select(node: Node, condition: Any, x: Any, y: Any) -> Any:
-    # The older op takes a row of conditions for rows of values.
+def _select(node: Node, condition: Array, x: Array, y: Array) -> Array:
+    # `Select`, unlike `SelectV2`, accepts a vector of conditions for the rows of the values.
     missing = np.ndim(x) - np.ndim(condition)
     condition = jnp.reshape(condition, (*np.shape(condition), *[1] * missing))
     return jnp.where(condition, x, y)
 
 
-def _cast(node: Node, x: Any) -> Any:
+def _cast(node: Node, x: Array) -> Array:
     dtype = node.dtype("DstT")
     if isinstance(x, Sizes):
         return x if dtype.kind in "iu" else traced(x).astype(dtype)
@@ -154,46 +154,50 @@ def _cast(node: Node, x: Any) -> Any:
     return x.astype(dtype)
 
 
-def _reduced(known: Callable[..., Any], computed: Callable[..., Any]) -> Callable[..., Any]:
-    def run(node: Node, x: Any, axes: Any) -> Any:
+def _reduced(
+    numpy_function: Callable[..., Any], jax_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    def run(node: Node, x: Array, axes: Array) -> Array:
         axis = tuple(numbers(axes))
         if is_known(x):
-            return np.asarray(known(x, axis=axis, keepdims=node["keep_dims"])).astype(x.dtype)
-        return computed(x, axis=axis, keepdims=node["keep_dims"]).astype(x.dtype)
+            return np.asarray(numpy_function(x, axis=axis, keepdims=node["keep_dims"])).astype(
+                x.dtype
+            )
+        return jax_function(x, axis=axis, keepdims=node["keep_dims"]).astype(x.dtype)
 
     return run
 
 
-def _found(find: Callable[..., Any]) -> Callable[..., Any]:
-    def run(node: Node, x: Any, axis: Any) -> Any:
-        return find(x, axis=int(axis)).astype(node.dtype("output_type"))
+def _found(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(node: Node, x: Array, axis: Array) -> Array:
+        return function(x, axis=int(axis)).astype(node.dtype("output_type"))
 
     return run
 
 
-def _cumulated(run_on: Callable[..., Any], start: int) -> Callable[..., Any]:
-    def run(node: Node, x: Any, axis: Any) -> Any:
-        place = int(axis) % np.ndim(x)
-        x = jnp.flip(x, place) if node["reverse"] else x
+def _cumulated(cumulate: Callable[..., jax.Array], identity: int) -> Callable[..., Any]:
+    def run(node: Node, x: Array, axis: Array) -> jax.Array:
+        dim = int(axis) % np.ndim(x)
+        x = jnp.flip(x, dim) if node["reverse"] else jnp.asarray(x)
         if node["exclusive"]:
-            first = jnp.full_like(lax.slice_in_dim(x, 0, 1, axis=place), start)
-            x = jnp.concatenate([first, lax.slice_in_dim(x, 0, -1, axis=place)], place)
-        x = run_on(x, axis=place).astype(x.dtype)
-        return jnp.flip(x, place) if node["reverse"] else x
+            first = jnp.full_like(lax.slice_in_dim(x, 0, 1, axis=dim), identity)
+            x = jnp.concatenate([first, lax.slice_in_dim(x, 0, -1, axis=dim)], dim)
+        x = cumulate(x, axis=dim).astype(x.dtype)
+        return jnp.flip(x, dim) if node["reverse"] else x
 
     return run
 
 
-def _library(x: Any, sizes: Any) -> Any:
-    """What makes an array of known numbers, unless a size of the result is a symbol."""
+def _library(x: Array, sizes: Array) -> ModuleType:
+    """Return NumPy for a static array and integer sizes, otherwise JAX."""
     return np if is_known(x) and not isinstance(sizes, Sizes) else jnp
 
 
-def _shape(node: Node, x: Any) -> Any:
+def _shape(node: Node, x: Array) -> Array:
     return as_sizes(np.shape(x), node.dtype("out_type"))
 
 
-def _strided(node: Node, x: Any, begin: Any, end: Any, strides: Any) -> Any:
+def _strided(node: Node, x: Array, begin: Array, end: Array, strides: Array) -> Array:
     index: list[Any] = []
     starts, ends, steps = begin, end, numbers(strides)
     for i, step in enumerate(steps):
@@ -211,18 +215,18 @@ def _strided(node: Node, x: Any, begin: Any, end: Any, strides: Any) -> Any:
     return np.asarray(x[tuple(index)]) if is_known(x) else x[tuple(index)]
 
 
-def _check_places(x: Any, index: list[Any]) -> None:
-    """JAX reads the last element instead of one that is not there."""
+def _check_places(x: Array, index: list[Any]) -> None:
+    """Check static indices, because JAX clamps indices that are out of bounds."""
     if Ellipsis in index:
         return
     sizes = iter(np.shape(x))
     for part in index:
         size = 0 if part is None else next(sizes)
         if isinstance(part, int) and not -size <= part < size:
-            raise InvalidArgumentError(f"index {part} is out of bounds of {np.shape(x)}")
+            raise InvalidArgumentError(f"index {part} is out of bounds for shape {np.shape(x)}")
 
 
-def _sliced(node: Node, x: Any, begin: Any, size: Any) -> Any:
+def _sliced(node: Node, x: Array, begin: Array, size: Array) -> Array:
     lengths = [
         n if n >= 0 else total - first
         for n, total, first in zip(
@@ -237,11 +241,11 @@ def _sliced(node: Node, x: Any, begin: Any, size: Any) -> Any:
     return lax.dynamic_slice(x, list(begin), lengths)
 
 
-def _joined(join: str) -> Callable[..., Any]:
-    def run(values: Any, axis: int) -> Any:
+def _joined(name: str) -> Callable[..., Any]:
+    def run(values: Array, axis: int) -> Array:
         if is_known(*values):
-            return getattr(np, join)(values, axis)
-        return getattr(jnp, join)([traced(v) for v in values], axis)
+            return getattr(np, name)(values, axis)
+        return getattr(jnp, name)([traced(v) for v in values], axis)
 
     return run
 
@@ -249,40 +253,29 @@ def _joined(join: str) -> Callable[..., Any]:
 _concatenate, _stack = _joined("concatenate"), _joined("stack")
 
 
-def _gather(node: Node, x: Any, indices: Any, axis: Any = 0) -> Any:
-    axis, batch = int(axis), node["batch_dims"]
+def _gather(node: Node, x: Array, indices: Array, axis: Array | int = 0) -> Array:
+    dim, batch = int(axis), node["batch_dims"]
     if batch:
-        axis = axis % np.ndim(x)
+        dim = dim % np.ndim(x)
 
-        def take(a: Any, i: Any) -> Any:
-            return jnp.take(a, i, axis=axis - batch)
+        def take(a: Array, i: Array) -> Array:
+            return jnp.take(a, i, axis=dim - batch)
 
         for _ in range(batch):
             take = jax.vmap(take)
         return take(x, indices)
     if is_known(x, indices):
-        return np.asarray(np.take(x, indices, axis=axis))
-    # As TensorFlow on accelerators: what is out of bounds reads zeros.
-    return jnp.take(x, indices, axis=axis, mode="fill", fill_value=0)
+        return np.asarray(np.take(x, indices, axis=dim))
+    # Indices that are out of bounds read zeros, as in TensorFlow on accelerators.
+    return jnp.take(x, indices, axis=dim, mode="fill", fill_value=0)
 
 
-def _gather_nd(node: Node, x: Any, indices: Any) -> Any:
-    return x[tuple(jnp.moveaxis(indices, -1, 0))]
-
-
-def _scatter_nd(node: Node, indices: Any, updates: Any, shape: Any) -> Any:
+def _scatter_nd(node: Node, indices: Array, updates: Array, shape: Array) -> Array:
     zeros = jnp.zeros(numbers(shape), updates.dtype)
     return zeros.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
 
 
-def _updated(how: str) -> Callable[..., Any]:
-    def run(node: Node, x: Any, indices: Any, updates: Any) -> Any:
-        return getattr(jnp.asarray(x).at[tuple(jnp.moveaxis(indices, -1, 0))], how)(updates)
-
-    return run
-
-
-def _squeezed(node: Node, x: Any) -> Any:
+def _squeezed(node: Node, x: Array) -> Array:
     return x.reshape(
         [
             n
@@ -296,78 +289,48 @@ def _squeezed(node: Node, x: Any) -> Any:
     )
 
 
-def _split(node: Node, axis: Any, x: Any) -> Any:
+def _split(node: Node, axis: Array, x: Array) -> Array:
     return (np if is_known(x) else jnp).split(x, node["num_split"], int(axis))
 
 
-def _split_sizes(node: Node, x: Any, lengths: Any, axis: Any) -> Any:
-    given, total = numbers(lengths), np.shape(x)[int(axis)]
-    given = [n if n >= 0 else total - sum(m for m in given if m >= 0) for n in given]
-    return jnp.split(x, np.cumsum(given)[:-1].tolist(), int(axis))
+def _split_sizes(node: Node, x: Array, lengths: Array, axis: Array) -> list[jax.Array]:
+    lengths_list, total = numbers(lengths), np.shape(x)[int(axis)]
+    lengths_list = [
+        n if n >= 0 else total - sum(m for m in lengths_list if m >= 0) for n in lengths_list
+    ]
+    return jnp.split(x, np.cumsum(lengths_list)[:-1].tolist(), int(axis))
 
 
-def _unpacked(node: Node, x: Any) -> Any:
-    return list((np if is_known(x) else jnp).moveaxis(x, node["axis"], 0))
-
-
-def _filled(node: Node, shape: Any, value: Any) -> Any:
+def _filled(node: Node, shape: Array, value: Array) -> Array:
     return _library(value, shape).full(numbers(shape), value, value.dtype)
 
 
-def _padded(node: Node, x: Any, widths: Any, value: Any = None) -> Any:
-    given = on_host(widths).tolist()
-    return jnp.pad(x, given, constant_values=0 if value is None else value)
+def _padded(node: Node, x: Array, widths: Array, value: Array | None = None) -> Array:
+    pairs = on_host(widths).tolist()
+    return jnp.pad(x, pairs, constant_values=0 if value is None else value)
 
 
-def _mirrored(node: Node, x: Any, widths: Any) -> Any:
+def _mirrored(node: Node, x: Array, widths: Array) -> Array:
     mode = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[node.text("mode")]
     return jnp.pad(x, on_host(widths).tolist(), mode=mode)
 
 
-def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
+def _range(node: Node, start: Array, limit: Array, step: Array) -> Array:
     first, last, by = (on_host(v).item() for v in (start, limit, step))
     return np.arange(first, last, by).astype(start.dtype)
 
 
-def _linspace(node: Node, start: Any, stop: Any, count: Any) -> Any:
-    return jnp.linspace(start, stop, int(count), dtype=start.dtype)
-
-
-def _one_hot(node: Node, indices: Any, depth: Any, on: Any, off: Any) -> Any:
+def _one_hot(node: Node, indices: Array, depth: Array, on: Array, off: Array) -> Array:
     hot = jax.nn.one_hot(indices, int(depth), axis=node["axis"], dtype=bool)
     return jnp.where(hot, on, off)
 
 
-def _expanded(node: Node, x: Any, axis: Any) -> Any:
-    return (np if is_known(x) else jnp).expand_dims(x, int(axis))
+def _top(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
+    values, indices = lax.top_k(x, int(k))
+    return values, indices.astype(np.int32)
 
 
-def _broadcast_to(node: Node, x: Any, shape: Any) -> Any:
-    return _library(x, shape).broadcast_to(x, numbers(shape))
-
-
-def _reshaped(node: Node, x: Any, shape: Any) -> Any:
-    return x.reshape(numbers(shape))
-
-
-def _tiled(node: Node, x: Any, times: Any) -> Any:
-    return _library(x, times).tile(x, numbers(times))
-
-
-def _transposed(node: Node, x: Any, order: Any) -> Any:
-    return x.transpose(numbers(order))
-
-
-def _top(node: Node, x: Any, k: Any) -> Any:
-    values, places = lax.top_k(x, int(k))
-    return values, places.astype(np.int32)
-
-
-def _where(node: Node, condition: Any) -> Any:
-    return np.argwhere(on_host(condition)).astype(np.int64)
-
-
-def _reversed_sequences(node: Node, x: Any, lengths: Any) -> Any:
+def _reversed_sequences(node: Node, x: Array, lengths: Array) -> Array:
     axis, batch = node["seq_dim"], node["batch_dim"]
     moved = jnp.moveaxis(x, (batch, axis), (0, 1))
     steps = jnp.arange(moved.shape[1])
@@ -377,12 +340,12 @@ def _reversed_sequences(node: Node, x: Any, lengths: Any) -> Any:
     return jnp.moveaxis(rows, (0, 1), (batch, axis))
 
 
-def _banded(node: Node, x: Any, lower: Any, upper: Any) -> Any:
+def _banded(node: Node, x: Array, lower: Array, upper: Array) -> Array:
     rows, columns = jnp.arange(x.shape[-2])[:, None], jnp.arange(x.shape[-1])
-    below, above = int(lower), int(upper)
+    num_lower, num_upper = int(lower), int(upper)
     keep = jnp.ones((x.shape[-2], x.shape[-1]), bool)
-    keep &= (rows - columns <= below) if below >= 0 else keep
-    keep &= (columns - rows <= above) if above >= 0 else keep
+    keep &= (rows - columns <= num_lower) if num_lower >= 0 else keep
+    keep &= (columns - rows <= num_upper) if num_upper >= 0 else keep
     return jnp.where(keep, x, jnp.zeros_like(x))
 
 
@@ -414,18 +377,16 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "StridedSlice": _strided,
     "Slice": _sliced,
     "Pack": lambda node, *xs: _stack(xs, node["axis"]),
-    "Unpack": _unpacked,
+    "Unpack": lambda node, x: list((np if is_known(x) else jnp).moveaxis(x, node["axis"], 0)),
     "ConcatV2": lambda node, *xs: _concatenate(xs[:-1], int(xs[-1])),
     "Concat": lambda node, axis, *xs: _concatenate(xs, int(axis)),
     "GatherV2": _gather,
     "Gather": _gather,
-    "GatherNd": _gather_nd,
+    "GatherNd": lambda node, x, indices: x[tuple(jnp.moveaxis(indices, -1, 0))],
     "ScatterNd": _scatter_nd,
-    "TensorScatterUpdate": _updated("set"),
-    "TensorScatterAdd": _updated("add"),
     "Squeeze": _squeezed,
-    "ExpandDims": _expanded,
-    "Reshape": _reshaped,
+    "ExpandDims": lambda node, x, axis: (np if is_known(x) else jnp).expand_dims(x, int(axis)),
+    "Reshape": lambda node, x, shape: x.reshape(numbers(shape)),
     "Split": _split,
     "SplitV": _split_sizes,
     "Fill": _filled,
@@ -433,18 +394,18 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "PadV2": _padded,
     "MirrorPad": _mirrored,
     "Range": _range,
-    "LinSpace": _linspace,
+    "LinSpace": lambda node, a, b, count: jnp.linspace(a, b, int(count), dtype=a.dtype),
     "OneHot": _one_hot,
-    "BroadcastTo": _broadcast_to,
+    "BroadcastTo": lambda node, x, shape: _library(x, shape).broadcast_to(x, numbers(shape)),
     "BroadcastArgs": lambda node, a, b: np.array(
         np.broadcast_shapes(numbers(a), numbers(b)), a.dtype
     ),
-    "Tile": _tiled,
-    "Transpose": _transposed,
+    "Tile": lambda node, x, times: _library(x, times).tile(x, numbers(times)),
+    "Transpose": lambda node, x, order: x.transpose(numbers(order)),
     "ReverseV2": lambda node, x, axes: (np if is_known(x) else jnp).flip(x, numbers(axes)),
     "Roll": lambda node, x, shift, axis: jnp.roll(x, numbers(shift), numbers(axis)),
     "TopKV2": _top,
-    "Where": _where,
+    "Where": lambda node, condition: np.argwhere(on_host(condition)).astype(np.int64),
     "ReverseSequence": _reversed_sequences,
     "MatrixBandPart": _banded,
     "InvertPermutation": lambda node, x: (np if is_known(x) else jnp).argsort(x).astype(x.dtype),

@@ -1,7 +1,8 @@
-"""Programs of StableHLO of unknown origin, read by a process of their own.
+"""StableHLO programs of unknown origin, which a child process verifies.
 
-MLIR trusts the bytes that it reads: damage may end the process, or keep it busy for ever. What other programs wrote has no
-checksum, so a child reads it first, and writes it again; that is what is read here.
+MLIR trusts the bytes that it reads, so damage may crash the process or make it loop forever. Files
+that other programs wrote contain no checksum. Therefore a child process reads a program and writes
+it again, and only the bytes that it wrote are read in this process.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ sys.stdout.buffer.write(found)
 
 @functools.lru_cache(maxsize=64)
 def rewritten(data: bytes) -> bytes:
-    """A program as MLIR writes it, after another process has read it.
+    """Read a program in a child process, and return it as that process writes it.
 
     Args:
-      data: a portable artifact of StableHLO, or what claims to be one.
+      data: Portable artifact of StableHLO, possibly damaged.
 
     Raises:
-      DataLossError: when it is none, saying what MLIR says, or how the process ended.
-      UnimplementedError: where no Python can be started.
+      DataLossError: If it cannot be read, with MLIR's error or the signal that ended the process.
+      UnimplementedError: If no Python interpreter can be started.
     """
     if not data.startswith(_MAGIC):
-        raise DataLossError("it does not begin as MLIR's bytecode does")
-    # Python's own search path, as of a package that is not installed.
+        raise DataLossError("it does not begin with the prefix of MLIR bytecode")
+    # The child process imports from the same path, because the package may not be installed.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
     if not sys.executable:
         raise UnimplementedError(
-            "programs of StableHLO without a checksum are read by another process, and sys.executable names no Python."
+            "StableHLO programs without a checksum are verified by another process, and sys.executable is not set."
         )
     try:
-        done = subprocess.run(
+        child = subprocess.run(
             [sys.executable, "-c", _PROGRAM],
             input=data,
             capture_output=True,
@@ -61,11 +62,11 @@ def rewritten(data: bytes) -> bytes:
         )
     except subprocess.TimeoutExpired:
         raise DataLossError(f"reading it took more than {_SECONDS} seconds") from None
-    if done.returncode < 0:
+    if child.returncode < 0:
         raise DataLossError(
-            f"it is damaged: reading it ended a process by signal {-done.returncode}"
+            f"it is damaged: the process that read it was ended by signal {-child.returncode}"
         )
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").splitlines()
+    if child.returncode:
+        lines = child.stderr.decode(errors="replace").splitlines()
         raise DataLossError(lines[-1] if lines else "it cannot be read")
-    return done.stdout
+    return child.stdout

@@ -1,4 +1,4 @@
-"""Images, boxes, patches, and numbers in few bits."""
+"""Images, bounding boxes, patches and quantization."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.environment.types import Array
 from meshflow.ops import image, nn, quantization
 from meshflow.ops.image import boxes
 from meshflow.saved_model.graph.attributes import Node, numbers, on_host
@@ -17,84 +18,76 @@ from meshflow.saved_model.graph.ops.public import arrays_of, by, tensor_of
 __all__ = ["IMAGES"]
 
 
-def _resized_by_area(node: Node, images: Any, size: Any) -> Any:
+def _resized_by_area(node: Node, images: Array, size: Array) -> Array:
     if node["align_corners"]:
-        raise UnimplementedError("ResizeArea with align_corners is not known")
+        raise UnimplementedError("ResizeArea with align_corners=True is not supported")
     return image.resize(tensor_of(images), numbers(size), "area")._value.astype(jnp.float32)
 
 
-def _scaled(node: Node, images: Any, size: Any, scale: Any, translation: Any) -> Any:
-    """`tf.image.resize` with antialiasing, or by a method that has only this op."""
+def _scaled(node: Node, images: Array, size: Array, scale: Array, translation: Array) -> Array:
+    """Resize images with antialiasing, or by a method that only `ScaleAndTranslate` supports."""
     height, width = numbers(size)
     scales = on_host(scale)
-    usual = np.array([height / images.shape[1], width / images.shape[2]], np.float32)
-    if np.any(on_host(translation)) or not np.allclose(scales, usual, rtol=1e-5):
-        raise UnimplementedError("ScaleAndTranslate by more than what resizing does is not known")
+    expected = np.array([height / images.shape[1], width / images.shape[2]], np.float32)
+    if np.any(on_host(translation)) or not np.allclose(scales, expected, rtol=1e-5):
+        raise UnimplementedError("ScaleAndTranslate is only supported for plain resizing")
     method = {"triangle": "bilinear", "keyscubic": "bicubic"}.get(
         node.text("kernel_type"), node.text("kernel_type")
     )
-    found = image.resize(
+    resized = image.resize(
         tensor_of(images), [height, width], method, antialias=node["antialias"]
     )._value
-    return found.astype(jnp.float32)
+    return resized.astype(jnp.float32)
 
 
-def _cropped(node: Node, images: Any, places: Any, rows: Any, size: Any) -> Any:
-    found = image.crop_and_resize(
+def _cropped(node: Node, images: Array, bounds: Array, box_indices: Array, size: Array) -> Array:
+    crops = image.crop_and_resize(
         tensor_of(images),
-        tensor_of(places),
-        tensor_of(rows),
+        tensor_of(bounds),
+        tensor_of(box_indices),
         numbers(size),
         node.text("method"),
         node["extrapolation_value"],
     )
-    return found._value
+    return crops._value
 
 
-def _patches(node: Node, images: Any) -> Any:
-    found = image.extract_patches(
-        tensor_of(images), node["ksizes"], node["strides"], node["rates"], node.text("padding")
-    )
-    return found._value
-
-
-def _kept(node: Node, places: Any, scores: Any, *limits: Any) -> Any:
-    """Non-max suppression: how many boxes are left, their values tell."""
-    most, *thresholds = map(on_host, limits)
-    usual = [0.5, -np.inf]
-    overlap, least = [float(v) for v in thresholds[:2]] + usual[len(thresholds[:2]) :]
-    given = tensor_of(on_host(places)), tensor_of(on_host(scores)), int(most)
+def _kept(node: Node, bounds: Array, scores: Array, *limits: Array) -> Array | list[Any]:
+    """Select boxes by non-max suppression. Their number depends on values, so the host runs it."""
+    max_output_size, *thresholds = map(on_host, limits)
+    defaults = [0.5, -np.inf]
+    overlap, min_score = [float(v) for v in thresholds[:2]] + defaults[len(thresholds[:2]) :]
+    inputs = tensor_of(on_host(bounds)), tensor_of(on_host(scores)), int(max_output_size)
     if node.op == "NonMaxSuppressionV5":
-        soft = float(thresholds[2]) if len(thresholds) > 2 else 0.0
-        found = image.non_max_suppression_with_scores(*given, overlap, least, soft)
-        kept, values = arrays_of(found)
-        return [kept, values, np.array(len(kept), np.int32)]
-    kept = image.non_max_suppression(*given, overlap, least)._value
+        sigma = float(thresholds[2]) if len(thresholds) > 2 else 0.0
+        found = image.non_max_suppression_with_scores(*inputs, overlap, min_score, sigma)
+        selected, values = arrays_of(found)
+        return [selected, values, np.array(len(selected), np.int32)]
+    selected = image.non_max_suppression(*inputs, overlap, min_score)._value
     if node.op != "NonMaxSuppressionV4":
-        return kept
-    count = np.array(len(kept), np.int32)
-    missing = int(most) - len(kept) if node["pad_to_max_output_size"] else 0
-    return [jnp.pad(kept, (0, missing)), count]
+        return selected
+    count = np.array(len(selected), np.int32)
+    missing = int(max_output_size) - len(selected) if node["pad_to_max_output_size"] else 0
+    return [jnp.pad(selected, (0, missing)), count]
 
 
-def _combined(
-    node: Node, places: Any, scores: Any, each: Any, total: Any, overlap: Any, least: Any
-) -> Any:
-    found = image.combined_non_max_suppression(
-        tensor_of(places),
+def _combined(node: Node, bounds: Array, scores: Array, *limits: Array) -> Any:
+    max_per_class, max_total, overlap, min_score = limits
+    results = image.combined_non_max_suppression(
+        tensor_of(bounds),
         tensor_of(scores),
-        numbers(each)[0],
-        numbers(total)[0],
+        numbers(max_per_class)[0],
+        numbers(max_total)[0],
         float(on_host(overlap)),
-        float(on_host(least)),
+        float(on_host(min_score)),
         node["pad_per_class"],
         node["clip_boxes"],
     )
-    return arrays_of(tuple(found))
+    return arrays_of(tuple(results))
 
 
-def _largest_with_places(node: Node, x: Any) -> Any:
-    found = nn.max_pool_with_argmax(
+def _largest_with_places(node: Node, x: Array) -> Array:
+    results = nn.max_pool_with_argmax(
         tensor_of(x),
         node["ksize"],
         node["strides"],
@@ -102,11 +95,11 @@ def _largest_with_places(node: Node, x: Any) -> Any:
         output_dtype=node.dtype("Targmax").name,
         include_batch_in_index=node["include_batch_in_index"],
     )
-    return arrays_of(found)
+    return arrays_of(results)
 
 
-def _dilated(node: Node, x: Any, filters: Any) -> Any:
-    found = nn.dilation2d(
+def _dilated(node: Node, x: Array, filters: Array) -> Array:
+    dilated = nn.dilation2d(
         tensor_of(x),
         tensor_of(filters),
         node["strides"],
@@ -114,12 +107,14 @@ def _dilated(node: Node, x: Any, filters: Any) -> Any:
         "NHWC",
         node["rates"],
     )
-    return found._value
+    return dilated._value
 
 
-def _there_and_back(node: Node, x: Any, low: Any, high: Any, bits: Any = None) -> Any:
+def _there_and_back(
+    node: Node, x: Array, low: Array, high: Array, bits: Array | None = None
+) -> Array:
     axis = node["axis"]
-    found = quantization.quantize_and_dequantize_v2(
+    result = quantization.quantize_and_dequantize_v2(
         tensor_of(x),
         tensor_of(low),
         tensor_of(high),
@@ -130,7 +125,7 @@ def _there_and_back(node: Node, x: Any, low: Any, high: Any, bits: Any = None) -
         narrow_range=node["narrow_range"],
         axis=None if axis == -1 else axis,
     )
-    return found._value
+    return result._value
 
 
 _RANGE = {"num_bits": "num_bits", "narrow_range": "narrow_range"}
@@ -139,7 +134,9 @@ IMAGES: dict[str, Callable[..., Any]] = {
     "ResizeArea": _resized_by_area,
     "ScaleAndTranslate": _scaled,
     "CropAndResize": _cropped,
-    "ExtractImagePatches": _patches,
+    "ExtractImagePatches": by(
+        image.extract_patches, sizes="ksizes", strides="strides", rates="rates", padding="padding"
+    ),
     "RGBToHSV": by(image.rgb_to_hsv),
     "HSVToRGB": by(image.hsv_to_rgb),
     "AdjustContrastv2": by(image.adjust_contrast),

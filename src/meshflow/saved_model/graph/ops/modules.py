@@ -1,4 +1,8 @@
-"""`XlaCallModule`: a program of StableHLO as one op, as Meshflow and JAX's exporter for TensorFlow write it."""
+"""`XlaCallModule`, the op that runs a StableHLO program.
+
+A program for any size is specialized for the shapes of its arguments, once for each combination of
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from meshflow.environment.jax_internals import (
     refine_polymorphic_shapes,
     write_portable_artifact,
 )
+from meshflow.environment.types import Array
 from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.graph.attributes import Node, numpy_type
 from meshflow.saved_model.graph.nodes import CHECKSUM
@@ -27,13 +32,14 @@ from meshflow.saved_model.programs import refuse_foreign_calls
 
 __all__ = ["MODULES"]
 
-# Names of devices as the op has them. From version 5 on programs say their sizes themselves.
+# Names of platforms in the op's attributes. Programs have dynamic shapes since version 5 of the
+# calling convention; in older ones the op computes the sizes.
 _PLATFORMS = {"cpu": ("CPU",), "gpu": ("CUDA", "ROCM"), "tpu": ("TPU",)}
 _FIRST_VERSION = 5
 _MAIN, _INNER = "main", "inner_main"
 
 
-def _call_module(node: Node, *inputs: Any) -> list[Any]:
+def _call_module(node: Node, *inputs: Array) -> list[Any]:
     arrays = [np.asarray(x) if np.isscalar(x) else x for x in inputs]
     key = tuple((tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays)
     if key not in node.kept:
@@ -41,79 +47,79 @@ def _call_module(node: Node, *inputs: Any) -> list[Any]:
     return list(node.kept[key].call(*arrays))
 
 
-def _sized(node: Node, specs: Sequence[Any]) -> Any:
-    """The program for known sizes, as a `jax.export.Exported`."""
+def _sized(node: Node, specs: Sequence[Any]) -> jax.export.Exported:
+    """Specialize the program for arguments of known shapes."""
     _check(node)
-    data, kinds = node["module"], [numpy_type(t) for t in node["Tout"] or ()]
+    data, dtypes = node["module"], [numpy_type(t) for t in node["Tout"] or ()]
     platforms = [p.decode().upper() for p in node["platforms"]]
-    wanted = _PLATFORMS.get(jax.default_backend(), ())
-    at = next((platforms.index(p) for p in wanted if p in platforms), 0)
-    if platforms and not set(wanted) & set(platforms):
+    platform_names = _PLATFORMS.get(jax.default_backend(), ())
+    index = next((platforms.index(p) for p in platform_names if p in platforms), 0)
+    if platforms and not set(platform_names) & set(platforms):
         raise UnimplementedError(
-            f"node {node.name}: the program is for {platforms}, and this is {jax.default_backend()}."
+            f"node {node.name}: the program is for {platforms}, but JAX runs on {jax.default_backend()}."
         )
-    arguments = [jax.core.ShapedArray(shape, kind) for shape, kind in specs]
+    arguments = [jax.core.ShapedArray(shape, dtype) for shape, dtype in specs]
     with mlir.make_ir_context(), mlir_ir.Location.unknown():
         module = _read(node, data)
         refuse_foreign_calls(str(module))
-        _give_sizes(node, module, arguments, at if len(platforms) > 1 else None)
+        _give_sizes(node, module, arguments, index if len(platforms) > 1 else None)
         try:
             refined = refine_polymorphic_shapes(module)
         except ValueError:
             shapes = [a.shape for a in arguments]
             raise DataLossError(
-                f"node {node.name}: the program cannot be made for arguments of the shapes {shapes}."
+                f"node {node.name}: the program does not accept arguments of the shapes {shapes}."
             ) from None
     with refined.context:
         main: Any = mlir_ir.SymbolTable(refined.operation)[_MAIN]
         results = main.type.results
         shapes = [tuple(mlir_ir.RankedTensorType(t).shape) for t in results]
-        if len(shapes) != len(kinds):
+        if len(shapes) != len(dtypes):
             raise DataLossError(
-                f"node {node.name}: it says that its program gives {len(kinds)} results, it gives {len(shapes)}."
+                f"node {node.name}: its attributes declare {len(dtypes)} results, but its program returns {len(shapes)}."
             )
         content = write_portable_artifact(refined)
-    return _exported(node, content, arguments, shapes, kinds)
+    return _exported(node, content, arguments, shapes, dtypes)
 
 
 def _check(node: Node) -> None:
-    why = None
+    reason = None
     if node["version"] < _FIRST_VERSION or node["dim_args_spec"]:
-        why = f"its calling convention is version {node['version']}, older than {_FIRST_VERSION}"
+        reason = f"its calling convention is version {node['version']}, older than {_FIRST_VERSION}"
     elif node["function_list"]:
-        why = f"its program calls back into TensorFlow's functions {node['function_list']}"
+        reason = f"its program calls back into TensorFlow's functions {node['function_list']}"
     elif node["has_token_input_output"]:
-        why = "its program has effects in an order"
-    if why is not None:
-        raise UnimplementedError(f"node {node.name} of op XlaCallModule cannot be read: {why}.")
+        reason = "its program has ordered effects"
+    if reason is not None:
+        raise UnimplementedError(f"node {node.name} of op XlaCallModule cannot be read: {reason}.")
 
 
 def _read(node: Node, data: bytes) -> Any:
-    known = node[CHECKSUM]
-    if known not in (None, crc32c(data)):
+    checksum = node[CHECKSUM]
+    if checksum not in (None, crc32c(data)):
         raise DataLossError(
             f"node {node.name}: its module is damaged: the checksum does not match that of the file."
         )
     try:
-        return read_portable_artifact(data if known is not None else rewritten(data))
+        return read_portable_artifact(data if checksum is not None else rewritten(data))
     except UnimplementedError:
         raise
-    except Exception as error:  # of any kind: the bytes are a file's
+    except Exception as error:  # MLIR raises several types of exceptions for damaged bytes.
         first = (str(error).splitlines() or [repr(error)])[0]
-        raise DataLossError(f"node {node.name}: its module is no StableHLO: {first}") from None
+        raise DataLossError(f"node {node.name}: its module is not StableHLO: {first}") from None
 
 
 def _give_sizes(node: Node, module: Any, arguments: Sequence[Any], platform: int | None) -> None:
-    """Puts a main function of known sizes around the one that is there."""
+    """Wrap the main function in a main function of known shapes."""
     symbols = mlir_ir.SymbolTable(module.operation)
     if _MAIN not in symbols:
         raise DataLossError(f"node {node.name}: its module has no function {_MAIN!r}.")
     inner: Any = symbols[_MAIN]
-    wanted = list(inner.type.inputs)
-    given = len(arguments) + (platform is not None)
-    if given != len(wanted):
+    input_types = list(inner.type.inputs)
+    count = len(arguments) + (platform is not None)
+    if count != len(input_types):
         raise DataLossError(
-            f"node {node.name}: its program takes {len(wanted)} arguments, it is given {given}."
+            f"node {node.name}: its program takes {len(input_types)} arguments, but the node has {count}."
         )
     symbols.set_symbol_name(inner, _INNER)
     inner.attributes["sym_visibility"] = mlir_ir.StringAttr.get("private")
@@ -128,15 +134,15 @@ def _give_sizes(node: Node, module: Any, arguments: Sequence[Any], platform: int
     with mlir_ir.InsertionPoint(block):
         values = list(block.arguments)
         if platform is not None:
-            element = mlir_ir.RankedTensorType(wanted[0]).element_type
-            number = np.array(platform, f"int{mlir_ir.IntegerType(element).width}")
-            values.insert(0, mlir.ir_constant(number))
-        passed = [
+            element = mlir_ir.RankedTensorType(input_types[0]).element_type
+            platform_index = np.array(platform, f"int{mlir_ir.IntegerType(element).width}")
+            values.insert(0, mlir.ir_constant(platform_index))
+        converted = [
             v if v.type == t else mlir_hlo.convert(t, v)
-            for v, t in zip(values, wanted, strict=True)
+            for v, t in zip(values, input_types, strict=True)
         ]
         call = mlir_func.CallOp(
-            list(inner.type.results), mlir_ir.FlatSymbolRefAttr.get(_INNER), passed
+            list(inner.type.results), mlir_ir.FlatSymbolRefAttr.get(_INNER), converted
         )
         mlir_func.ReturnOp(call.results)
 
@@ -146,10 +152,10 @@ def _exported(
     content: bytes,
     arguments: Sequence[Any],
     shapes: Sequence[Any],
-    kinds: Sequence[Any],
-) -> Any:
-    outs = tuple(jax.core.ShapedArray(s, k) for s, k in zip(shapes, kinds, strict=True))
-    given, made = (None,) * len(arguments), (None,) * len(outs)
+    dtypes: Sequence[Any],
+) -> jax.export.Exported:
+    outs = tuple(jax.core.ShapedArray(s, k) for s, k in zip(shapes, dtypes, strict=True))
+    no_inputs, no_outputs = (None,) * len(arguments), (None,) * len(outs)
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in node.name)
     return jax.export.Exported(
         fun_name=name,
@@ -158,10 +164,10 @@ def _exported(
         out_tree=jax.tree.structure(outs),
         out_avals=outs,
         _has_named_shardings=False,
-        _in_named_shardings=given,
-        _out_named_shardings=made,
-        in_shardings_hlo=given,
-        out_shardings_hlo=made,
+        _in_named_shardings=no_inputs,
+        _out_named_shardings=no_outputs,
+        in_shardings_hlo=no_inputs,
+        out_shardings_hlo=no_outputs,
         nr_devices=1,
         platforms=({"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend()),),
         ordered_effects=(),
@@ -175,10 +181,12 @@ def _exported(
     )
 
 
-def _no_gradient(name: str) -> Callable[[Any], Any]:
-    def refuse(_: Any) -> Any:
+def _no_gradient(name: str) -> Callable[[object], jax.export.Exported]:
+    """Return a function that raises an error in place of the gradient."""
+
+    def refuse(_: object) -> jax.export.Exported:
         raise UnimplementedError(
-            f"node {name} of op XlaCallModule has no gradient here: what is read from the graph predicts only."
+            f"node {name} of op XlaCallModule has no gradient here: programs that are read from a graph can only predict."
         )
 
     return refuse

@@ -1,9 +1,9 @@
-"""Products, convolutions, pooling, normalization and activations."""
+"""Matrix products, convolutions, pooling, normalization and activations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,35 +13,36 @@ from jax import lax
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array
 from meshflow.ops.image import geometry
 from meshflow.saved_model.graph.attributes import Node, is_known, numbers, on_host
 
 __all__ = ["NETWORKS"]
 
 
-def _product(node: Node, a: Any, b: Any) -> Any:
+def _product(node: Node, a: Array, b: Array) -> Array:
     a = a.T if node["transpose_a"] else a
     return jnp.matmul(a, b.T if node["transpose_b"] else b)
 
 
-def _sparse_product(node: Node, a: Any, b: Any) -> Any:
-    """A product of dense matrices that may hold many zeros, in single precision."""
+def _sparse_product(node: Node, a: Array, b: Array) -> Array:
+    """Multiply dense matrices in float32. The op's name refers to many zeros in them."""
     return _product(node, *(jnp.asarray(v, jnp.float32) for v in (a, b)))
 
 
-def _products(node: Node, a: Any, b: Any) -> Any:
+def _products(node: Node, a: Array, b: Array) -> Array:
     a = jnp.swapaxes(a, -1, -2) if node["adj_x"] else a
     return jnp.matmul(a, jnp.swapaxes(b, -1, -2) if node["adj_y"] else b)
 
 
-def _biased(node: Node, x: Any, bias: Any) -> Any:
+def _biased(node: Node, x: Array, bias: Array) -> Array:
     if node["data_format"] == b"NCHW":
         bias = bias.reshape([-1, *[1] * (np.ndim(x) - 2)])
     return x + bias
 
 
 class _Layout:
-    """Where batch, positions and channels are in what a convolution or pooling takes."""
+    """Positions of the batch, spatial and channel axes in the operands of a convolution or pooling."""
 
     def __init__(self, node: Node) -> None:
         name = node.text("data_format")
@@ -50,20 +51,20 @@ class _Layout:
         letters = "DHW"[-len(self.places) :]
         self.numbers = (name, f"{letters}IO", name)
 
-    def of(self, values: Any) -> list[int]:
-        """The values for positions among those for all dimensions."""
+    def of(self, values: Sequence[int]) -> list[int]:
+        """Return the values of the spatial axes among those of all axes."""
         return [values[i] for i in self.places]
 
-    def padding(self, node: Node) -> Any:
-        """Padding of positions."""
-        kind = node.text("padding")
-        if kind != "EXPLICIT":
-            return kind
-        given = node["explicit_paddings"]
-        return [(given[2 * i], given[2 * i + 1]) for i in self.places]
+    def padding(self, node: Node) -> str | list[tuple[int, int]]:
+        """Return the padding of the spatial axes."""
+        padding = node.text("padding")
+        if padding != "EXPLICIT":
+            return padding
+        sizes = node["explicit_paddings"]
+        return [(sizes[2 * i], sizes[2 * i + 1]) for i in self.places]
 
 
-def _convolved(node: Node, x: Any, kernel: Any) -> Any:
+def _convolved(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
     layout = _Layout(node)
     return lax.conv_general_dilated(
         x,
@@ -76,12 +77,12 @@ def _convolved(node: Node, x: Any, kernel: Any) -> Any:
     )
 
 
-def _convolved_by_channel(node: Node, x: Any, kernel: Any) -> Any:
+def _convolved_by_channel(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
     layout = _Layout(node)
-    height, width, channels, times = kernel.shape
+    height, width, channels, multiplier = kernel.shape
     return lax.conv_general_dilated(
         x,
-        kernel.reshape(height, width, 1, channels * times),
+        kernel.reshape(height, width, 1, channels * multiplier),
         layout.of(node["strides"]),
         layout.padding(node),
         rhs_dilation=layout.of(node["dilations"]),
@@ -90,11 +91,11 @@ def _convolved_by_channel(node: Node, x: Any, kernel: Any) -> Any:
     )
 
 
-def _convolved_back(node: Node, shape: Any, kernel: Any, y: Any) -> Any:
-    """The gradient of a convolution, which transposed convolutions are."""
+def _convolved_back(node: Node, shape: Array, kernel: jax.Array, y: Array) -> Array:
+    """Compute the gradient of a convolution by its input, which is a transposed convolution."""
     layout = _Layout(node)
 
-    def forward(x: Any) -> Any:
+    def forward(x: jax.Array) -> Array:
         return _convolved(node, x, kernel)
 
     sizes = numbers(shape)
@@ -104,19 +105,19 @@ def _convolved_back(node: Node, shape: Any, kernel: Any, y: Any) -> Any:
 
 
 def _pooled(kind: str) -> Callable[..., Any]:
-    def run(node: Node, x: Any) -> Any:
+    def run(node: Node, x: Array) -> Array:
         layout = _Layout(node)
         window, strides = node["ksize"], node["strides"]
         padding = layout.padding(node)
         if not isinstance(padding, str):
             full = [(0, 0)] * np.ndim(x)
-            for place, pair in zip(layout.places, padding, strict=True):
-                full[place] = pair
+            for axis, pair in zip(layout.places, padding, strict=True):
+                full[axis] = pair
             padding = full
         if kind == "max":
             lowest = -jnp.inf if jnp.issubdtype(x.dtype, np.floating) else jnp.iinfo(x.dtype).min
-            least = np.array(lowest, x.dtype)
-            return lax.reduce_window(x, least, lax.max, window, strides, padding)
+            init = np.array(lowest, x.dtype)
+            return lax.reduce_window(x, init, lax.max, window, strides, padding)
         zero = np.zeros((), x.dtype)
         total = lax.reduce_window(x, zero, lax.add, window, strides, padding)
         ones = jnp.ones_like(x)
@@ -125,39 +126,33 @@ def _pooled(kind: str) -> Callable[..., Any]:
     return run
 
 
-def _normalized(node: Node, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """Batch normalization; layer normalization comes as one that trains, of one batch for each row."""
+def _normalized(
+    node: Node, x: Array, scale: Array, offset: Array, mean: Array, variance: Array
+) -> tuple[Array, ...]:
+    """Compute batch normalization. Layer normalization is saved as training of one batch per row."""
     layout = _Layout(node) if np.ndim(x) == 4 else None
     channels = layout.channels if layout else np.ndim(x) - 1
     axes = tuple(i for i in range(np.ndim(x)) if i != channels)
     shape = [-1 if i == channels else 1 for i in range(np.ndim(x))]
-    wide = x.astype(jnp.float32)
+    x_float32 = x.astype(jnp.float32)
     new_mean, new_variance = mean, variance
     if node["is_training"]:
-        mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
+        mean, variance = jnp.mean(x_float32, axes), jnp.var(x_float32, axes)
         count = math.prod(x.shape[i] for i in axes)
-        # A symbol, where the batch is one of them, is a number of the program.
+        # A symbolic batch size makes the count symbolic, so it is converted to an array.
         rest = max(count - 1, 1) if isinstance(count, int) else jnp.asarray(count - 1, jnp.float32)
         unbiased = variance * (jnp.asarray(count, jnp.float32) / rest)
         factor = node["exponential_avg_factor"]
-        old = np.size(new_mean) and factor != 1
-        new_mean = new_mean * (1 - factor) + mean * factor if old else mean
-        new_variance = new_variance * (1 - factor) + unbiased * factor if old else unbiased
-    by = scale / jnp.sqrt(variance + node["epsilon"])
-    y = wide * by.reshape(shape) + (offset - mean * by).reshape(shape)
+        has_average = np.size(new_mean) and factor != 1
+        new_mean = new_mean * (1 - factor) + mean * factor if has_average else mean
+        new_variance = new_variance * (1 - factor) + unbiased * factor if has_average else unbiased
+    multiplier = scale / jnp.sqrt(variance + node["epsilon"])
+    y = x_float32 * multiplier.reshape(shape) + (offset - mean * multiplier).reshape(shape)
     return y.astype(x.dtype), new_mean, new_variance, mean, variance, variance
 
 
-def _log_softmax(node: Node, x: Any) -> Any:
-    return jax.nn.log_softmax(x)
-
-
-def _leaky(node: Node, x: Any) -> Any:
-    return jax.nn.leaky_relu(x, node["alpha"])
-
-
 def _resized(method: str) -> Callable[..., Any]:
-    def run(node: Node, images: Any, size: Any) -> Any:
+    def run(node: Node, images: Array, size: Array) -> Array:
         if node["align_corners"] or not node["half_pixel_centers"]:
             return _resized_by_corners(node, method, images, numbers(size))
         out = geometry.resize(Tensor(jnp.asarray(images)), numbers(size), method)._value
@@ -166,33 +161,31 @@ def _resized(method: str) -> Callable[..., Any]:
     return run
 
 
-def _resized_by_corners(node: Node, method: str, images: Any, size: list[int]) -> Any:
-    """Sampling of earlier years, where pixels are points: at multiples of a step from the first one."""
+def _resized_by_corners(node: Node, method: str, images: Array, size: list[int]) -> Array:
+    """Resize as earlier versions of TensorFlow, which sample at multiples of a step."""
     if method not in ("bilinear", "nearest"):
-        raise UnimplementedError(f"{method} without half_pixel_centers is not known")
+        raise UnimplementedError(
+            f"resizing by {method} without half_pixel_centers is not supported"
+        )
     out = jnp.asarray(images)
-    for axis, wanted in zip((1, 2), size, strict=True):
-        have = out.shape[axis]
-        corners = node["align_corners"] and wanted > 1
-        step = (have - 1) / (wanted - 1) if corners else have / wanted
-        where = np.arange(wanted, dtype=np.float32) * np.float32(step)
+    for axis, new_size in zip((1, 2), size, strict=True):
+        old_size = out.shape[axis]
+        corners = node["align_corners"] and new_size > 1
+        step = (old_size - 1) / (new_size - 1) if corners else old_size / new_size
+        positions = np.arange(new_size, dtype=np.float32) * np.float32(step)
         if method == "nearest":
-            near = np.round(where) if corners else np.floor(where)
-            out = jnp.take(out, np.minimum(near, have - 1).astype(int), axis=axis)
+            nearest = np.round(positions) if corners else np.floor(positions)
+            out = jnp.take(out, np.minimum(nearest, old_size - 1).astype(int), axis=axis)
             continue
-        low = np.minimum(np.floor(where).astype(int), have - 1)
-        high = np.minimum(low + 1, have - 1)
-        share = (where - low).reshape([-1 if i == axis else 1 for i in range(4)])
-        first, second = (jnp.take(out, places, axis=axis) for places in (low, high))
-        out = first.astype(jnp.float32) * (1 - share) + second * share
+        low = np.minimum(np.floor(positions).astype(int), old_size - 1)
+        high = np.minimum(low + 1, old_size - 1)
+        weight = (positions - low).reshape([-1 if i == axis else 1 for i in range(4)])
+        first, second = (jnp.take(out, indices, axis=axis) for indices in (low, high))
+        out = first.astype(jnp.float32) * (1 - weight) + second * weight
     return out
 
 
-def _einsum(node: Node, *values: Any) -> Any:
-    return jnp.einsum(node.text("equation"), *values)
-
-
-def _to_batch(node: Node, x: Any, block: Any, paddings: Any) -> Any:
+def _to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Array:
     sizes, widths = numbers(block), np.asarray(paddings).tolist()
     count = len(sizes)
     x = jnp.pad(x, [(0, 0), *widths, *[(0, 0)] * (np.ndim(x) - 1 - count)])
@@ -204,7 +197,7 @@ def _to_batch(node: Node, x: Any, block: Any, paddings: Any) -> Any:
     return y.transpose(order).reshape([-1, *parts[::2], *rest])
 
 
-def _from_batch(node: Node, x: Any, block: Any, crops: Any) -> Any:
+def _from_batch(node: Node, x: Array, block: Array, crops: Array) -> Array:
     sizes, cut = numbers(block), np.asarray(crops).tolist()
     count = len(sizes)
     rest = x.shape[1 + count :]
@@ -218,58 +211,52 @@ def _from_batch(node: Node, x: Any, block: Any, crops: Any) -> Any:
     return y[(slice(None), *inner)]
 
 
-def _depth_to_space(node: Node, x: Any) -> Any:
+def _depth_to_space(node: Node, x: Array) -> Array:
     block, (batch, height, width, depth) = node["block_size"], x.shape
     y = x.reshape(batch, height, width, block, block, depth // block**2)
     return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * block, width * block, -1)
 
 
-def _space_to_depth(node: Node, x: Any) -> Any:
+def _space_to_depth(node: Node, x: Array) -> Array:
     block, (batch, height, width, depth) = node["block_size"], x.shape
     y = x.reshape(batch, height // block, block, width // block, block, depth)
     return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // block, width // block, -1)
 
 
-def _squared_norm(node: Node, x: Any) -> Any:
-    return jnp.sum(jnp.square(x)) / 2
-
-
 def _segments(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    def run(node: Node, x: Any, ids: Any, count: Any = None) -> Any:
+    def run(node: Node, x: Array, ids: Array, count: Array | None = None) -> Array:
         total = int(np.max(on_host(ids)) + 1 if count is None else on_host(count))
         return reduce(x, ids, total)
 
     return run
 
 
-def _bucketized(node: Node, x: Any) -> Any:
+def _bucketized(node: Node, x: Array) -> Array:
     edges = np.asarray(node["boundaries"], np.float32)
     return jnp.searchsorted(edges, jnp.asarray(x), side="right").astype(np.int32)
 
 
-def _counted(node: Node, x: Any, size: Any, weights: Any) -> Any:
+def _counted(node: Node, x: Array, size: Array, weights: Array) -> Array:
     length = int(on_host(size))
-    kind = node.dtype("T")
+    dtype = node.dtype("T")
     if is_known(x) and np.ndim(x) == 1 and not np.size(weights):
         counts = np.bincount(x, minlength=length)[:length]
-        return ((counts > 0) if node["binary_output"] else counts).astype(kind)
+        return ((counts > 0) if node["binary_output"] else counts).astype(dtype)
 
-    def one(row: Any, by: Any) -> Any:
-        ones = jnp.ones(row.shape, kind) if by is None else by
-        counts = jnp.zeros(length, kind).at[row].add(ones, mode="drop")
-        return (counts > 0).astype(kind) if node["binary_output"] else counts
+    def count_row(row: Array, amounts: Array | None) -> jax.Array:
+        ones = jnp.ones(row.shape, dtype) if amounts is None else amounts
+        counts = jnp.zeros(length, dtype).at[row].add(ones, mode="drop")
+        return (counts > 0).astype(dtype) if node["binary_output"] else counts
 
-    given = weights if np.size(weights) else None
-    if np.ndim(x) == 1:
-        return one(x, given)
-    return jax.vmap(one)(x, given) if given is not None else jax.vmap(lambda r: one(r, None))(x)
+    amounts = weights if np.size(weights) else None
+    return (count_row if np.ndim(x) == 1 else jax.vmap(count_row))(x, amounts)
 
 
 NETWORKS: dict[str, Callable[..., Any]] = {
     "MatMul": _product,
     "SparseMatMul": _sparse_product,
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _products),
-    "Einsum": _einsum,
+    "Einsum": lambda node, *values: jnp.einsum(node.text("equation"), *values),
     "BiasAdd": _biased,
     "Conv2D": _convolved,
     "Conv3D": _convolved,
@@ -283,7 +270,7 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalized),
     "Relu": lambda node, x: jax.nn.relu(x),
     "Relu6": lambda node, x: jax.nn.relu6(x),
-    "LeakyRelu": _leaky,
+    "LeakyRelu": lambda node, x: jax.nn.leaky_relu(x, node["alpha"]),
     "Elu": lambda node, x: jax.nn.elu(x),
     "Selu": lambda node, x: jax.nn.selu(x),
     "Sigmoid": lambda node, x: jax.nn.sigmoid(x),
@@ -291,8 +278,8 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "Softplus": lambda node, x: jax.nn.softplus(x),
     "Softsign": lambda node, x: jax.nn.soft_sign(x),
     "Softmax": lambda node, x: jax.nn.softmax(x),
-    "LogSoftmax": _log_softmax,
-    "L2Loss": _squared_norm,
+    "LogSoftmax": lambda node, x: jax.nn.log_softmax(x),
+    "L2Loss": lambda node, x: jnp.sum(jnp.square(x)) / 2,
     "ResizeBilinear": _resized("bilinear"),
     "ResizeNearestNeighbor": _resized("nearest"),
     "ResizeBicubic": _resized("bicubic"),
@@ -305,5 +292,5 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "SegmentSum": _segments(jax.ops.segment_sum),
     "Bucketize": _bucketized,
     "DenseBincount": _counted,
-    "Bincount": lambda node, x, size, weights: _counted(node, x, size, weights),
+    "Bincount": _counted,
 }

@@ -1,4 +1,4 @@
-"""Ops of graphs that a public function does here, as functions of arrays."""
+"""Ops of graphs that call public functions of Meshflow."""
 
 from __future__ import annotations
 
@@ -9,43 +9,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array
 from meshflow.saved_model.graph.attributes import Node, is_known, traced
 
 __all__ = ["arrays_of", "by", "tensor_of"]
 
 
-def tensor_of(value: Any) -> Tensor:
-    """An array as a tensor; what is known stays known.
-
-    Args:
-      value: the array.
-    """
+def tensor_of(value: Array) -> Tensor:
+    """Convert an array to a tensor. A NumPy array keeps its value known while a program is traced."""
     value = traced(value)
     return Tensor(np.asarray(value) if is_known(value) else jnp.asarray(value))
 
 
-def arrays_of(results: Any) -> Any:
-    """The arrays of tensors.
-
-    Args:
-      results: a tensor, or a sequence of them.
-    """
+def arrays_of(results: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Any:
+    """Return the array of a tensor, or a list with the arrays of several tensors."""
     if isinstance(results, (list, tuple)):
         return [r._value for r in results]
     return results._value
 
 
 def by(function: Callable[..., Any], **attributes: str) -> Callable[..., Any]:
-    """An op that a public function does.
+    """Return an op that calls a public function.
 
     Args:
-      function: takes the op's inputs as tensors.
-      **attributes: the op's attribute, by the name of the argument that it is.
+      function: Function that takes the op's inputs as tensors.
+      **attributes: Names of the op's attributes, by the function's arguments that they are passed
+        as.
     """
 
-    def run(node: Node, *values: Any) -> Any:
-        more = {name: _plain(node, key) for name, key in attributes.items()}
-        return arrays_of(function(*map(tensor_of, values), **more))
+    def run(node: Node, *values: Array) -> Any:
+        options = {name: _plain(node, key) for name, key in attributes.items()}
+        return arrays_of(function(*map(tensor_of, values), **options))
 
     return run
 

@@ -1,4 +1,4 @@
-"""What the host does with files' contents and with values that decide on sizes: images, records, sets, parts of text."""
+"""Ops that the host runs: text, images, records and sets, and ops with results of unknown size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array
 from meshflow.io import tensors
 from meshflow.ops import audio, files, hashing, nn, strings, tables, unicode
 from meshflow.ops.image import codecs
@@ -21,7 +22,7 @@ from meshflow.saved_model.graph.ops.public import arrays_of, by, tensor_of
 __all__ = ["RECORDS"]
 
 
-def _rows(values: Any, splits: Any) -> list[list[Any]]:
+def _rows(values: Array, splits: Array) -> list[list[Any]]:
     flat, ends = np.asarray(values).tolist(), np.asarray(splits).tolist()
     return [flat[a:b] for a, b in itertools.pairwise(ends)]
 
@@ -32,7 +33,7 @@ def _texts(values: list[Any]) -> np.ndarray:
     return out
 
 
-def _ends(rows: list[Any], dtype: Any) -> np.ndarray:
+def _ends(rows: list[Any], dtype: np.dtype) -> np.ndarray:
     return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(dtype)
 
 
@@ -41,10 +42,11 @@ def _flat(rows: list[list[Any]]) -> list[Any]:
 
 
 def _sparse(rows: list[list[Any]], values: np.ndarray) -> list[np.ndarray]:
-    places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
+    """Return the indices, values and dense shape of rows of different lengths."""
+    indices = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
     widest = max((len(row) for row in rows), default=0)
     return [
-        np.array(places, np.int64).reshape(-1, 2),
+        np.array(indices, np.int64).reshape(-1, 2),
         values,
         np.array([len(rows), widest], np.int64),
     ]
@@ -53,8 +55,8 @@ def _sparse(rows: list[list[Any]], values: np.ndarray) -> list[np.ndarray]:
 # ---- text --------------------------------------------------------------------------------
 
 
-def _split_by_any(node: Node, text: Any, delimiter: Any) -> Any:
-    """The older op: splits at each of some characters, or after each byte."""
+def _split_by_any(node: Node, text: Array, delimiter: Array) -> list[np.ndarray]:
+    """Split each text at any of some characters, or after each byte."""
     letters = bytes(np.asarray(delimiter).item())
     rows = []
     for value in np.asarray(text, object).reshape(-1):
@@ -68,9 +70,9 @@ def _split_by_any(node: Node, text: Any, delimiter: Any) -> Any:
     return _sparse(rows, _texts(_flat(rows)))
 
 
-def _grams(node: Node, data: Any, splits: Any) -> Any:
+def _grams(node: Node, data: Array, splits: Array) -> list[np.ndarray]:
     separator, left, right = node["separator"], node["left_pad"], node["right_pad"]
-    made: list[list[bytes]] = []
+    ngrams: list[list[bytes]] = []
     for row in _rows(data, splits):
         found: list[bytes] = []
         for width in node["ngram_widths"]:
@@ -79,91 +81,87 @@ def _grams(node: Node, data: Any, splits: Any) -> Any:
             found += [separator.join(parts[i : i + width]) for i in range(len(parts) - width + 1)]
         if not found and row and node["preserve_short_sequences"]:
             found.append(separator.join(row))
-        made.append(found)
-    return [_texts(_flat(made)), _ends(made, np.asarray(splits).dtype)]
+        ngrams.append(found)
+    return [_texts(_flat(ngrams)), _ends(ngrams, np.asarray(splits).dtype)]
 
 
-def _decoded(node: Node, text: Any) -> Any:
-    """Code points of several texts, where each begins, and where each of them does in its bytes."""
+def _decoded(node: Node, text: Array) -> list[np.ndarray]:
+    """Return row splits and code points of texts, and byte offsets if the op returns them."""
     rows, starts = [], []
     for value in np.asarray(text, object).reshape(-1):
-        points, places = unicode.unicode_decode_with_offsets(
+        points, offsets = unicode.unicode_decode_with_offsets(
             Tensor(np.array(value, object)), node.text("input_encoding"), *_on_errors(node)
         )
         rows.append(np.asarray(points).tolist())
-        starts.append(np.asarray(places).tolist())
-    found = [_ends(rows, node.dtype("Tsplits")), np.array(_flat(rows), np.int32)]
+        starts.append(np.asarray(offsets).tolist())
+    results = [_ends(rows, node.dtype("Tsplits")), np.array(_flat(rows), np.int32)]
     if node.op == "UnicodeDecodeWithOffsets":
-        found.append(np.array(_flat(starts), np.int64))
-    return found
+        results.append(np.array(_flat(starts), np.int64))
+    return results
 
 
 def _on_errors(node: Node) -> tuple[Any, ...]:
     return node.text("errors"), node["replacement_char"], node["replace_control_characters"]
 
 
-def _encoded(node: Node, points: Any, splits: Any) -> Any:
-    more = (node.text("output_encoding"), node.text("errors"), node["replacement_char"])
+def _encoded(node: Node, points: Array, splits: Array) -> Array:
+    options = (node.text("output_encoding"), node.text("errors"), node["replacement_char"])
     return _texts(
         [
-            unicode.unicode_encode(Tensor(np.array(row, np.int32)), *more)._value.item()
+            unicode.unicode_encode(Tensor(np.array(row, np.int32)), *options)._value.item()
             for row in _rows(points, splits)
         ]
     )
 
 
-def _recoded(node: Node, text: Any) -> Any:
-    kinds = node.text("input_encoding"), node.text("output_encoding")
-    return unicode.unicode_transcode(tensor_of(text), *kinds, *_on_errors(node))._value
+def _recoded(node: Node, text: Array) -> Array:
+    encodings = node.text("input_encoding"), node.text("output_encoding")
+    return unicode.unicode_transcode(tensor_of(text), *encodings, *_on_errors(node))._value
 
 
-def _formatted(node: Node, *inputs: Any) -> Any:
-    found = strings.format(
+def _formatted(node: Node, *inputs: Array) -> Array:
+    text = strings.format(
         node.text("template"),
         list(map(tensor_of, inputs)),
         node.text("placeholder"),
         node["summarize"],
     )
-    return found._value
+    return text._value
 
 
-def _printed(node: Node, text: Any) -> list[Any]:
+def _printed(node: Node, text: Array) -> list[Any]:
     stream = node.text("output_stream")
     if stream.startswith("file://"):
-        raise UnimplementedError(f"a model that prints into {stream} may not do so")
-    to = sys.stdout if stream == "stdout" else sys.stderr
-    print(np.asarray(text).item().decode("utf-8", "replace"), end=node.text("end"), file=to)
+        raise UnimplementedError(f"a model may not print to the file {stream}")
+    file = sys.stdout if stream == "stdout" else sys.stderr
+    print(np.asarray(text).item().decode("utf-8", "replace"), end=node.text("end"), file=file)
     return []
 
 
-def _strongly_hashed(node: Node, text: Any) -> Any:
-    return hashing.to_hash_bucket_strong(tensor_of(text), node["num_buckets"], node["key"])._value
+# ---- contents of files -------------------------------------------------------------------
 
 
-# ---- files' contents ---------------------------------------------------------------------
-
-
-def _image(node: Node, contents: Any) -> Any:
-    found = codecs.decode_image(
+def _image(node: Node, contents: Array) -> Array:
+    image = codecs.decode_image(
         tensor_of(contents),
         node["channels"],
         node.dtype("dtype").name,
         expand_animations=node["expand_animations"],
     )
-    return found._value
+    return image._value
 
 
-def _png(node: Node, contents: Any) -> Any:
+def _png(node: Node, contents: Array) -> Array:
     return codecs.decode_png(tensor_of(contents), node["channels"], node.dtype("dtype").name)._value
 
 
-def _numbers_of_bytes(node: Node, data: Any) -> Any:
-    kind = node.dtype("out_type").name
-    return files.decode_raw(tensor_of(data), kind, node["little_endian"])._value
+def _numbers_of_bytes(node: Node, data: Array) -> Array:
+    dtype = node.dtype("out_type").name
+    return files.decode_raw(tensor_of(data), dtype, node["little_endian"])._value
 
 
-def _columns(node: Node, lines: Any, *defaults: Any) -> Any:
-    found = tables.decode_csv(
+def _columns(node: Node, lines: Array, *defaults: Array) -> Array:
+    columns = tables.decode_csv(
         tensor_of(lines),
         [np.asarray(d) for d in defaults],
         node.text("field_delim"),
@@ -171,14 +169,14 @@ def _columns(node: Node, lines: Any, *defaults: Any) -> Any:
         node.text("na_value"),
         node["select_cols"] or None,
     )
-    return arrays_of(found)
+    return arrays_of(columns)
 
 
-def _parsed_tensor(node: Node, data: Any) -> Any:
+def _parsed_tensor(node: Node, data: Array) -> Array:
     return tensors.parse_tensor(tensor_of(data), as_dtype(node["out_type"]))._value
 
 
-# ---- sets and sizes ----------------------------------------------------------------------
+# ---- sets and sequences ------------------------------------------------------------------
 
 _SETS: dict[bytes, Callable[[set[Any], set[Any]], set[Any]]] = {
     b"a-b": lambda a, b: a - b,
@@ -188,9 +186,9 @@ _SETS: dict[bytes, Callable[[set[Any], set[Any]], set[Any]]] = {
 }
 
 
-def _of_sets(node: Node, first: Any, second: Any) -> Any:
+def _of_sets(node: Node, first: Array, second: Array) -> list[np.ndarray]:
     if np.ndim(first) != 2:
-        raise UnimplementedError(f"sets in {np.ndim(first)} dimensions are not known")
+        raise UnimplementedError(f"set operations on rank {np.ndim(first)} are not supported")
     operation = _SETS[node["set_operation"]]
     pairs = zip(np.asarray(first).tolist(), np.asarray(second).tolist(), strict=True)
     rows = [sorted(operation(set(a), set(b))) for a, b in pairs]
@@ -198,23 +196,23 @@ def _of_sets(node: Node, first: Any, second: Any) -> Any:
     return _sparse(rows, values)
 
 
-def _unique(node: Node, x: Any, axis: Any = None) -> Any:
+def _unique(node: Node, x: Array, axis: Array | None = None) -> list[np.ndarray]:
     values, first, inverse, counts = np.unique(
         np.asarray(x), return_index=True, return_inverse=True, return_counts=True
     )
     order = np.argsort(first)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    kind = node.dtype("out_idx")
-    return [values[order], rank[inverse.reshape(-1)].astype(kind), counts[order].astype(kind)]
+    dtype = node.dtype("out_idx")
+    return [values[order], rank[inverse.reshape(-1)].astype(dtype), counts[order].astype(dtype)]
 
 
-def _paths_read(node: Node, inputs: Any, lengths: Any) -> Any:
+def _paths_read(node: Node, inputs: Array, lengths: Array) -> list[np.ndarray]:
     blank = None if node["blank_index"] == -1 else node["blank_index"]
-    (found,), scores = nn.ctc_greedy_decoder(
+    (decoded,), scores = nn.ctc_greedy_decoder(
         tensor_of(inputs), tensor_of(lengths), node["merge_repeated"], blank
     )
-    return [found.indices._value, found.values._value, found.dense_shape._value, scores._value]
+    return arrays_of([decoded.indices, decoded.values, decoded.dense_shape, scores])
 
 
 RECORDS: dict[str, Callable[..., Any]] = {
@@ -226,7 +224,9 @@ RECORDS: dict[str, Callable[..., Any]] = {
     "UnicodeTranscode": _recoded,
     "StringFormat": _formatted,
     "PrintV2": _printed,
-    "StringToHashBucketStrong": _strongly_hashed,
+    "StringToHashBucketStrong": by(
+        hashing.to_hash_bucket_strong, num_buckets="num_buckets", key="key"
+    ),
     "StringToHashBucket": by(hashing.to_hash_bucket, num_buckets="num_buckets"),
     "DecodeImage": _image,
     "DecodePng": _png,

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-__all__ = ["compiled_for_cpu", "on_cpu"]
+__all__ = ["compile_for_cpu", "cpu_scope"]
 
 
-def on_cpu() -> contextlib.AbstractContextManager[Any]:
+def cpu_scope() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which the first CPU device is the default; without one (JAX_PLATFORMS=cuda), nothing changes."""
     if jax.default_backend() == "cpu":
         return contextlib.nullcontext()
@@ -25,8 +25,8 @@ def on_cpu() -> contextlib.AbstractContextManager[Any]:
     return jax.default_device(device)
 
 
-def compiled_for_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that is called with host arrays and values of variables, to run `on_cpu`.
+def compile_for_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that is called with host arrays and values of variables, to run `cpu_scope`.
 
     Args:
       function: the function.
@@ -34,7 +34,7 @@ def compiled_for_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     program = jax.jit(function)
 
     def run(*arguments: Any) -> Any:
-        with on_cpu():
+        with cpu_scope():
             return program(*arguments)
 
     return run

@@ -1,0 +1,42 @@
+from types import ModuleType
+
+from meshflow.data.dataset import Dataset as Dataset
+from meshflow.data.resampling import Resample as Resample
+from meshflow.data.saving import load_dataset as load_dataset
+from meshflow.data.saving import save_dataset as save_dataset
+from meshflow.data.snapshots import Snapshot as Snapshot
+from meshflow.data.sources import Generator as Generator
+from meshflow.data.sources import Random as Random
+from meshflow.data.sources import Range as Range
+from meshflow.data.sources import Tensors as Tensors
+from meshflow.data.sources import TensorSlices as TensorSlices
+from meshflow.data.sources import list_files as list_files
+from meshflow.data.transformations.base import ElementList as ElementList
+from meshflow.data.transformations.base import WithOptions as WithOptions
+from meshflow.data.transformations.batching import Batch as Batch
+from meshflow.data.transformations.batching import PaddedBatch as PaddedBatch
+from meshflow.data.transformations.batching import Rebatch as Rebatch
+from meshflow.data.transformations.batching import SparseBatch as SparseBatch
+from meshflow.data.transformations.batching import Unbatch as Unbatch
+from meshflow.data.transformations.caching import Cache as Cache
+from meshflow.data.transformations.caching import IgnoreErrors as IgnoreErrors
+from meshflow.data.transformations.caching import Prefetch as Prefetch
+from meshflow.data.transformations.elementwise import Enumerate as Enumerate
+from meshflow.data.transformations.elementwise import Filter as Filter
+from meshflow.data.transformations.elementwise import Map as Map
+from meshflow.data.transformations.elementwise import Scan as Scan
+from meshflow.data.transformations.elementwise import TakeWhile as TakeWhile
+from meshflow.data.transformations.grouping import GroupByWindow as GroupByWindow
+from meshflow.data.transformations.grouping import Unique as Unique
+from meshflow.data.transformations.grouping import Window as Window
+from meshflow.data.transformations.joining import Choose as Choose
+from meshflow.data.transformations.joining import Concatenate as Concatenate
+from meshflow.data.transformations.joining import FlatMap as FlatMap
+from meshflow.data.transformations.joining import RandomChoice as RandomChoice
+from meshflow.data.transformations.joining import Zip as Zip
+from meshflow.data.transformations.order import Repeat as Repeat
+from meshflow.data.transformations.order import ShardHint as ShardHint
+from meshflow.data.transformations.order import Shuffle as Shuffle
+from meshflow.data.transformations.order import Slice as Slice
+
+def register(*modules: ModuleType) -> None: ...
