@@ -1,6 +1,4 @@
-"""`tf.distribute.cluster_resolver`: descriptions of the processes of a job, and of this process among
-them.
-"""
+"""`tf.distribute.cluster_resolver`: descriptions of the processes of a job."""
 
 from meshflow.distribute.cluster.managers import (
     GCEClusterResolver,

@@ -152,8 +152,7 @@ class StrategyExtended:
     def colocate_vars_with(
         self, colocate_with_variable: Variable | ShardedVariable
     ) -> Iterator[None]:
-        """Create variables on the devices of another variable, if the devices differ between
-        variables.
+        """Create variables on the devices of another variable, if devices differ between variables.
 
         Args:
           colocate_with_variable: Variable of this strategy.

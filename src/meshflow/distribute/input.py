@@ -101,9 +101,7 @@ class ValueContext(NamedTuple):
 
 
 def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
-    """Split a batch over the replicas; the first replicas receive the larger parts, as in
-    TensorFlow.
-    """
+    """Split a batch over the replicas; the first ones receive larger parts, as in TensorFlow."""
     count = strategy.num_replicas_in_sync
     leaves = nest.flatten(batch) if count > 1 else []
     if leaves and not any(len(np.shape(leaf)) for leaf in leaves):
@@ -223,9 +221,7 @@ class DistributedDataset:
 
     @property
     def element_spec(self) -> PyTree:
-        """Return the spec of the elements: a `PerReplicaSpec` if there are several replicas, else that
-        of the source.
-        """
+        """Return the spec of the elements: `PerReplicaSpec`s if there are several replicas."""
         count = self._strategy.num_replicas_in_sync
         if count == 1:
             return self._source.element_spec

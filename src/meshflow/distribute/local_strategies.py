@@ -34,8 +34,7 @@ class OneDeviceStrategy(Strategy):
 
 
 class MirroredStrategy(Strategy):
-    """Strategy with a replica on each of several devices of this machine, and a copy of the variables
-    on all of them.
+    """Strategy with a replica, and a copy of the variables, on each of several local devices.
 
     Args:
       devices: Device strings; default all GPUs or TPUs, or all CPU devices if there are none.

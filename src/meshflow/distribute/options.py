@@ -21,8 +21,7 @@ class InputReplicationMode(enum.Enum):
 
 
 class InputOptions:
-    """Options of distributed input; they have no effect, because batches are always transferred
-    directly to the devices.
+    """Options of distributed input, without effect: batches always go directly to the devices.
 
     Args:
       experimental_fetch_to_device: Ignored.

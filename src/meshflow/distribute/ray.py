@@ -129,9 +129,7 @@ def _part(module: str) -> Any:
 
 
 def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float) -> Any:
-    """Reserve resources for all workers at once, because some of them would only wait for the
-    others.
-    """
+    """Reserve resources for all workers at once, because a part of them could only wait."""
     group = ray.util.placement_group([resources] * workers, strategy="PACK")
     if not group.wait(timeout):
         ray.util.remove_placement_group(group)

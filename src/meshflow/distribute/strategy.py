@@ -107,9 +107,7 @@ class Strategy(ReductionsAndGathers):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Return the number of replicas that compute a step together; 1 in the single step that `fit`
-        compiles.
-        """
+        """Return the number of replicas that compute a step; 1 in the single step of `fit`."""
         entry = stacks.entries[-1] if stacks.entries else None
         is_global = (
             isinstance(entry, ReplicaContext) and entry.whole_batch and entry.strategy is self
@@ -175,9 +173,7 @@ class Strategy(ReductionsAndGathers):
         return Layout.replicated(self.mesh, rank)
 
     def batched(self, rank: int) -> Layout:
-        """Return the layout of stacked per-replica values: the first axis is split over the
-        devices.
-        """
+        """Return the layout of stacked per-replica values, with the first axis over the devices."""
         return Layout.batch_sharded(self.mesh, AXIS, rank)
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
@@ -371,9 +367,7 @@ class Strategy(ReductionsAndGathers):
         )
 
     def place_batch(self, batch: PyTree) -> PyTree:
-        """Place a batch of arrays on all devices: split along the first axis if its size is
-        divisible.
-        """
+        """Place a batch of arrays on all devices, split along the first axis if it is divisible."""
         return self._onto_devices(batch, 0)
 
     def place_batches(self, batches: PyTree) -> PyTree:

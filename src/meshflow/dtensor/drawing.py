@@ -33,9 +33,7 @@ _COLOURS = (
 
 @dataclass(frozen=True)
 class Grid:
-    """Table with a caption, column headings and rows; in a coloured table, equal cells have equal
-    colours.
-    """
+    """Table with a caption, headings and rows; if coloured, equal cells have equal colours."""
 
     caption: str
     head: tuple[str, ...]
@@ -72,9 +70,7 @@ class Drawing:
         return "\n".join(_html(grid) for grid in self.grids)
 
     def print(self) -> None:
-        """Print the tables: as HTML in a notebook, else with rich if it is installed, else as plain
-        text.
-        """
+        """Print the tables: as HTML in a notebook, else with rich if available, else as text."""
         if _in_notebook():
             from IPython.display import HTML, display  # noqa: PLC0415 - available in notebooks
 

@@ -59,9 +59,7 @@ class Explanation:
         return sum(c.times for c in self.select(kind, axis))
 
     def bytes(self, kind: str | None = None, axis: str | None = None) -> int:
-        """Sum the sizes of the full values of collectives in one call; see `select` for the
-        arguments.
-        """
+        """Sum the sizes of the full values of collectives in one call; see `select`."""
         return sum(c.times * c.bytes for c in self.select(kind, axis))
 
     def sent(self, kind: str | None = None, axis: str | None = None) -> int:
@@ -69,9 +67,7 @@ class Explanation:
         return sum(c.times * c.sent for c in self.select(kind, axis))
 
     def table(self) -> list[tuple[str, ...]]:
-        """Return rows of text with one row for equal collectives; the first row contains the
-        headings.
-        """
+        """Return one row of text for equal collectives; the first row contains the headings."""
         counts = Counter[Collective]()
         for c in self.collectives:
             counts[c] += c.times
@@ -100,8 +96,7 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Compile a function and list its collectives, their bytes and the mesh dimensions that they
-    cross.
+    """Compile a function and list its collectives, with their bytes and mesh dimensions.
 
     The function is not run. It is compiled for the layouts of its arguments.
 

@@ -39,8 +39,7 @@ def moved_to_host(jaxpr: Jaxpr | ClosedJaxpr) -> int:
 
 
 def moved_to_files(jaxpr: Jaxpr | ClosedJaxpr) -> int:
-    """Count the bytes that a program writes to activation files; inside `shard_map`, those of one
-    device.
+    """Count the bytes that a program writes to activation files; see `count_bytes_to_host`.
 
     Args:
       jaxpr: Program to analyze.

@@ -196,8 +196,7 @@ def create_tpu_mesh(
     rotate_ring_across_rings: bool = False,
     use_xla_spmd: bool = False,
 ) -> Mesh:
-    """Create a mesh of all TPU cores, ordered so that neighbours in the mesh are neighbours in the
-    torus.
+    """Create a mesh of all TPU cores, with neighbours in the mesh close to each other in the torus.
 
     JAX chooses the order of the cores, so the arguments about rings have no effect.
 

@@ -342,9 +342,7 @@ def call_with_layout(
 
 
 def _text(array: Any) -> str | None:
-    """Format an array and its layout as TensorFlow does: one value per device, unless the array is
-    replicated.
-    """
+    """Format an array and its layout as TensorFlow does: by device, unless it is replicated."""
     layout = layout_of_array(array)
     if layout is None or not layout.mesh.shown:
         return None
@@ -362,9 +360,7 @@ register_mesh_text(_text)
 
 
 class _OnMesh(type(Variable)):  # type: ignore[misc]
-    """Metaclass of `DVariable`: every variable with a layout is an instance, including those that
-    layers create.
-    """
+    """Metaclass that makes every variable with a layout an instance of `DVariable`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         if cls is not DVariable:

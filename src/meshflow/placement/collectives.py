@@ -267,9 +267,7 @@ def _computations(text: str, mesh: dict[str, int]) -> tuple[dict[str, _Computati
 
 
 def _executions(computations: dict[str, _Computation], entry: str) -> Counter[tuple[str, int]]:
-    """Count the executions of each collective, by computation and index, in one call of the
-    program.
-    """
+    """Count the executions of each collective, by computation and index, in one call."""
     cached: dict[str, Counter[tuple[str, int]]] = {}
 
     def measure_traffic(counts: Counter[tuple[str, int]]) -> tuple[int, int]:

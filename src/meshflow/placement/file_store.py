@@ -181,9 +181,7 @@ class FileArray:
     # ---- access from the host ---------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """Return a copy of the full value; if several processes have shards, all of them must call
-        this method.
-        """
+        """Return a copy of the full value; all processes with shards must call this method."""
         if not self.is_fully_addressable:
             return to_host(self.in_memory("host"))
         result = np.empty(self.shape, self.dtype)

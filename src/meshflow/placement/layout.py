@@ -31,8 +31,7 @@ MATCH = "match"
 
 
 class Layout:
-    """Sharding of a tensor over a mesh: a mesh dimension, several of them, or `UNSHARDED` for each
-    axis.
+    """Sharding of a tensor over a mesh: mesh dimensions, or `UNSHARDED`, for each axis.
 
     Layouts with the same effect are equal: a mesh dimension of size 1 does not split an axis.
 
@@ -353,15 +352,11 @@ class Layout:
         return jax.sharding.NamedSharding(self.mesh.jax_mesh, spec, memory_kind=kind)
 
     def constrain(self, tensor: Tensor) -> Tensor:
-        """Return a tensor with this layout; a variable with a layout calls this method on every
-        write.
-        """
+        """Return a tensor with this layout; variables with a layout call it on every write."""
         return place(tensor, self)
 
     def _splits(self) -> list[str | tuple[str, ...]]:
-        """Return the specs without mesh dimensions of size 1, which do not split an axis and which XLA
-        drops.
-        """
+        """Return the specs without mesh dimensions of size 1, which XLA drops, too."""
         return [
             MATCH if spec == MATCH else tuple(d for d in dimensions if self.mesh.dim_size(d) > 1)
             for spec, dimensions in zip(self.sharding_specs, self._dimensions, strict=True)
@@ -421,9 +416,7 @@ def _spec(entry: str | Sequence[str]) -> str:
 
 
 def dimensions_of(spec: str, mesh: Mesh) -> tuple[str, ...]:
-    """Return the mesh dimensions that an axis with a sharding spec is split over, the outermost
-    first.
-    """
+    """Return the mesh dimensions that a sharding spec splits an axis over, the outermost first."""
     if spec in (UNSHARDED, MATCH):
         return ()
     return (spec,) if spec in mesh else tuple(spec.split("+"))

@@ -33,8 +33,7 @@ def device_name(device: jax.Device) -> str:
 
 
 def full_device_name(device: object) -> str:
-    """Return the full name of a device string, a `tf.DeviceSpec` or a logical device, which need not
-    exist.
+    """Return the full name of a device, which need not exist.
 
     Raises:
       ValueError: If the text does not name a device.
@@ -240,9 +239,7 @@ class Mesh:
         return np.array(np.unravel_index(device_idx % self.size, self._ids.shape))
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
-        """Return the coordinates of every device by its id, each as a dictionary of dimension
-        names.
-        """
+        """Return the coordinates of every device by its id, as dictionaries of dimension names."""
         first = self.min_global_device_id()
         return {first + i: self.device_location(first + i) for i in range(self.size)}
 
@@ -324,9 +321,7 @@ class Mesh:
     # ---- text and messages -----------------------------------------------------------------
 
     def to_string(self) -> str:
-        """Return TensorFlow's text format: name, dimensions, global ids, local ids, devices; or one
-        device.
-        """
+        """Return TensorFlow's text format: name, dimensions, global ids, local ids, devices."""
         if self.is_single_device():
             return self.single_device
         dims = ",".join(f"{n}={s}" for n, s in zip(self._dim_names, self.shape(), strict=True))

@@ -1,6 +1,4 @@
-"""Activations in files: a program writes values to files during the forward pass and reads them in the
-backward pass.
-"""
+"""Activations in files: written during the forward pass, and read in the backward pass."""
 
 from __future__ import annotations
 
@@ -62,8 +60,7 @@ class Scratch:
         Callable[[Sequence[jax.Array], Sequence[jax.Array]], list[jax.Array]],
         jax.Array,
     ]:
-        """Write values to files in a traced program; see `Waiting` of
-        `meshflow.core.gradients.recompute`.
+        """Write values to files in a traced program; see `ResidualStorage`.
 
         Raises:
           ResourceExhaustedError: If the disk has too little space.
@@ -90,9 +87,7 @@ class Scratch:
     def _each(
         self, callback: Callable[..., PyTree], shapes: PyTree, *operands: jax.Array
     ) -> PyTree:
-        """Call a host function for each device of a program, with the index of the device as its first
-        argument.
-        """
+        """Call a host function for each device of a program, with the device index first."""
         mesh = jax.sharding.get_abstract_mesh()
         names = self.store.mesh.axis_names
         manual = tuple(n for n in names if not mesh.empty and n in mesh.manual_axes)

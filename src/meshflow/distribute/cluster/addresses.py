@@ -55,8 +55,7 @@ def with_port(host: str, port: int) -> str:
 
 
 def listening_host(host: str, others: Sequence[str] = ()) -> str:
-    """Choose the address to listen on for a job; "" (all interfaces) if this machine cannot determine
-    it.
+    """Choose the address to listen on for a job; "" (all interfaces) if it cannot be determined.
 
     Args:
       host: Name or address by which this machine's workers, and others, reach this process.

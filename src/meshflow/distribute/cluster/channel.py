@@ -121,9 +121,7 @@ class Channel:
                 yield message
 
     def is_gone(self) -> bool:
-        """Check whether the peer has disconnected; must not be called while another thread
-        receives.
-        """
+        """Check whether the peer has disconnected, unless another thread receives at the same time."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -142,9 +142,7 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
 def _hold(
     tasks: Sequence[str], addresses: Sequence[str], secret: str, timeout: float
 ) -> tuple[str, str]:
-    """Wait for the workers and start the service; return its address and the address of this
-    machine.
-    """
+    """Wait for the workers and start the service; return its address and that of this machine."""
     own_host, port = network.parse(addresses[0])
     host = network.listening_host(own_host, [network.parse(a)[0] for a in addresses[1:]])
     rendezvous = Rendezvous(host, port, tasks, addresses, secret, present=[0])

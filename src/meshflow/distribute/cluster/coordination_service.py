@@ -1,5 +1,4 @@
-"""JAX's coordination service as a separate process, so a crash of the service does not end the
-launcher.
+"""JAX's coordination service as a process, so that a crash of it does not end the launcher.
 
 The module is run by its path with the address to listen on, the number of workers, and the number
 of seconds that

@@ -1,6 +1,4 @@
-"""Resolvers that query a cluster manager (Slurm, Kubernetes, Compute Engine) or combine other
-resolvers.
-"""
+"""Resolvers for cluster managers (Slurm, Kubernetes, Compute Engine) and unions of resolvers."""
 
 from __future__ import annotations
 
@@ -437,9 +435,7 @@ class UnionResolver(ClusterResolver):
         return next(filter(None, masters), "")
 
     def cluster_spec(self) -> ClusterSpec:
-        """Return the addresses by job: lists of one job are concatenated; tasks with ids keep their
-        ids.
-        """
+        """Return the addresses by job; lists are concatenated, and tasks with ids keep their ids."""
         jobs: dict[str, _Tasks] = {}
         for resolver in self._resolvers:
             for job, tasks in _as_dict(resolver.cluster_spec()).items():

@@ -104,9 +104,7 @@ class Rendezvous:
             raise
 
     def _left(self) -> bool:
-        """Remove workers that disconnected before the others were connected; return whether there were
-        any.
-        """
+        """Remove workers that disconnected before all were connected; return whether there were any."""
         disconnected = [index for index, channel in self.connections.items() if channel.is_gone()]
         for index in disconnected:
             self.connections.pop(index).close()

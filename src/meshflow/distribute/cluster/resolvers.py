@@ -128,9 +128,7 @@ class SimpleClusterResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Return the number of accelerators by type: the constructor's argument, or those of this
-        process.
-        """
+        """Return the number of accelerators by type, as passed or as found in this process."""
         if self._num_accelerators is not None:
             return self._num_accelerators
         return super().num_accelerators(task_type, task_id, config_proto)
@@ -208,8 +206,7 @@ class TFConfigClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Return the variable's "session_master", or the address of a task; empty if there is only one
-        task.
+        """Return the "session_master" or the address of a task; empty if there is only one task.
 
         Args:
           task_type: See `ClusterResolver.master`.

@@ -104,8 +104,7 @@ class Supervisor:
         _thread(self._meet)
 
     def environment(self, restarts: int) -> dict[str, str]:
-        """Return the environment variables of workers; they contain the job's secret, so no command
-        line may contain them.
+        """Return the environment variables of workers, which contain the secret of the job.
 
         Args:
           restarts: Number of restarts of the job.

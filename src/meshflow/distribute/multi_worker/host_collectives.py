@@ -1,6 +1,4 @@
-"""Collectives of host values between the processes of a job; all processes must call them in the same
-order.
-"""
+"""Collectives of host values, which all processes of a job must call in the same order."""
 
 from __future__ import annotations
 
@@ -128,9 +126,7 @@ def unpacked(data: bytes) -> Any:
 
 
 def _described(value: Message, buffers: list[bytes]) -> Json:
-    """Describe a value in JSON; values that JSON cannot represent become a list with their type
-    first.
-    """
+    """Describe a value in JSON; types that JSON does not have become lists with their type first."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is bytes:

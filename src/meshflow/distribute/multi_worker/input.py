@@ -128,18 +128,14 @@ class WorkerDataset(DistributedDataset):
             yield _rows(piece, len(replicas))
 
     def _pieces(self) -> Iterator[PyTree]:
-        """Yield this worker's part of the batches: it splits each batch of its own data over as many
-        steps as there are workers.
-        """
+        """Yield parts of this worker's batches; one batch serves as many steps as there are workers."""
         workers = self._strategy.workers
         for batch in self._source:
             arrays = nest.map_structure(_leaf, batch)
             yield from (p for p in _rows(arrays, workers) if len(nest.flatten(p)[0]))
 
     def _agreed(self, batches: Iterator[list[PyTree]]) -> Iterator[list[PyTree]]:
-        """Yield batches until no worker has data; a worker without further data yields empty
-        batches.
-        """
+        """Yield batches until no worker has data; empty ones when only this worker has no data."""
         last = None
         while True:
             item = next(batches, None)
@@ -207,9 +203,7 @@ def _rows(batch: PyTree, parts: int) -> list[PyTree]:
 def _sharded(
     source: Any, policy: AutoShardPolicy, strategy: WorkerStrategy
 ) -> tuple[Iterable[PyTree], AutoShardPolicy]:
-    """Return the data of this worker and the policy; with `DATA` it reads all data and takes its rows
-    of each batch.
-    """
+    """Return the data of this worker; with the policy `DATA`, it reads all data."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):
         return source, policy
     return by_policy(source, strategy.workers, jax.process_index(), policy)

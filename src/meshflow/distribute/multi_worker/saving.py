@@ -61,9 +61,7 @@ def write_once(root: object, write: Callable[[], _Result]) -> _Result | None:
 
 
 def _elsewhere(value: object) -> bool:
-    """Check whether other workers have shards of an array, on devices or in files, that this worker
-    does not have.
-    """
+    """Check whether other workers have shards of an array that this worker does not have."""
     sharding = getattr(value, "sharding", None)
     return sharding is not None and not (
         sharding.is_fully_addressable or sharding.is_fully_replicated
@@ -102,8 +100,7 @@ class TerminationConfig:
 
 
 class PreemptionCheckpointHandler:
-    """Handler that saves a custom training loop if any worker is preempted, after the same step on all
-    workers.
+    """Handler that saves a training loop after the same step on all workers if one is preempted.
 
     A worker is preempted by SIGTERM, or if `TerminationConfig.termination_watcher_fn` returns True.
     The constructor restores
@@ -174,9 +171,7 @@ class PreemptionCheckpointHandler:
 
     @property
     def total_run_calls(self) -> int:
-        """Return the number of calls of `run`, including those before the latest restored
-        checkpoint.
-        """
+        """Return the number of calls of `run`, including those before the restored checkpoint."""
         return int(self._runs)
 
     def run(

@@ -224,9 +224,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         )
 
     def stacked_from_local(self, parts: Sequence[np.ndarray]) -> Stacked:
-        """Create a value of all replicas from the arrays of this worker's replicas, which have one
-        shape on all workers.
-        """
+        """Create a per-replica value from arrays of this worker's replicas, of one shape everywhere."""
         rank = parts[0].ndim + 1
         sharding = self.batched(rank).sharding()
         shards = [
@@ -242,9 +240,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return super()._onto_devices(batch, axis)
 
     def _agreed(self, array: Array, axis: int) -> Array:
-        """Return an array that is equal on all workers, unless each of them will read only its own
-        rows.
-        """
+        """Return an array that is equal on all workers, unless each will read only its own rows."""
         if _is_placed(array) or array.dtype == object:
             return array
         array = np.asarray(array)
@@ -371,9 +367,7 @@ _mergers: dict[tuple[object, ...], Callable[[jax.Array], jax.Array]] = {}
 
 
 def _workers(resolver: ClusterResolver) -> tuple[list[str], list[str], int]:
-    """Return the names and addresses of the workers, and the index of this one; empty lists for a
-    single process.
-    """
+    """Return the names and addresses of the workers and this worker's index; empty for one process."""
     cluster: Any = resolver.cluster_spec()
     spec = cluster.as_dict() if hasattr(cluster, "as_dict") else dict(cluster or {})
     if resolver.task_type in ("evaluator", "ps"):

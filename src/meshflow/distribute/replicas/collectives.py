@@ -74,9 +74,7 @@ stack = _collective("all_stack", jax.lax.all_gather)
 
 
 def _joined_uneven(value: jax.Array, over: str, axis: int, sizes: tuple[int, ...]) -> jax.Array:
-    """Concatenate parts of different sizes: each replica pads its part with zeros, and the results are
-    summed.
-    """
+    """Concatenate parts of different sizes: pad each part with zeros and sum the results."""
     shape = [sum(sizes) if i == axis else n for i, n in enumerate(value.shape)]
     starts = np.cumsum([0, *sizes[:-1]])
     start = jax.numpy.asarray(starts)[jax.lax.axis_index(over)]

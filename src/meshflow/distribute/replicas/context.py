@@ -116,8 +116,9 @@ def spanning() -> ReplicaContext | None:
 
 
 class SizeWantedError(Exception):
-    """Error for an `all_gather` in a trace that needs unknown sizes of other replicas; `args` contains
-    the own size.
+    """Error for an `all_gather` in a trace that needs the sizes of other replicas.
+
+    `args` contains the size of this replica.
     """
 
 
@@ -161,9 +162,7 @@ class ReplicaContext:
 
     @property
     def whole_batch(self) -> bool:
-        """Check whether this is the single step of Keras' training loop, which has the batch of all
-        replicas.
-        """
+        """Check whether this is the single step of Keras' training loop, with the global batch."""
         return not self.spans_replicas
 
     @property
@@ -185,9 +184,7 @@ class ReplicaContext:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Return the device of the replica; while all replicas run as one program, that of the
-        first.
-        """
+        """Return the device of the replica; that of the first while all replicas run as one program."""
         return (self._strategy.extended.worker_devices[0],)
 
     def all_reduce(
@@ -312,9 +309,7 @@ SeedStream.per_replica = staticmethod(_key_of_replica)
 
 
 def max_over_replicas(value: Tensor) -> Tensor:
-    """Return the maximum over the replicas of `Strategy.run`, or the value outside of it; it has no
-    gradient.
-    """
+    """Return the maximum over the replicas of `Strategy.run`, without a gradient."""
     return value if spanning() is None else apply(pmax, (value,))
 
 

@@ -1,6 +1,4 @@
-"""Shares of a batch: a share is a micro-batch on one device, traced with access to values of all
-shares.
-"""
+"""Shares of a batch: micro-batches on one device, with access to values of all shares."""
 
 from __future__ import annotations
 
@@ -93,8 +91,7 @@ class Shares:
         self.noted.append((metric, value))
 
     def mean(self, value: Tensor) -> Tensor:
-        """Average a value over the devices that compute their shares at the same time; the mean has a
-        gradient.
+        """Average a value over the devices that compute at the same time, with a gradient.
 
         Args:
           value: Value of this device.
@@ -102,8 +99,7 @@ class Shares:
         return apply(_mean, (value,), (self.axes,)) if self.devices > 1 else value
 
     def mean_of_all(self, value: Tensor) -> Tensor:
-        """Average a value over all shares, including those that are computed later; the mean has no
-        gradient.
+        """Average a value over all shares, including those that are computed later; without gradient.
 
         The value must depend on the batch only, such as the number of labels that are not masked.
 
@@ -115,8 +111,7 @@ class Shares:
         return total._as_tensor()
 
     def local(self, variable: Variable) -> Tensor:
-        """Return this device's part of a weight that a rule splits over batch dimensions, such as the
-        weights of experts.
+        """Return this device's part of a weight that is split over batch dimensions, such as experts.
 
         The weight is not gathered, and its gradient is not summed over these dimensions: the layer
         itself must exchange values

@@ -163,8 +163,7 @@ def _rows_of_each(rows: IndexedSlices) -> PerReplica:
 
 
 class Shared:
-    """Variables that a traced replica function reads and writes, including those with one value per
-    replica.
+    """Variables of a traced replica function, including those with one value per replica.
 
     Args:
       traced: Traced function.
@@ -249,9 +248,7 @@ class SpmdProgram:
         self._op = Op(traced.name, run, heavy=True)
 
     def __call__(self, arguments: list[Tensor]) -> PyTree:
-        """Run the program on tensors: stacked ones of the replicas, and ones that all replicas
-        share.
-        """
+        """Run the program on tensors, either stacked over the replicas or shared by them."""
         outputs = apply(self._op, (arguments, self._shared.captures()))
         count = self._traced.count
         self._shared.assign(outputs[count:])
@@ -259,8 +256,7 @@ class SpmdProgram:
 
 
 class LockstepProgram:
-    """Programs of a replica function that is traced for each shape of arguments, evaluated in
-    lockstep.
+    """Programs of a replica function for each shape of arguments, evaluated in lockstep.
 
     Args:
       strategy: ReplicaStrategy of the replicas.

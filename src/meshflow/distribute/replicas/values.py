@@ -84,9 +84,7 @@ class PerReplicaSpec(TypeSpec):
         self._value_specs = value_specs
 
     def is_compatible_with(self, value: object) -> bool:
-        """Check whether a `PerReplica` or another spec is compatible with the specs of the
-        replicas.
-        """
+        """Check whether a `PerReplica` or another spec is compatible with the replicas' specs."""
         if isinstance(value, PerReplicaSpec):
             others: tuple[object, ...] = value._value_specs
         elif isinstance(value, PerReplica):

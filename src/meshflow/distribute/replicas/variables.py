@@ -78,9 +78,7 @@ class MirroredVariable(Variable):
 
     @property
     def values(self) -> tuple[Variable, ...]:
-        """Return the variable of each replica of this process; all copies are equal, so each entry is
-        this variable.
-        """
+        """Return this variable for each replica of this process, because all copies are equal."""
         return (self,) * len(_own_replicas(self))
 
     def __repr__(self) -> str:
@@ -222,9 +220,7 @@ class SyncOnReadVariable(Variable):
         return _described(self, [repr(part) for part in self.values])
 
     def _written(self) -> dict[int, Any]:
-        """Return the values written in this trace, so that a read does not sum over the replicas
-        again.
-        """
+        """Return the values written in this trace, so a read does not sum over the replicas again."""
         trace = context.trace
         return {} if trace is None else trace.__dict__.setdefault("_merged_values", {})
 

@@ -1,3 +1,1 @@
-"""TPUs: the `system` of cores, the `resolver` that finds it, and the `strategy` with replicas on the
-cores.
-"""
+"""TPUs: the `system` of cores, the `resolver` that finds it, and the `strategy`."""

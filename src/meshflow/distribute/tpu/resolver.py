@@ -119,9 +119,7 @@ class TPUClusterResolver(ClusterResolver):
         self._topology = serialized_tpu_topology
 
     def cluster_spec(self) -> ClusterSpec:
-        """Return the addresses of the TPU's hosts; without an address, the names of the hosts in this
-        job.
-        """
+        """Return the addresses of the TPU's hosts, or their names in this job without an address."""
         hosts = sorted({d.process_index for d in tpu_system.tpus()})
         address = self.master().split("://")[-1]
         return ClusterSpec({self._job: [address or f"localhost:{8470 + h}" for h in hosts]})

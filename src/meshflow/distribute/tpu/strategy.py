@@ -105,8 +105,7 @@ class TPUStrategy(MirroredStrategy):
         kwargs: Mapping[str, PyTree] | None = None,
         options: RunOptions | None = None,
     ) -> PyTree:
-        """Call a compiled function, or any function inside of a `tf.function`, for each replica; see
-        `Strategy.run`.
+        """Call a compiled function, or any function inside of one, for each replica.
 
         Args:
           fn: A `tf.function`, or any function inside of one.
@@ -226,9 +225,7 @@ class TPUStrategy(MirroredStrategy):
 
 @op
 def _constrain(x: TensorLike, layout: Any) -> Tensor:
-    """Constrain a tensor to a sharding, which is described by a JAX mesh and the mesh axes of each
-    dimension.
-    """
+    """Constrain a tensor to a sharding: a JAX mesh and the mesh axes of each dimension."""
     mesh, spec = layout
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
     return jax.lax.with_sharding_constraint(x, sharding)

@@ -1,6 +1,4 @@
-"""TPUs as described by `tf.tpu.experimental`: the topology, and the assignment of cores to
-replicas.
-"""
+"""TPUs as described by `tf.tpu.experimental`: topology, and assignment of cores to replicas."""
 
 from __future__ import annotations
 
@@ -340,9 +338,7 @@ class DeviceAssignment:
 
     @property
     def core_assignment(self) -> np.ndarray:
-        """Return the coordinates of the cores as an array of shape [replicas, cores of a replica,
-        4].
-        """
+        """Return the core coordinates as an array of shape [replicas, cores of a replica, 4]."""
         return self._cores
 
     def coordinates(self, replica: int, logical_core: int) -> tuple[int, ...]:
