@@ -14,10 +14,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.local_strategies import (
-    MirroredStrategy,
-    OneDeviceStrategy,
-)
+from meshflow.distribute.local_strategies import MirroredStrategy, OneDeviceStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.replicas.collectives import ReduceOp
 from meshflow.distribute.replicas.context import ReplicaContext

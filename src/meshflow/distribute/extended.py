@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,20 +32,12 @@ class Extended(Protocol):
     def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: int | None) -> PyTree:
         """See `Strategy.reduce`."""
 
-    def run(
-        self,
-        fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
-    ) -> PyTree:
+    def run(self, fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None) -> PyTree:
         """See `Strategy.run`."""
 
 
 class StrategyExtended:
     """Less used methods of a strategy, available as `Strategy.extended`.
-
-    Args:
-      strategy: Strategy that the methods belong to.
 
     Example:
       >>> import meshflow as tf
@@ -89,63 +81,32 @@ class StrategyExtended:
         value_destination_pairs: Iterable[tuple[PyTree, object]],
         options: object = None,
     ) -> list[PyTree]:
-        """Reduce several values over the replicas.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value_destination_pairs: Pairs (value, destination).
-          options: Ignored.
-        """
+        """Reduce several values over the replicas."""
         return [self.reduce_to(reduce_op, v, d) for v, d in value_destination_pairs]
 
     def update(
         self,
         var: Variable,
         fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
+        args: PyTree = (),
+        kwargs: PyTree = None,
         group: bool = True,
     ) -> PyTree:
-        """Call `fn(var, *args, **kwargs)` to update a variable.
-
-        Args:
-          var: Variable to update.
-          fn: Function to call.
-          args: Arguments of the function.
-          kwargs: Keyword arguments of the function.
-          group: Ignored.
-        """
+        """Call `fn(var, *args, **kwargs)` to update a variable."""
         return fn(var, *args, **(kwargs or {}))
 
     def variable_created_in_scope(self, v: object) -> bool:
-        """Check whether a variable was created in this strategy's scope.
-
-        Args:
-          v: Variable to check.
-        """
+        """Check whether a variable was created in this strategy's scope."""
         return getattr(v, "_distribute_strategy", None) is self._strategy
 
     def call_for_each_replica(
-        self,
-        fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
+        self, fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None
     ) -> PyTree:
-        """Call `Strategy.run`.
-
-        Args:
-          fn: Function to call on each replica.
-          args: Arguments of the function.
-          kwargs: Keyword arguments of the function.
-        """
+        """Call `Strategy.run`."""
         return self._strategy.run(fn, args, kwargs)
 
     def value_container(self, value: PyTree) -> PyTree:
-        """Return the value itself.
-
-        Args:
-          value: Value to return.
-        """
+        """Return the value itself."""
         return value
 
     @contextmanager

@@ -239,13 +239,7 @@ class DistributedDataset:
     def reduce(
         self, initial_state: PyTree, reduce_func: Callable[[PyTree, PyTree], PyTree]
     ) -> PyTree:
-        """Reduce the batches to a state.
-
-        Args:
-          initial_state: State before the first batch.
-          reduce_func: Function that is called as `reduce_func(state, batch)` and returns the next
-            state.
-        """
+        """Reduce the batches by `reduce_func(state, batch)`, which returns the next state."""
         state = initial_state
         for batch in self:
             state = reduce_func(state, batch)
@@ -254,10 +248,6 @@ class DistributedDataset:
 
 class DistributedIterator(Source):
     """Iterator over a `DistributedDataset`.
-
-    Args:
-      batches: Iterator over the batches.
-      dataset: Dataset of the batches.
 
     Example:
       >>> import meshflow as tf

@@ -197,10 +197,7 @@ def _run_once(
         for index, actor in enumerate(actors):
             task = {"type": "worker", "index": index}
             config = {"cluster": {"worker": addresses}, "task": task}
-            worker_variables = {
-                **supervisor.environment(restarts),
-                "TF_CONFIG": json.dumps(config),
-            }
+            worker_variables = {**supervisor.environment(restarts), "TF_CONFIG": json.dumps(config)}
             ray.get(actor.configure.remote(worker_variables))
         return _collect(ray, [call(a) for a in actors], supervisor)
     except ray.exceptions.RayActorError as error:

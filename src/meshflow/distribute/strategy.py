@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
@@ -17,14 +17,9 @@ from meshflow.core.variables.variable import Variable, VariableAggregation, Vari
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.cluster.resolvers import ClusterResolver
 from meshflow.distribute.extended import StrategyExtended
-from meshflow.distribute.input import (
-    DistributedDataset,
-    InputContext,
-    ValueContext,
-)
-from meshflow.distribute.options import InputOptions, RunOptions
+from meshflow.distribute.input import DistributedDataset, InputContext, ValueContext
 from meshflow.distribute.replicas.collectives import AXIS
-from meshflow.distribute.replicas.context import ReplicaContext, ReplicaProgram, entered, stacks
+from meshflow.distribute.replicas.context import ReplicaContext, entered, stacks
 from meshflow.distribute.replicas.reductions_and_gathers import (
     ReductionsAndGathers,
     require_cross_replica,
@@ -47,15 +42,8 @@ __all__ = [
 ]
 
 
-_Program = TypeVar("_Program", bound=ReplicaProgram)
-
-
 class Scope:
-    """Context manager of `Strategy.scope()`, which can be entered repeatedly.
-
-    Args:
-      strategy: Strategy of the scope.
-    """
+    """Context manager of `Strategy.scope()`, which can be entered repeatedly."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -200,9 +188,9 @@ class Strategy(ReductionsAndGathers):
     def run(
         self,
         fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
-        options: RunOptions | None = None,
+        args: PyTree = (),
+        kwargs: PyTree = None,
+        options: object = None,
     ) -> PyTree:
         """Call a function once for each replica; all replicas run in one program.
 
@@ -240,18 +228,11 @@ class Strategy(ReductionsAndGathers):
     def experimental_run_v2(
         self,
         fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
-        options: RunOptions | None = None,
+        args: PyTree = (),
+        kwargs: PyTree = None,
+        options: object = None,
     ) -> PyTree:
-        """Call `run`, under its name in TensorFlow 2.0 and 2.1.
-
-        Args:
-          fn: See `run`.
-          args: See `run`.
-          kwargs: See `run`.
-          options: See `run`.
-        """
+        """Call `run`, under its name in TensorFlow 2.0 and 2.1."""
         return self.run(fn, args, kwargs, options)
 
     def experimental_run(
@@ -276,8 +257,8 @@ class Strategy(ReductionsAndGathers):
             context.num_replicas = saved
 
     def get_program(
-        self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], _Program]
-    ) -> _Program:
+        self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], Any]
+    ) -> Any:
         """Return the program of a function for the shapes of a template; those of a `tf.function` are cached."""
         if not isinstance(fn, Function) or context.trace is not None:
             return make()
@@ -303,17 +284,12 @@ class Strategy(ReductionsAndGathers):
     # ---- other methods -----------------------------------------------------------------------
 
     def group(self, value: PyTree, name: str | None = None) -> None:
-        """Do nothing, because programs run in order.
-
-        Args:
-          value: Ignored.
-          name: Ignored.
-        """
+        """Do nothing, because programs run in order."""
 
     # ---- input -----------------------------------------------------------------------------
 
     def experimental_distribute_dataset(
-        self, dataset: Iterable[PyTree], options: InputOptions | None = None
+        self, dataset: Iterable[PyTree], options: object = None
     ) -> Iterable[PyTree]:
         """Create a dataset with batches that are split over the replicas.
 
@@ -327,9 +303,7 @@ class Strategy(ReductionsAndGathers):
         return dataset if self._is_default else DistributedDataset(self, dataset, split=True)
 
     def distribute_datasets_from_function(
-        self,
-        dataset_fn: Callable[[InputContext], Iterable[PyTree]],
-        options: InputOptions | None = None,
+        self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
     ) -> Iterable[PyTree]:
         """Create a dataset with batches for one replica each.
 

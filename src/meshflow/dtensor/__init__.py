@@ -12,8 +12,5 @@ from meshflow.placement.mesh import Mesh
 
 _PARTS = (drawing, explaining, input, meshes, saving, values)
 __all__ = sorted(
-    [
-        *(name for part in _PARTS for name in part.__all__),
-        *("MATCH", "UNSHARDED", "Layout", "Mesh"),
-    ]
+    [*(name for part in _PARTS for name in part.__all__), *("MATCH", "UNSHARDED", "Layout", "Mesh")]
 )

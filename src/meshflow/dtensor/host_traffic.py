@@ -16,11 +16,7 @@ __all__ = ["held_by_host", "moved_to_files", "moved_to_host"]
 
 
 def held_by_host(arrays: Sequence[Array]) -> int:
-    """Count the bytes of the shards of one device that are in host memory.
-
-    Args:
-      arrays: JAX arrays and other arrays.
-    """
+    """Count the bytes of the shards of one device that are in host memory."""
     total = 0
     for array in arrays:
         sharding = getattr(array, "sharding", None)
@@ -30,20 +26,12 @@ def held_by_host(arrays: Sequence[Array]) -> int:
 
 
 def moved_to_host(jaxpr: Jaxpr | ClosedJaxpr) -> int:
-    """Count the bytes that a program moves to host memory; inside `shard_map`, those of one device.
-
-    Args:
-      jaxpr: Program to analyze.
-    """
+    """Count the bytes that a program moves to host memory; inside `shard_map`, those of one device."""
     return _moved(jaxpr, _to_host)
 
 
 def moved_to_files(jaxpr: Jaxpr | ClosedJaxpr) -> int:
-    """Count the bytes that a program writes to activation files; see `count_bytes_to_host`.
-
-    Args:
-      jaxpr: Program to analyze.
-    """
+    """Count the bytes that a program writes to activation files; see `count_bytes_to_host`."""
     return _moved(jaxpr, put_in_files)
 
 

@@ -213,12 +213,7 @@ class DTensorDataset:
 
 
 class DTensorIterator(Source):
-    """Iterator over a `DTensorDataset`.
-
-    Args:
-      batches: Iterator over the batches.
-      element_spec: Specs of a batch.
-    """
+    """Iterator over a `DTensorDataset`."""
 
     def __init__(self, batches: Iterator[PyTree], element_spec: PyTree) -> None:
         super().__init__()

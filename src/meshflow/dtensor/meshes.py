@@ -107,9 +107,6 @@ def create_mesh(
       device_type: "CPU", "GPU" or "TPU"; default the type of the default device.
       use_xla_spmd: Accepted for TPUs; XLA partitions programs in any case.
 
-    Returns:
-      A `Mesh`.
-
     Raises:
       ValueError: If a size is no integer of at least 1, or if the product of the sizes is not the
         number of devices.
@@ -148,9 +145,6 @@ def create_distributed_mesh(
       local_devices: Devices of this process; default all. Other processes use equally many.
       device_type: "CPU", "GPU" or "TPU".
       use_xla_spmd: Accepted for TPUs; XLA partitions programs in any case.
-
-    Returns:
-      A `Mesh`.
 
     Raises:
       ValueError: If the product of the sizes is not the number of devices, or if
@@ -199,21 +193,6 @@ def create_tpu_mesh(
     """Create a mesh of all TPU cores, with neighbours in the mesh close to each other in the torus.
 
     JAX chooses the order of the cores, so the arguments about rings have no effect.
-
-    Args:
-      mesh_dim_names: Names of the dimensions.
-      mesh_shape: Sizes of the dimensions.
-      mesh_name: Name of the mesh.
-      ring_dims: Ignored.
-      ring_axes: Ignored.
-      ring_bounds: Ignored.
-      can_split_host_across_rings: Ignored.
-      build_ring_across_rings: Ignored.
-      rotate_ring_across_rings: Ignored.
-      use_xla_spmd: Accepted for TPUs; XLA partitions programs in any case.
-
-    Returns:
-      A `Mesh`.
 
     Raises:
       ValueError: If there are no TPUs, or if the product of the sizes is not the number of cores.
@@ -460,9 +439,6 @@ def job_name() -> str:
 def full_job_name(task_id: int | None = None) -> str:
     """Return the name of the job with the task.
 
-    Args:
-      task_id: Id of the task; default this process.
-
     Example:
       >>> import meshflow as tf
       >>> tf.experimental.dtensor.full_job_name()
@@ -476,10 +452,6 @@ def full_job_name(task_id: int | None = None) -> str:
 
 def local_devices(device_type: str, for_client_id: int | None = None) -> list[DeviceSpec]:
     """Return the devices of a client.
-
-    Args:
-      device_type: "CPU", "GPU" or "TPU".
-      for_client_id: Id of the client; default this one.
 
     Example:
       >>> import meshflow as tf
@@ -496,9 +468,6 @@ def local_devices(device_type: str, for_client_id: int | None = None) -> list[De
 def num_local_devices(device_type: str) -> int:
     """Return the number of devices of a type in this process.
 
-    Args:
-      device_type: "CPU", "GPU" or "TPU".
-
     Example:
       >>> import meshflow as tf
       >>> tf.experimental.dtensor.num_local_devices("CPU") == len(tf.config.list_logical_devices("CPU"))
@@ -512,9 +481,6 @@ def num_local_devices(device_type: str) -> int:
 
 def num_global_devices(device_type: str) -> int:
     """Return the number of devices of a type in all processes.
-
-    Args:
-      device_type: "CPU", "GPU" or "TPU".
 
     Example:
       >>> import meshflow as tf

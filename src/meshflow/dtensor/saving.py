@@ -76,11 +76,7 @@ class DTensorCheckpoint(Checkpoint):
 
 
 def enable_save_as_bf16(variables: Sequence[Variable]) -> None:
-    """Store float32 variables as bfloat16 in checkpoints: half the size, 8 bits of precision.
-
-    Args:
-      variables: Variables; those without a layout are not changed.
-    """
+    """Store float32 variables as bfloat16 in checkpoints: half the size, 8 bits of precision."""
     for variable in variables:
         if isinstance(variable, DVariable) or variable.layout is not None:
             variable.save_as_bf16 = True  # type: ignore[attr-defined]

@@ -16,14 +16,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike, register_mesh_text
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops.printing import value_text
-from meshflow.placement.layout import (
-    MATCH,
-    Layout,
-    layout_of,
-    layout_of_array,
-    place,
-    place_like,
-)
+from meshflow.placement.layout import MATCH, Layout, layout_of, layout_of_array, place, place_like
 from meshflow.placement.mesh import jax_device
 
 __all__ = [
@@ -81,14 +74,6 @@ def relayout_like(
 ) -> Tensor:
     """Change the layout of a tensor to that of another tensor.
 
-    Args:
-      tensor: Tensor to move.
-      layout_tensor: Tensor with the new layout.
-      name: Ignored.
-
-    Returns:
-      A tensor of the same value.
-
     Example:
       >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
@@ -116,9 +101,6 @@ def copy_to_mesh(tensor: TensorLike, layout: Layout, source_layout: Layout | Non
       layout: Layout of the result.
       source_layout: Ignored.
 
-    Returns:
-      A tensor on the mesh.
-
     Raises:
       InvalidArgumentError: If the shape does not fit the layout.
 
@@ -140,9 +122,6 @@ def pack(tensors: Sequence[TensorLike], layout: Layout) -> Tensor:
     Args:
       tensors: One shard per local device, in the order of the mesh.
       layout: Layout of the result.
-
-    Returns:
-      The full tensor.
 
     Raises:
       RuntimeError: If a function is being traced.
@@ -189,12 +168,6 @@ def pack(tensors: Sequence[TensorLike], layout: Layout) -> Tensor:
 def unpack(tensor: Tensor) -> list[Tensor]:
     """Return the shards of a tensor on this process's devices, in the order of the mesh.
 
-    Args:
-      tensor: Tensor on a mesh.
-
-    Returns:
-      A list of tensors.
-
     Raises:
       RuntimeError: If a function is being traced.
       TypeError: If the argument is not a tensor.
@@ -225,9 +198,6 @@ def unpack(tensor: Tensor) -> list[Tensor]:
 
 def fetch_layout(tensor: object) -> Layout | None:
     """Return the layout of a tensor or variable on a mesh.
-
-    Args:
-      tensor: Tensor or variable.
 
     Returns:
       The `Layout`, or None if the argument is neither a tensor nor a variable.
@@ -268,9 +238,6 @@ def fetch_layout(tensor: object) -> Layout | None:
 def is_dtensor(tensor: object) -> bool:
     """Check whether a value is a tensor or variable on a mesh.
 
-    Args:
-      tensor: Value to check.
-
     Raises:
       RuntimeError: If a function is being traced.
 
@@ -291,10 +258,6 @@ def is_dtensor(tensor: object) -> bool:
 
 def check_layout(tensor: Tensor | Variable, layout: Layout) -> None:
     """Check that a tensor has a layout.
-
-    Args:
-      tensor: Tensor or variable on a mesh.
-      layout: Expected layout.
 
     Raises:
       ValueError: If the tensor has another layout.
@@ -323,9 +286,6 @@ def call_with_layout(
       layout: Layout of the results; None leaves the results unchanged.
       *args: Arguments of the function.
       **kwargs: Keyword arguments of the function.
-
-    Returns:
-      The results of `fn`, on the mesh.
 
     Example:
       >>> import meshflow as tf

@@ -82,12 +82,7 @@ def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
 
 
 def in_branches(text: str, mesh: dict[str, int]) -> list[Collective]:
-    """Parse the collectives inside conditional branches, where some devices might not take part.
-
-    Args:
-      text: Program text, partitioned for one device.
-      mesh: Sizes of the mesh dimensions by name.
-    """
+    """Parse the collectives inside conditional branches, where some devices might not take part."""
     computations, _ = _computations(text, mesh)
     pending = [
         name

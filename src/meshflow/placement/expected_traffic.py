@@ -12,10 +12,6 @@ def ring(num_bytes: int, devices: int) -> int:
     """Compute the bytes that each device of a ring sends in an all-gather or a reduce-scatter.
 
     An all-reduce sends twice as much.
-
-    Args:
-      num_bytes: Size of the full array.
-      devices: Number of devices in the ring.
     """
     return num_bytes * (devices - 1) // devices
 

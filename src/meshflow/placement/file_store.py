@@ -68,12 +68,7 @@ class FileStore:
         self._counting = threading.Lock()
 
     def hold(self, value: jax.Array, layout: Layout) -> FileArray:
-        """Store an array in a file.
-
-        Args:
-          value: Initial value.
-          layout: Layout of the array when it is read into the memory of the devices.
-        """
+        """Store an array in a file."""
         array = FileArray(self, value.shape, np.dtype(value.dtype), layout)
         array.fill(value)
         return array
@@ -93,11 +88,7 @@ class FileStore:
 
 
 class OpenFile:
-    """File without a name, which is deleted together with this object.
-
-    Args:
-      folder: Folder in which the file is created.
-    """
+    """File without a name, which is deleted together with this object."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -210,11 +201,7 @@ class FileArray:
             self._file.write(read(parts[devices[index]]), offset)
 
     def in_memory(self, memory: str) -> jax.Array:
-        """Return the value as a JAX array on the mesh.
-
-        Args:
-          memory: "device" or "host".
-        """
+        """Return the value as a JAX array on the mesh."""
         sharding = self._layout.in_memory(memory).sharding()
         devices = self.store.mesh.devices.flat
         parts = []

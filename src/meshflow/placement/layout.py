@@ -118,20 +118,12 @@ class Layout:
 
     @classmethod
     def from_single_device_mesh(cls, mesh: Mesh) -> Layout:
-        """Create the layout of the tensors on a mesh of one device.
-
-        Args:
-          mesh: Mesh of one device.
-        """
+        """Create the layout of the tensors on a mesh of one device."""
         return cls([], mesh)
 
     @classmethod
     def from_device(cls, device: str) -> Layout:
-        """Create the layout of the tensors on one device.
-
-        Args:
-          device: Name of the device, such as "CPU:0".
-        """
+        """Create the layout of the tensors on one device."""
         return cls([], Mesh.from_device(device))
 
     @classmethod
@@ -164,11 +156,7 @@ class Layout:
 
     @classmethod
     def from_proto(cls, layout_proto: LayoutProto) -> Layout:
-        """Create a layout from a message.
-
-        Args:
-          layout_proto: Message that `as_proto` returned.
-        """
+        """Create a layout from a message."""
         specs = [s.sharding_spec for s in layout_proto.sharding_specs]
         return cls(specs, Mesh.from_proto(layout_proto.mesh_config))
 
@@ -332,11 +320,7 @@ class Layout:
         return self._sharding
 
     def in_memory(self, memory: str) -> Layout:
-        """Return the layout in another memory.
-
-        Args:
-          memory: "device" or "host".
-        """
+        """Return the layout in another memory."""
         return self if memory == self.memory else Layout(self.sharding_specs, self.mesh, memory)
 
     @functools.cached_property

@@ -205,9 +205,6 @@ class Mesh:
     def dim_size(self, dim_name: str) -> int:
         """Return the size of a dimension.
 
-        Args:
-          dim_name: Name of the dimension.
-
         Raises:
           ValueError: If the mesh has no such dimension.
         """
@@ -245,9 +242,6 @@ class Mesh:
 
     def device_location(self, device_id: int) -> dict[str, int]:
         """Return the coordinate of a device along each dimension.
-
-        Args:
-          device_id: Global id of the device.
 
         Raises:
           ValueError: If the mesh has no such device.
@@ -377,11 +371,7 @@ class Mesh:
 
     @classmethod
     def from_proto(cls, proto: MeshProto) -> Mesh:
-        """Create a mesh from a message.
-
-        Args:
-          proto: Message that `as_proto` returned.
-        """
+        """Create a mesh from a message."""
         sizes = [d.size for d in proto.mesh_dimensions]
         return cls(
             [d.name for d in proto.mesh_dimensions],
@@ -395,11 +385,7 @@ class Mesh:
 
     @classmethod
     def from_device(cls, device: str) -> Mesh:
-        """Create a mesh of one device without dimensions.
-
-        Args:
-          device: Name of the device, such as "CPU:0".
-        """
+        """Create a mesh of one device without dimensions."""
         return cls([], np.zeros((), np.int64), [0], [device])
 
     def _identity(self) -> tuple[object, ...]:

@@ -43,12 +43,7 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def with_port(host: str, port: int) -> str:
-    """Format an address for gRPC.
-
-    Args:
-      host: Host to listen on; "" for all interfaces.
-      port: Port number.
-    """
+    """Format an address for gRPC."""
     if not host:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -88,11 +83,7 @@ def listening_host(host: str, others: Sequence[str] = ()) -> str:
 
 
 def route_to(host: str) -> str | None:
-    """Find the local address from which this machine reaches a host; None if the host is unknown.
-
-    Args:
-      host: Name or address of the other machine.
-    """
+    """Find the local address from which this machine reaches a host; None if the host is unknown."""
     # Connecting a UDP socket sends no data; the system only selects the interface.
     with contextlib.suppress(OSError):
         for family, kind, _, _, address in socket.getaddrinfo(host, 22, type=socket.SOCK_DGRAM):
@@ -134,11 +125,7 @@ def listening(host: str, port: int, owner: str) -> socket.socket:
 
 
 def free_port(host: str = "") -> int:
-    """Find a free port.
-
-    Args:
-      host: Address of the interface; "" for all interfaces.
-    """
+    """Find a free port."""
     with _socket(host) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -159,11 +146,7 @@ def _addresses(host: str) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Check whether a name or address refers to the loopback interface.
-
-    Args:
-      host: Name or address.
-    """
+    """Check whether a name or address refers to the loopback interface."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

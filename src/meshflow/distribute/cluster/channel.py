@@ -91,11 +91,7 @@ class Channel:
         self.socket.settimeout(timeout)
 
     def send(self, message: dict[str, Json]) -> None:
-        """Send a message.
-
-        Args:
-          message: Message that JSON can represent.
-        """
+        """Send a message."""
         text = json.dumps(message).encode()
         self.socket.sendall(self._signature(0, text) + text + b"\n")
 

@@ -66,9 +66,6 @@ class ClusterSpec:
     def num_tasks(self, job_name: str) -> int:
         """Return the number of tasks of a job.
 
-        Args:
-          job_name: Name of the job.
-
         Raises:
           ValueError: If there is no such job.
         """
@@ -77,9 +74,6 @@ class ClusterSpec:
     def task_indices(self, job_name: str) -> list[int]:
         """Return the task ids of a job.
 
-        Args:
-          job_name: Name of the job.
-
         Raises:
           ValueError: If there is no such job.
         """
@@ -87,10 +81,6 @@ class ClusterSpec:
 
     def task_address(self, job_name: str, task_index: int) -> str:
         """Return the address of a task.
-
-        Args:
-          job_name: Name of the job.
-          task_index: Id of the task.
 
         Raises:
           ValueError: If there is no such task.
@@ -102,9 +92,6 @@ class ClusterSpec:
 
     def job_tasks(self, job_name: str) -> list[str | None]:
         """Return the addresses of a job's tasks in the order of their ids, with None for missing ids.
-
-        Args:
-          job_name: Name of the job.
 
         Raises:
           ValueError: If there is no such job.

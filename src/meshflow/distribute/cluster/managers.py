@@ -189,13 +189,7 @@ class SlurmClusterResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Return the number of GPUs of this task.
-
-        Args:
-          task_type: Ignored.
-          task_id: Ignored.
-          config_proto: Ignored.
-        """
+        """Return the number of GPUs of this task."""
         return {"GPU": len(self._gpus)}
 
 
@@ -343,10 +337,7 @@ class GCEClusterResolver(ClusterResolver):
         location = {"project": self._project, "zone": self._zone}
         groups, machines = self._service.instanceGroups(), self._service.instances()
         request = groups.listInstances(
-            **location,
-            instanceGroup=self._group,
-            body={"instanceState": "RUNNING"},
-            orderBy="name",
+            **location, instanceGroup=self._group, body={"instanceState": "RUNNING"}, orderBy="name"
         )
         addresses = []
         while request is not None:
@@ -417,18 +408,9 @@ class UnionResolver(ClusterResolver):
         self.environment = first.environment
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task, or the first non-empty `master()` of the resolvers.
-
-        Args:
-          task_type: See `ClusterResolver.master`.
-          task_id: See `ClusterResolver.master`.
-          rpc_layer: See `ClusterResolver.master`.
-        """
+        """Return the address of a task, or the first non-empty `master()` of the resolvers."""
         if task_type is not None and task_id is not None:
             return super().master(task_type, task_id, rpc_layer)
         masters = (r.master(rpc_layer=rpc_layer or self._layer) for r in self._resolvers)
@@ -445,13 +427,7 @@ class UnionResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Return the number of accelerators by type, as reported by the first resolver.
-
-        Args:
-          task_type: Job of the task.
-          task_id: Id of the task.
-          config_proto: Ignored.
-        """
+        """Return the number of accelerators by type, as reported by the first resolver."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 

@@ -203,11 +203,7 @@ class Rendezvous:
                 )
 
     def release(self, service: str) -> None:
-        """Send the address of the coordination service to all workers.
-
-        Args:
-          service: Address of the service.
-        """
+        """Send the address of the coordination service to all workers."""
         for channel in list(self.connections.values()):
             with contextlib.suppress(OSError):
                 channel.send({"go": service})

@@ -32,10 +32,7 @@ class ClusterResolver:
         raise NotImplementedError(f"{type(self).__name__} must define cluster_spec().")
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
         """Return the address of a task, or an empty string if there is no cluster.
 
@@ -114,10 +111,7 @@ class SimpleClusterResolver(ClusterResolver):
         return self._spec
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
         """Return the address of a task, or of the master; see `ClusterResolver.master`."""
         if task_type is not None and task_id is not None:
@@ -201,18 +195,9 @@ class TFConfigClusterResolver(ClusterResolver):
         return self._spec
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the "session_master" or the address of a task; empty if there is only one task.
-
-        Args:
-          task_type: See `ClusterResolver.master`.
-          task_id: See `ClusterResolver.master`.
-          rpc_layer: See `ClusterResolver.master`.
-        """
+        """Return the "session_master" or the address of a task; empty if there is only one task."""
         if self._session_master is not None:
             return str(self._session_master)
         if sum(self._spec.num_tasks(job) for job in self._spec.jobs) < 2:

@@ -62,11 +62,7 @@ class Progress:
 
 
 def virtual_devices(count: int) -> dict[str, str]:
-    """Return the environment variables of a process with virtual CPU devices.
-
-    Args:
-      count: Number of devices.
-    """
+    """Return the environment variables of a process with virtual CPU devices."""
     # NPROC sets the size of XLA's thread pool: with too few threads, collectives of virtual devices
     # deadlock.
     threads = max(os.cpu_count() or 1, 4 * count)
@@ -104,11 +100,7 @@ class Supervisor:
         _thread(self._meet)
 
     def environment(self, restarts: int) -> dict[str, str]:
-        """Return the environment variables of workers, which contain the secret of the job.
-
-        Args:
-          restarts: Number of restarts of the job.
-        """
+        """Return the environment variables of workers, which contain the secret of the job."""
         return {
             COORDINATOR: with_port(self._host, self._point.port),
             SECRET: self._secret,

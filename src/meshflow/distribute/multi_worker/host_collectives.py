@@ -68,11 +68,7 @@ def _padded(data: bytes, size: int) -> np.ndarray:
 
 
 def broadcast_from_first(array: np.ndarray) -> np.ndarray:
-    """Return worker 0's value of an array that has the same shape and dtype on all workers.
-
-    Args:
-      array: Value of this worker.
-    """
+    """Return worker 0's value of an array that has the same shape and dtype on all workers."""
     row = _padded(array.tobytes(), array.nbytes)
     data = _run(_of_first, row).view(np.uint8)[: array.nbytes]
     return data.view(array.dtype).reshape(array.shape) if array.nbytes else array
@@ -104,9 +100,6 @@ def barrier() -> None:
 def packed(value: Message) -> bytes:
     """Serialize a value: its structure as JSON, followed by the contents of bytes and arrays.
 
-    Args:
-      value: Value as for `all_gather_values`.
-
     Raises:
       TypeError: If the value has another type.
     """
@@ -116,11 +109,7 @@ def packed(value: Message) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """Deserialize a value; the bytes cannot execute code, so the sender does not have to be trusted.
-
-    Args:
-      data: Bytes that `pack_value` returned.
-    """
+    """Deserialize a value; the bytes cannot execute code, so the sender does not have to be trusted."""
     start = 8 + int.from_bytes(data[:8], "little")
     return _Reader(data, start).value(json.loads(data[8:start]))
 

@@ -62,13 +62,7 @@ class WorkerStrategy(InputStrategy, Protocol):
 
 
 class WorkerDataset(DistributedDataset):
-    """Dataset of batches for all replicas of all workers.
-
-    Args:
-      strategy: Strategy of the replicas.
-      source: Iterable of batches.
-      split: True if each batch is for all replicas, False if each is for one replica.
-    """
+    """Dataset of batches for all replicas of all workers."""
 
     _strategy: WorkerStrategy
 

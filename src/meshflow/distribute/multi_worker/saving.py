@@ -183,9 +183,6 @@ class PreemptionCheckpointHandler:
           distributed_train_function: Function that trains for one or more steps.
           *args: Arguments of the function.
           **kwargs: Keyword arguments of the function.
-
-        Returns:
-          The result of the function.
         """
         result = distributed_train_function(*args, **kwargs)
         self._runs.assign_add(1)

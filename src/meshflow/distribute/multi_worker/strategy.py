@@ -25,7 +25,7 @@ from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClust
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker.input import WorkerDataset, agreed_array
-from meshflow.distribute.options import CommunicationOptions, InputOptions
+from meshflow.distribute.options import CommunicationOptions
 from meshflow.distribute.replicas.collectives import ReduceOp, divisible
 from meshflow.distribute.replicas.reductions_and_gathers import replica_axes
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack
@@ -43,11 +43,7 @@ _JOBS = ("chief", "worker")
 
 
 class MultiWorkerExtended(StrategyExtended):
-    """Less used methods of the strategy.
-
-    Args:
-      strategy: Strategy that the methods belong to.
-    """
+    """Less used methods of the strategy."""
 
     _strategy: MultiWorkerMirroredStrategy
 
@@ -158,7 +154,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     # ---- input -----------------------------------------------------------------------------
 
     def experimental_distribute_dataset(
-        self, dataset: Iterable[PyTree], options: InputOptions | None = None
+        self, dataset: Iterable[PyTree], options: object = None
     ) -> Iterable[PyTree]:
         """Create a dataset with batches that are split over the replicas of all workers.
 
@@ -167,33 +163,15 @@ class MultiWorkerMirroredStrategy(Strategy):
         takes its rows of each batch. With `OFF` and `FILE`, each worker contributes its part of
         every batch from the data that
         it reads.
-
-        Args:
-          dataset: Dataset of batches of the global size.
-          options: Ignored.
-
-        Returns:
-          An iterable of `PerReplica` structures.
         """
         if self.workers == 1:
             return super().experimental_distribute_dataset(dataset, options)
         return WorkerDataset(self, dataset, split=True)
 
     def distribute_datasets_from_function(
-        self,
-        dataset_fn: Callable[[InputContext], Iterable[PyTree]],
-        options: InputOptions | None = None,
+        self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
     ) -> Iterable[PyTree]:
-        """Create a dataset with batches for one replica each.
-
-        Args:
-          dataset_fn: Function of this worker's `InputContext` that returns batches of the size of a
-            replica.
-          options: Ignored.
-
-        Returns:
-          An iterable of `PerReplica` structures.
-        """
+        """Create a dataset with batches for one replica each."""
         if self.workers == 1:
             return super().distribute_datasets_from_function(dataset_fn, options)
         context = InputContext(self.workers, jax.process_index(), self.num_replicas_in_sync)
@@ -204,14 +182,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], PyTree]
     ) -> PyTree:
-        """Create a value for each replica of all workers.
-
-        Args:
-          value_fn: Function of a `ValueContext`; called for each replica of this worker.
-
-        Returns:
-          The structure of the values with a `PerReplica` for each leaf.
-        """
+        """Create a value for each replica of all workers."""
         if self.workers == 1:
             return super().experimental_distribute_values_from_function(value_fn)
         count = self.num_replicas_in_sync
@@ -260,13 +231,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     # ---- reductions and gathers ------------------------------------------------------------
 
     def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: Any = None) -> PyTree:
-        """Reduce the values of all workers' replicas; see `Strategy.reduce`.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value: Per-replica value.
-          axis: Axis, or several axes, to reduce within each replica, too.
-        """
+        """Reduce the values of all workers' replicas; see `Strategy.reduce`."""
         if self.workers == 1:
             return super().reduce(reduce_op, value, axis)
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
@@ -282,12 +247,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return map_replicas(reduce_leaf, value)
 
     def gather(self, value: PyTree, axis: int) -> PyTree:
-        """Concatenate the values of all workers' replicas along an axis, on every worker.
-
-        Args:
-          value: Result of `run`.
-          axis: Axis to concatenate along.
-        """
+        """Concatenate the values of all workers' replicas along an axis, on every worker."""
         if self.workers == 1:
             return super().gather(value, axis)
 
@@ -305,11 +265,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return map_replicas(gather_leaf, value)
 
     def experimental_local_results(self, value: PyTree) -> tuple[PyTree, ...]:
-        """Return the values of this worker's replicas as a tuple.
-
-        Args:
-          value: Result of `run`.
-        """
+        """Return the values of this worker's replicas as a tuple."""
         if isinstance(value, SyncOnReadVariable) and self.workers > 1:
             value = Stacked((value.stacked_variable.value(),))
         if self.workers == 1 or not isinstance(value, PerReplica):

@@ -8,7 +8,7 @@ the axis
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -48,15 +48,6 @@ __all__ = ["ReplicaContext"]
 _Variable = TypeVar("_Variable")
 
 
-class ReplicaProgram(Protocol):
-    """Interface of the program of a replica function."""
-
-    initializes: bool
-
-
-_Program = TypeVar("_Program", bound=ReplicaProgram)
-
-
 class ReplicaStrategy(Protocol):
     """Interface of the strategy of a replica context."""
 
@@ -69,8 +60,8 @@ class ReplicaStrategy(Protocol):
         """Return the less used methods of the strategy."""
 
     def get_program(
-        self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], _Program]
-    ) -> _Program:
+        self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], Any]
+    ) -> Any:
         """Return the program of a function; see `Strategy.get_program`."""
 
 
@@ -221,9 +212,6 @@ class ReplicaContext:
           axis: Axis to concatenate along.
           options: Ignored.
 
-        Returns:
-          The same structure.
-
         Raises:
           NotImplementedError: If the value contains a `tf.IndexedSlices`.
         """
@@ -253,10 +241,7 @@ class ReplicaContext:
         return IndexedSlices(rows, indices, slices.dense_shape)
 
     def merge_call(
-        self,
-        merge_fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
+        self, merge_fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None
     ) -> PyTree:
         """Call a function once for all replicas.
 

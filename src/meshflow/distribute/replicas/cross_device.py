@@ -18,12 +18,7 @@ from meshflow.distribute.replicas.values import PerReplica
 from meshflow.ops.array import concat
 from meshflow.ops.math import add_n
 
-__all__ = [
-    "CrossDeviceOps",
-    "HierarchicalCopyAllReduce",
-    "NcclAllReduce",
-    "ReductionToOneDevice",
-]
+__all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice"]
 
 # A value of one or several replicas, and the result of a reduction.
 _Value: TypeAlias = PerReplica | IndexedSlices | TensorLike
@@ -81,9 +76,6 @@ class CrossDeviceOps:
           value_destination_pairs: Pairs (per-replica value, destinations).
           options: Ignored.
 
-        Returns:
-          A list of the results of `reduce`.
-
         Raises:
           ValueError: If an element is no pair.
         """
@@ -96,12 +88,7 @@ class CrossDeviceOps:
         return self.batch_reduce_implementation(ReduceOp.parse(reduce_op), pairs, options)
 
     def broadcast(self, tensor: TensorLike, destinations: object) -> Tensor:
-        """Return a tensor for all destinations.
-
-        Args:
-          tensor: Tensor to broadcast.
-          destinations: Ignored; a value is on every device that needs it.
-        """
+        """Return a tensor for all destinations."""
         return self.broadcast_implementation(tensor, destinations)
 
     def reduce_implementation(

@@ -93,9 +93,6 @@ class ReductionsAndGathers:
           value: Result of `run`.
           axis: Axis to concatenate along.
 
-        Returns:
-          The same structure with one tensor for each `PerReplica`.
-
         Example:
           >>> import meshflow as tf
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -117,9 +114,6 @@ class ReductionsAndGathers:
 
     def experimental_local_results(self, value: PyTree) -> tuple[PyTree, ...]:
         """Return the values of this process's replicas as a tuple.
-
-        Args:
-          value: Result of `run`.
 
         Example:
           >>> import meshflow as tf

@@ -82,29 +82,17 @@ class Shares:
         return self.devices * self.micro_batches
 
     def note(self, metric: object, value: TensorLike) -> None:
-        """Record a value, with the mean of which over all shares a metric is updated.
-
-        Args:
-          metric: Metric that computes a mean.
-          value: Value of this share.
-        """
+        """Record a value, with the mean of which over all shares a metric is updated."""
         self.noted.append((metric, value))
 
     def mean(self, value: Tensor) -> Tensor:
-        """Average a value over the devices that compute at the same time, with a gradient.
-
-        Args:
-          value: Value of this device.
-        """
+        """Average a value over the devices that compute at the same time, with a gradient."""
         return apply(_mean, (value,), (self.axes,)) if self.devices > 1 else value
 
     def mean_of_all(self, value: Tensor) -> Tensor:
         """Average a value over all shares, including those that are computed later; without gradient.
 
         The value must depend on the batch only, such as the number of labels that are not masked.
-
-        Args:
-          value: Value of this share, a scalar.
         """
         total = Total(value)
         self.totals.append(total)
@@ -116,9 +104,6 @@ class Shares:
         The weight is not gathered, and its gradient is not summed over these dimensions: the layer
         itself must exchange values
         with the other devices.
-
-        Args:
-          variable: Weight of the layer.
         """
         parts = self._local
         if id(variable) not in parts:
@@ -131,22 +116,14 @@ class Shares:
         return self.strategy.options.recompute
 
     def waiting(self, layer: str) -> Waiting | None:
-        """Return the storage for the residuals of a layer, or None if they remain on the device.
-
-        Args:
-          layer: Name of the layer.
-        """
+        """Return the storage for the residuals of a layer, or None if they remain on the device."""
         if not self.strategy.options.offloads("activations", layer):
             return None
         return self.strategy.scratch or HostMemory()
 
 
 class Total:
-    """Placeholder that a trace reads for a mean over all shares, which is computed before them.
-
-    Args:
-      value: Value of the share.
-    """
+    """Placeholder that a trace reads for a mean over all shares, which is computed before them."""
 
     _write_only = False
     name = "total"
@@ -163,12 +140,7 @@ class Total:
 
 
 class LocalPart:
-    """Placeholder that a trace reads for the part of a variable on this device.
-
-    Args:
-      variable: Variable that is split.
-      axes: Mesh dimensions that distinguish the devices.
-    """
+    """Placeholder that a trace reads for the part of a variable on this device."""
 
     _write_only = False
 

@@ -165,9 +165,6 @@ def _rows_of_each(rows: IndexedSlices) -> PerReplica:
 class Shared:
     """Variables of a traced replica function, including those with one value per replica.
 
-    Args:
-      traced: Traced function.
-
     Attributes:
       own: For each captured value, whether every replica has its own value.
       writes_own: For each written variable, whether every replica has its own value.
@@ -199,15 +196,7 @@ def _get_stacked(capture: Any) -> Any:
 
 
 class SpmdProgram:
-    """Program of a replica function that is traced for one replica and mapped over all.
-
-    Args:
-      strategy: ReplicaStrategy of the replicas.
-      fn: Function to trace.
-      template: Structure (args, kwargs) with a `jax.ShapeDtypeStruct` for each tensor.
-      mapped: For each tensor, whether every replica has its own value, stacked along the first
-        axis.
-    """
+    """Program of a replica function that is traced for one replica and mapped over all."""
 
     def __init__(
         self,
@@ -257,12 +246,6 @@ class SpmdProgram:
 
 class LockstepProgram:
     """Programs of a replica function for each shape of arguments, evaluated in lockstep.
-
-    Args:
-      strategy: ReplicaStrategy of the replicas.
-      fn: Function to trace.
-      templates: For each replica, the structure (args, kwargs) with a `jax.ShapeDtypeStruct` for
-        each tensor.
 
     Raises:
       InvalidArgumentError: If the replicas return or write different tensors, or use a collective

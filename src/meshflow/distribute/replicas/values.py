@@ -72,11 +72,7 @@ DistributedValues = PerReplica
 
 
 class PerReplicaSpec(TypeSpec):
-    """Spec of a `PerReplica`.
-
-    Args:
-      *value_specs: Spec of each replica's value.
-    """
+    """Spec of a `PerReplica`."""
 
     __slots__ = ("_value_specs",)
 

@@ -226,12 +226,7 @@ class SyncOnReadVariable(Variable):
 
 
 class ReplicaPart(Variable):
-    """View of one replica's value of a `SyncOnReadVariable`, outside of `Strategy.run`.
-
-    Args:
-      variable: Variable with one value for each replica.
-      index: Index of the replica.
-    """
+    """View of one replica's value of a `SyncOnReadVariable`, outside of `Strategy.run`."""
 
     def __init__(self, variable: SyncOnReadVariable, index: int) -> None:
         self._whole, self._index = variable, index

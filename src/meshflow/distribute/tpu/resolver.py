@@ -70,30 +70,15 @@ class TPUClusterResolver(ClusterResolver):
         zone: str | None = None,
         project: str | None = None,
     ) -> TPUClusterResolver:
-        """Create a resolver and initialize its TPUs.
-
-        Args:
-          tpu: See the constructor.
-          zone: Ignored.
-          project: Ignored.
-        """
+        """Create a resolver and initialize its TPUs."""
         resolver = TPUClusterResolver(tpu, zone, project)
         tpu_system.initialize_tpu_system(resolver)
         return resolver
 
     def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address that was passed; empty for this machine's TPUs.
-
-        Args:
-          task_type: Ignored.
-          task_id: Ignored.
-          rpc_layer: Protocol that precedes a name.
-        """
+        """Return the address that was passed; empty for this machine's TPUs."""
         if not self._name or "://" in self._name:
             return self._name
         return f"{rpc_layer or self.rpc_layer}://{self._name}"
@@ -111,11 +96,7 @@ class TPUClusterResolver(ClusterResolver):
         return tpu_system.metadata()
 
     def set_tpu_topology(self, serialized_tpu_topology: tpu_system.Topology) -> None:
-        """Store the topology that `initialize_tpu_system` found.
-
-        Args:
-          serialized_tpu_topology: A `Topology`.
-        """
+        """Store the topology that `initialize_tpu_system` found."""
         self._topology = serialized_tpu_topology
 
     def cluster_spec(self) -> ClusterSpec:
@@ -127,11 +108,5 @@ class TPUClusterResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Return the number of TPU cores of a host.
-
-        Args:
-          task_type: Ignored.
-          task_id: Ignored.
-          config_proto: Ignored.
-        """
+        """Return the number of TPU cores of a host."""
         return {"TPU": tpu_system.metadata().num_of_cores_per_host}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,6 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.local_strategies import MirroredStrategy
-from meshflow.distribute.options import RunOptions
 from meshflow.distribute.replicas.collectives import AXIS
 from meshflow.distribute.tpu import system as tpu_system
 from meshflow.distribute.tpu.resolver import TPUClusterResolver
@@ -101,20 +100,11 @@ class TPUStrategy(MirroredStrategy):
     def run(
         self,
         fn: Callable[..., PyTree],
-        args: Sequence[PyTree] = (),
-        kwargs: Mapping[str, PyTree] | None = None,
-        options: RunOptions | None = None,
+        args: PyTree = (),
+        kwargs: PyTree = None,
+        options: object = None,
     ) -> PyTree:
         """Call a compiled function, or any function inside of one, for each replica.
-
-        Args:
-          fn: A `tf.function`, or any function inside of one.
-          args: Arguments of the function; each replica receives its own value of a `PerReplica`.
-          kwargs: Keyword arguments of the function.
-          options: Ignored.
-
-        Returns:
-          The results of `fn`, with a `PerReplica` for each tensor if there are several replicas.
 
         Raises:
           NotImplementedError: If `fn` is an ordinary function outside of a `tf.function`, unless
@@ -147,9 +137,6 @@ class TPUStrategy(MirroredStrategy):
           tensor: Tensor of the replica.
           logical_device_id: Index of the core.
 
-        Returns:
-          The tensor.
-
         Raises:
           ValueError: If the replica has no such core.
         """
@@ -170,9 +157,6 @@ class TPUStrategy(MirroredStrategy):
           tensor: Tensor of the replica.
           partition_dimensions: Number of parts of each axis; their product is the number of cores
             of a replica, or 1.
-
-        Returns:
-          The sharded tensor.
 
         Raises:
           ValueError: If the numbers do not fit the tensor or the cores.
@@ -209,14 +193,7 @@ class TPUStrategy(MirroredStrategy):
         return _constrain(tensor, (self.mesh.jax_mesh, tuple(spec)))
 
     def experimental_replicate_to_logical_devices(self, tensor: TensorLike) -> Tensor:
-        """Replicate a tensor on all cores of a replica.
-
-        Args:
-          tensor: Tensor of the replica.
-
-        Returns:
-          The tensor.
-        """
+        """Replicate a tensor on all cores of a replica."""
         return self.experimental_split_to_logical_devices(tensor, [1] * len(tensor.shape))
 
     def __repr__(self) -> str:

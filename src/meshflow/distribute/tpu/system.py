@@ -140,30 +140,17 @@ class Topology:
         return self._coordinates.shape[1]
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the host of the core at some coordinates.
-
-        Args:
-          device_coordinates: Coordinates of the core.
-        """
+        """Return the host of the core at some coordinates."""
         return self._find(device_coordinates)[0]
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Return the index on its host of the core at some coordinates.
-
-        Args:
-          device_coordinates: Coordinates of the core.
-        """
+        """Return the index on its host of the core at some coordinates."""
         return self._find(device_coordinates)[1]
 
     def tpu_device_name_at_coordinates(
         self, device_coordinates: Sequence[int], job: str | None = None
     ) -> str:
-        """Return the name of the core at some coordinates.
-
-        Args:
-          device_coordinates: Coordinates of the core.
-          job: Job in the name; default "localhost".
-        """
+        """Return the name of the core at some coordinates."""
         task, ordinal = self._find(device_coordinates)
         return f"/job:{job or 'localhost'}/task:{task}/device:TPU:{ordinal}"
 
@@ -213,9 +200,6 @@ def initialize_tpu_system(cluster_resolver: TpuResolver | None = None) -> Topolo
     Args:
       cluster_resolver: A `TPUClusterResolver`; default the TPUs of this machine.
 
-    Returns:
-      The `Topology` of the TPUs.
-
     Raises:
       NotFoundError: If there is no TPU; the error is a ValueError, too.
     """
@@ -226,11 +210,7 @@ def initialize_tpu_system(cluster_resolver: TpuResolver | None = None) -> Topolo
 
 
 def shutdown_tpu_system(cluster_resolver: TpuResolver | None = None) -> None:
-    """Clear the compilation caches; the devices remain available until the process ends.
-
-    Args:
-      cluster_resolver: Ignored.
-    """
+    """Clear the compilation caches; the devices remain available until the process ends."""
     del cluster_resolver
     jax.clear_caches()
 
@@ -342,12 +322,7 @@ class DeviceAssignment:
         return self._cores
 
     def coordinates(self, replica: int, logical_core: int) -> tuple[int, ...]:
-        """Return the coordinates of a replica's core.
-
-        Args:
-          replica: Index of the replica.
-          logical_core: Index of the core in the replica.
-        """
+        """Return the coordinates of a replica's core."""
         return tuple(self._cores[replica, logical_core].tolist())
 
     def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
@@ -373,34 +348,17 @@ class DeviceAssignment:
         return replicas
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """Return the index on its host of a replica's core.
-
-        Args:
-          replica: Index of the replica.
-          logical_core: Index of the core in the replica.
-        """
+        """Return the index on its host of a replica's core."""
         coordinates = self.coordinates(replica, logical_core)
         return self._topology.tpu_device_ordinal_at_coordinates(coordinates)
 
     def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """Return the name of a replica's core.
-
-        Args:
-          replica: Index of the replica.
-          logical_core: Index of the core in the replica.
-          job: Job in the name; default "localhost".
-        """
+        """Return the name of a replica's core."""
         coordinates = self.coordinates(replica, logical_core)
         return self._topology.tpu_device_name_at_coordinates(coordinates, job)
 
     def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """Return the name of the CPU of the host of a replica's core.
-
-        Args:
-          replica: Index of the replica.
-          logical_core: Index of the core in the replica.
-          job: Job in the name; default "localhost".
-        """
+        """Return the name of the CPU of the host of a replica's core."""
         task = self._topology.task_ordinal_at_coordinates(self.coordinates(replica, logical_core))
         return f"/job:{job or 'localhost'}/task:{task}/device:CPU:0"
 
