@@ -69,8 +69,7 @@ class CentralStorageStrategy(MirroredStrategy):
     """Strategy with variables on one device and computation on several.
 
     In Meshflow, every device has a copy of the variables: the results are the same, and no device
-    has to fetch the variables
-    from another one.
+    has to fetch the variables from another one.
 
     Args:
       compute_devices: Devices that compute; default all devices.

@@ -53,8 +53,8 @@ def run(
       devices_per_worker: Number of virtual CPU devices of each worker; default the devices of the
         machine.
       max_restarts: Number of restarts of all workers after one of them died or hung. Use
-        `BackupAndRestore` in the function,
-        with a folder on a shared file system, to continue from the last backup.
+        `BackupAndRestore` in the function, with a folder on a shared file system, to continue from
+        the last backup.
       watchdog: Number of seconds without a heartbeat, or without a step, after which a worker has
         failed.
       environment: Environment variables of the workers.
@@ -108,8 +108,7 @@ def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]
 
     Args:
       address: Address of the cluster. Default: the existing connection, `RAY_ADDRESS`, a cluster on
-        this machine, or a new
-        one, in this order.
+        this machine, or a new one, in this order.
       logs: Whether to print the output of actors in this process.
     """
     ray = _ray()

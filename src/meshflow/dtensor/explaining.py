@@ -29,10 +29,9 @@ class Explanation:
       collectives: Collectives in the order of the program.
       mesh: Sizes of the mesh dimensions by name; empty on one device.
       memory: Bytes that each device needs for "arguments", "results" (without those that reuse the
-        buffer of an
-        argument) and "temporaries". If values are offloaded, it also has "host" for arguments in
-        host memory, and
-        "to_host" and "to_files" for values that the program stores there and reads again.
+        buffer of an argument) and "temporaries". If values are offloaded, it also has "host" for
+        arguments in host memory, and "to_host" and "to_files" for values that the program stores
+        there and reads again.
       text: Text of the compiled program (HLO).
     """
 

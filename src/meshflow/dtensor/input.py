@@ -38,8 +38,8 @@ class DTensorDataset:
     """Batches of a dataset as tensors on a mesh; can be iterated and passed to `fit`.
 
     The batches are those of `dataset.batch(global_batch_size, drop_remainder=True)`, in that order,
-    for any number of
-    devices and processes. Every process reads the full dataset and keeps the shards of its devices.
+    for any number of devices and processes. Every process reads the full dataset and keeps the
+    shards of its devices.
 
     Args:
       dataset: `tf.data.Dataset` of single elements, or of batches with `dataset_already_batched`.
@@ -48,11 +48,9 @@ class DTensorDataset:
         is the batch axis.
       global_batch_size: Number of examples in a batch, for all devices together.
       dataset_already_batched: Whether the dataset contains batches of equal size for one replica;
-        the batches of all
-        replicas are concatenated.
+        the batches of all replicas are concatenated.
       batch_dim: Mesh dimension (or several, "data+model") that batches are split over, on which all
-        layouts must agree;
-        None if batches are not split.
+        layouts must agree; None if batches are not split.
       prefetch: Number of batches that a thread prepares in advance.
       tf_data_service_config: Must be None.
 

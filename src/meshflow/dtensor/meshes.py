@@ -148,8 +148,7 @@ def create_distributed_mesh(
 
     Raises:
       ValueError: If the product of the sizes is not the number of devices, or if
-        `initialize_accelerator_system` was not
-        called.
+        `initialize_accelerator_system` was not called.
     """
     if not _System.started:
         raise InvalidValueError(

@@ -1,8 +1,7 @@
 """Saving of tensors and variables that are split over a mesh, and restoring on another mesh.
 
 The files contain full arrays and no layouts, so a checkpoint of one mesh can be restored on any
-other mesh, and by
-`tf.train.Checkpoint`.
+other mesh, and by `tf.train.Checkpoint`.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class DTensorCheckpoint(Checkpoint):
     """`tf.train.Checkpoint` for variables on a mesh.
 
     The shard of each device is written to and read from its own range of the file. Variables can be
-    restored in other
-    layouts and on other meshes.
+    restored in other layouts and on other meshes.
 
     Args:
       mesh: Mesh of the variables.

@@ -21,8 +21,7 @@ class BatchPlacer:
     """Callable that places batches on a mesh, split over its batch dimension.
 
     An array is replicated if the size of its batch axis is not divisible by the number of parts. An
-    array that
-    is already on the mesh, for example from a `DTensorDataset`, is returned unchanged.
+    array that is already on the mesh, for example from a `DTensorDataset`, is returned unchanged.
 
     Args:
       mesh: Mesh that receives the batches.

@@ -46,8 +46,7 @@ class Collective:
       axes: Mesh dimensions that the operation crosses.
       group: Number of devices that take part together.
       times: Number of executions in one call. A loop of unknown length counts as one iteration; a
-        condition counts
-        its branch with the most traffic.
+        condition counts its branch with the most traffic.
       source: JAX operation that XLA derived the collective from.
     """
 

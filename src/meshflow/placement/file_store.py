@@ -1,9 +1,8 @@
 """Arrays in files: each device has a shard that programs read and write by host callbacks.
 
 Each callback takes a token and returns the next one, so reads and writes happen in the order of the
-program,
-and a program does not read a shard long before it is used. The next program starts with the last
-token.
+program, and a program does not read a shard long before it is used. The next program starts with
+the last token.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class FileStore:
     """Folder that holds arrays for the devices of a mesh.
 
     The files have no names in the folder; a file is deleted together with its array. Each process
-    writes files with the
-    shards of its own devices and may use its own folder.
+    writes files with the shards of its own devices and may use its own folder.
 
     Args:
       folder: Path of an existing folder.

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,9 +21,6 @@ from meshflow.placement.mesh import Mesh, mesh_of
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 from meshflow.placement.sharding_groups import shard_like
 
-if TYPE_CHECKING:
-    from meshflow.core.variables.variable import Variable
-
 __all__ = ["MATCH", "UNSHARDED", "Layout", "dimensions_of", "layout_of", "place", "place_like"]
 
 UNSHARDED = "unsharded"
@@ -37,13 +34,11 @@ class Layout:
 
     Args:
       sharding_specs: One entry per axis of the tensor. An axis that is split over several mesh
-        dimensions has
-        "data+model" or ("data", "model"): it is split over the first one, and each of these parts
-        over the second one.
+        dimensions has "data+model" or ("data", "model"): it is split over the first one, and each
+        of these parts over the second one.
       mesh: Mesh of the devices.
       memory: "device" or "host". Variables in the memory of the host are transferred to the devices
-        while a program
-        runs. `to_string` and `as_proto` do not record the memory.
+        while a program runs. `to_string` and `as_proto` do not record the memory.
 
     Raises:
       ValueError: If a mesh dimension is unknown or repeated, or if the devices cannot access the
@@ -498,7 +493,7 @@ def _to_mesh(tensor: Tensor, layout: Layout) -> None:
             )
 
 
-def layout_of(tensor: Tensor | Variable) -> Layout | None:
+def layout_of(tensor: Any) -> Layout | None:
     """Return the layout of a tensor or variable on a mesh, or None if it is not on a mesh."""
     return layout_of_array(tensor._value)
 

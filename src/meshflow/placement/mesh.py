@@ -76,8 +76,8 @@ class Mesh:
     """Grid of devices with named dimensions.
 
     Most programs call `create_mesh`; the constructor takes the parts of the mesh's text format.
-    Devices are looked up
-    when the mesh is first used, so a mesh can be created before virtual devices are configured.
+    Devices are looked up when the mesh is first used, so a mesh can be created before virtual
+    devices are configured.
 
     Args:
       dim_names: Names of the dimensions.
@@ -91,8 +91,7 @@ class Mesh:
 
     Raises:
       ValueError: If dimension names or devices are repeated, ids are not consecutive, the shape
-        does not fit the names,
-        or `use_xla_spmd` is set for other devices than TPUs.
+        does not fit the names, or `use_xla_spmd` is set for other devices than TPUs.
 
     Example:
       >>> import meshflow as tf

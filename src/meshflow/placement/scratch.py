@@ -27,8 +27,7 @@ class Scratch:
     """Files, one for each device of this process, that hold values of a program until it reads them.
 
     The host callbacks are pure: their results depend on their operands only, so the compiler may
-    remove or duplicate calls.
-    Blocks are in use until the program calls `free_all`.
+    remove or duplicate calls. Blocks are in use until the program calls `free_all`.
 
     Args:
       store: Store with the folder of the files; it counts the bytes.

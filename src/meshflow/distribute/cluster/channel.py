@@ -1,10 +1,9 @@
 """Signed messages between the processes of a job: lines of JSON that require the job's secret.
 
 Each side of a connection first sends a random nonce. The key of the connection is derived from the
-secret and both
-nonces, and each signature includes the direction and a message counter. Therefore, a line that was
-copied from another
-connection, repeated, or sent back to its author is rejected. Lines are signed, but not encrypted.
+secret and both nonces, and each signature includes the direction and a message counter. Therefore,
+a line that was copied from another connection, repeated, or sent back to its author is rejected.
+Lines are signed, but not encrypted.
 """
 
 from __future__ import annotations

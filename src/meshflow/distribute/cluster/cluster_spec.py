@@ -15,8 +15,7 @@ class ClusterSpec:
 
     Args:
       cluster: Dictionary from the name of each job to a list of addresses, or to a dictionary from
-        task ids to addresses;
-        or another `ClusterSpec`, or a `tf.train.ClusterDef`.
+        task ids to addresses; or another `ClusterSpec`, or a `tf.train.ClusterDef`.
 
     Raises:
       TypeError: If the argument has another type, or if names and addresses are not strings.

@@ -1,10 +1,9 @@
 """Connection of the processes of a job.
 
 Worker 0 (or `meshflow launch`) hosts the rendezvous. When all workers have connected to it, it
-sends them the address
-of JAX's coordination service, which they connect to next. The rendezvous makes clear errors
-possible: JAX's service
-terminates the process if a worker is missing or a port is in use.
+sends them the address of JAX's coordination service, which they connect to next. The rendezvous
+makes clear errors possible: JAX's service terminates the process if a worker is missing or a port
+is in use.
 
 A worker that `meshflow launch` started keeps its connection to the rendezvous and sends heartbeats
 and step counts.

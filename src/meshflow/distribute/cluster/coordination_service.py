@@ -1,9 +1,8 @@
 """JAX's coordination service as a process, so that a crash of it does not end the launcher.
 
 The module is run by its path with the address to listen on, the number of workers, and the number
-of seconds that
-workers wait for each other at the end. It prints a line when the service is ready and ends together
-with its parent.
+of seconds that workers wait for each other at the end. It prints a line when the service is ready
+and ends together with its parent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Rendezvous: the listener that all processes of a job connect to at the start.
 
 Every worker connects and sends its index in a hello message. A peer is refused and logged if it
-does not have the job's
-secret, sends an invalid message or none, or repeats the index of a connected worker; the rendezvous
-then continues to
-wait for the workers of the job.
+does not have the job's secret, sends an invalid message or none, or repeats the index of a
+connected worker; the rendezvous then continues to wait for the workers of the job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Supervision of the workers of a job by another process: by `meshflow launch` and by Ray.
 
 A supervisor hosts the rendezvous and JAX's coordination service instead of worker 0, so any worker
-can fail. Workers
-send heartbeats and step counts to it.
+can fail. Workers send heartbeats and step counts to it.
 """
 
 from __future__ import annotations

@@ -103,8 +103,7 @@ class PreemptionCheckpointHandler:
     """Handler that saves a training loop after the same step on all workers if one is preempted.
 
     A worker is preempted by SIGTERM, or if `TerminationConfig.termination_watcher_fn` returns True.
-    The constructor restores
-    the latest checkpoint.
+    The constructor restores the latest checkpoint.
 
     Args:
       cluster_resolver: Ignored; cluster resolver of the strategy.

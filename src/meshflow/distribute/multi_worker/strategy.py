@@ -72,10 +72,8 @@ class MultiWorkerMirroredStrategy(Strategy):
     """Strategy with a replica on every device of several processes, on one or several machines.
 
     Every worker runs the same program and creates the strategy before anything else. The
-    environment variable `TF_CONFIG`,
-    which `meshflow launch` sets, describes the workers. Without it, the strategy is equivalent to a
-    `MirroredStrategy` over
-    the devices of this process.
+    environment variable `TF_CONFIG`, which `meshflow launch` sets, describes the workers. Without
+    it, the strategy is equivalent to a `MirroredStrategy` over the devices of this process.
 
     Args:
       cluster_resolver: Resolver of the workers and of this process; default `TF_CONFIG`.
@@ -159,10 +157,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         """Create a dataset with batches that are split over the replicas of all workers.
 
         With the auto-shard policy `DATA` (and `AUTO`, unless the data are read from files), every
-        worker reads all data and
-        takes its rows of each batch. With `OFF` and `FILE`, each worker contributes its part of
-        every batch from the data that
-        it reads.
+        worker reads all data and takes its rows of each batch. With `OFF` and `FILE`, each worker
+        contributes its part of every batch from the data that it reads.
         """
         if self.workers == 1:
             return super().experimental_distribute_dataset(dataset, options)

@@ -1,8 +1,7 @@
 """The context of a replica, its collectives, and the current context of a thread.
 
 All replicas run as one program: the replica function is traced once for one replica and mapped over
-the axis
-`REPLICA_AXIS`, so a collective is one operation over that axis.
+the axis `REPLICA_AXIS`, so a collective is one operation over that axis.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import SeedStream
-from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.replicas.collectives import (
     AXIS,
     ReduceOp,
@@ -56,7 +54,7 @@ class ReplicaStrategy(Protocol):
         """Return the number of replicas."""
 
     @property
-    def extended(self) -> StrategyExtended:
+    def extended(self) -> Any:
         """Return the less used methods of the strategy."""
 
     def get_program(
@@ -121,8 +119,7 @@ class ReplicaContext:
       replica_id_in_sync_group: Index of the replica; None while one trace represents several
         replicas.
       gathered: If replicas have different shapes, the sizes that they pass to `all_gather`: for
-        each known call, a tuple
-        with one size per replica.
+        each known call, a tuple with one size per replica.
 
     Attributes:
       spans_replicas: Whether the context represents several replicas.

@@ -29,8 +29,7 @@ class Shares:
     """Partition of a batch into shares while a region computes the loss and gradients.
 
     The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
-    computed within the share; a
-    sum over rows is multiplied by `count`.
+    computed within the share; a sum over rows is multiplied by `count`.
 
     Args:
       strategy: Strategy that computes the region.
@@ -102,8 +101,7 @@ class Shares:
         """Return this device's part of a weight that is split over batch dimensions, such as experts.
 
         The weight is not gathered, and its gradient is not summed over these dimensions: the layer
-        itself must exchange values
-        with the other devices.
+        itself must exchange values with the other devices.
         """
         parts = self._local
         if id(variable) not in parts:

@@ -1,10 +1,9 @@
 """`Strategy.run` for several replicas: a function is traced for one replica and mapped over all.
 
 If the arguments of all replicas have the same shapes, the program is one `vmap` over the mesh axis
-`REPLICA_AXIS`. If
-shapes differ, as in the last batch of a dataset, the function is traced once for each shape, and
-the programs of the
-replicas are evaluated in lockstep, from one collective to the next.
+`REPLICA_AXIS`. If shapes differ, as in the last batch of a dataset, the function is traced once for
+each shape, and the programs of the replicas are evaluated in lockstep, from one collective to the
+next.
 """
 
 from __future__ import annotations
@@ -196,7 +195,14 @@ def _get_stacked(capture: Any) -> Any:
 
 
 class SpmdProgram:
-    """Program of a replica function that is traced for one replica and mapped over all."""
+    """Program of a replica function that is traced for one replica and mapped over all.
+
+    Args:
+      strategy: Strategy of the replicas.
+      fn: Function to trace.
+      template: Structure (args, kwargs) with a `jax.ShapeDtypeStruct` for each tensor.
+      mapped: For each tensor, whether every replica has its own value, stacked along the first axis.
+    """
 
     def __init__(
         self,
@@ -247,10 +253,14 @@ class SpmdProgram:
 class LockstepProgram:
     """Programs of a replica function for each shape of arguments, evaluated in lockstep.
 
+    Args:
+      strategy: Strategy of the replicas.
+      fn: Function to trace.
+      templates: For each replica, the structure (args, kwargs) as in `SpmdProgram`.
+
     Raises:
       InvalidArgumentError: If the replicas return or write different tensors, or use a collective
-        inside a loop or on
-        tensors of different shapes.
+        inside a loop or on tensors of different shapes.
     """
 
     def __init__(
@@ -307,8 +317,7 @@ def _trace_each(
     """Trace a function for each replica, once for all replicas with arguments of the same shapes.
 
     The result of `all_gather` has a shape that depends on the other replicas. Therefore, tracing
-    stops at an `all_gather`
-    with unknown sizes, and is repeated when all replicas have reached it.
+    stops at an `all_gather` with unknown sizes, and is repeated when all replicas have reached it.
     """
     leaves = [jax.tree.leaves(template) for template in templates]
     keys = [

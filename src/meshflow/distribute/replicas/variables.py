@@ -45,10 +45,8 @@ class MirroredVariable(Variable):
     """Variable with an equal copy on every device of the strategy.
 
     Inside `Strategy.run`, the values that replicas assign or add are first combined by the
-    variable's `aggregation`; with
-    `NONE`, all replicas must write the same value. A `tf.Variable` that is created in a strategy's
-    scope is a
-    `MirroredVariable`.
+    variable's `aggregation`; with `NONE`, all replicas must write the same value. A `tf.Variable`
+    that is created in a strategy's scope is a `MirroredVariable`.
     """
 
     def _initialize(self, value: Tensor) -> None:

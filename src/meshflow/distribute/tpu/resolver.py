@@ -18,8 +18,7 @@ class TPUClusterResolver(ClusterResolver):
     """Cluster of this job's TPUs: JAX's devices, or virtual devices with `MESHFLOW_EMULATE_TPU`.
 
     JAX programs run on the hosts of the TPUs, so no connection is made: every name or address
-    refers to the TPUs that this
-    process can use.
+    refers to the TPUs that this process can use.
 
     Args:
       tpu: Name, 'local', '', or an address `grpc://...`; default the variable `TPU_NAME`.

@@ -130,8 +130,7 @@ class TPUStrategy(MirroredStrategy):
         """Assign a replica's tensor to one of its cores.
 
         XLA partitions a replica over all its cores, and no layout represents a tensor on one core
-        of a mesh. Therefore, the
-        tensor is replicated on all cores.
+        of a mesh. Therefore, the tensor is replicated on all cores.
 
         Args:
           tensor: Tensor of the replica.
