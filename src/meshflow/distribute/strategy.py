@@ -15,7 +15,6 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
-from meshflow.distribute.cluster.resolvers import ClusterResolver
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import DistributedDataset, InputContext, ValueContext
 from meshflow.distribute.replicas.collectives import AXIS
@@ -112,7 +111,7 @@ class Strategy(ReductionsAndGathers):
         return self.mesh.dim_size(AXIS)
 
     @property
-    def cluster_resolver(self) -> ClusterResolver | None:
+    def cluster_resolver(self) -> Any:
         """Return the cluster resolver, or None."""
         return None
 
