@@ -121,7 +121,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """
     concrete, arrays = _traced(fn, args, kwargs)
     captured = [c._value for c in concrete.traced.captures]
-    compiled = concrete.lowered(arrays, captured).compile()
+    compiled: Any = concrete.lowered(arrays, captured).compile()
     mesh = _mesh_of([*arrays, *captured])
     memory = compiled.memory_analysis()
     text = compiled.as_text()

@@ -254,7 +254,7 @@ class Function:
             holders.extend([scope.created, scope.sources, scope.writes])
             return result
 
-        traced = trace(run, args, kwargs, name=self._name, isolated=True, runs=runs)
+        traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
         traced.structure = nest.map_structure(_known_result, traced.structure)
         if created:
             holders.extend([traced.captures, traced.writes])

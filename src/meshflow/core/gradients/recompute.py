@@ -83,7 +83,7 @@ def recomputing(
 
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(run_symbolic, tuple(tensors))
-        op = Op(f"recomputed_{traced.name}", transform(traced.arrays), heavy=True, whole=True)
+        op = Op(f"recomputed_{traced.name}", transform(traced.arrays), heavy=True, is_opaque=True)
         outputs = apply(op, (tensors, traced.captured_tensors(), ZERO))
         traced.assign(outputs[traced.count :])
         result = traced.rebuild(outputs[: traced.count])
@@ -91,7 +91,7 @@ def recomputing(
         if not indices:
             return result
         extra = Op(
-            f"extra_results_{traced.name}", lambda o, _: traced.some(indices, *o), whole=True
+            f"extra_results_{traced.name}", lambda o, _: traced.some(indices, *o), is_opaque=True
         )
         return result[0], apply(extra, (tensors, traced.captured_tensors()))
 

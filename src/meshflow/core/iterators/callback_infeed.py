@@ -131,7 +131,7 @@ def _spread(array: jax.Array, sharding: jax.sharding.NamedSharding | None) -> ja
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-_next = Op("iterator_next", _call, differentiable=False, constant=False)
+_next = Op("iterator_next", _call, differentiable=False, is_foldable=False)
 
 
 def infeed_element(

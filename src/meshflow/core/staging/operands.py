@@ -76,5 +76,5 @@ def run(name: str, call: Callable[..., list[Any]], *operands: list[Tensor]) -> l
     # An operand that is not a constant prevents the dispatcher from running the op at trace time,
     # which would also print and assert at trace time.
     token = Tensor(jnp.zeros((), jnp.int32))
-    op = Op(name, lambda operands, _: call(*operands[:-1]), heavy=True, whole=True)
+    op = Op(name, lambda operands, _: call(*operands[:-1]), heavy=True, is_opaque=True)
     return apply(op, (*operands, [token]))

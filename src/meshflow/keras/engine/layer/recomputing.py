@@ -84,9 +84,9 @@ def _form(layer: Any, shares: Shares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         form = recomputed(waiting)
     else:
-        policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
+        policy: Any = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
         form = recomputed_by(policy, waiting)
-    return lambda run: recomputing(run, form, beside=True)
+    return lambda run: recomputing(run, form, has_extra_results=True)
 
 
 def _all_but_gathers(primitive: Any, *_: Any, **__: Any) -> bool:
