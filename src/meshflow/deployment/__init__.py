@@ -1,1 +1,3 @@
-"""What other runtimes are given of a model: its program as a flat list of equations, with what they know by name."""
+"""Conversion of traced models for other runtimes: flat lists of equations, pattern fusion and
+lowering.
+"""
