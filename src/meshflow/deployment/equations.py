@@ -41,86 +41,22 @@ DimSize: TypeAlias = Any
 Shape: TypeAlias = tuple[DimSize, ...]
 
 # Primitives of which an output element depends only on the operand elements at the same index.
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "convert_element_type",
-        "cos",
-        "cosh",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "pow",
-        "rem",
-        "round",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+ELEMENTWISE = frozenset({
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
+    "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "div", "eq", "erf",
+    "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite",
+    "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter",
+    "not", "or", "pow", "rem", "round", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
+    "sub", "tan", "tanh", "xor",
+})  # fmt: skip
 _SAME = frozenset(
     {"stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint"}
 )
-_CALLS = frozenset(
-    [
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "call",
-        "checkpoint",
-        "remat2",
-        "custom_jvp_call",
-        "custom_vjp_call",
-    ]
-)
+_CALLS = frozenset({
+    "jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2",
+    "custom_jvp_call", "custom_vjp_call",
+})  # fmt: skip
 # Composite primitives that other runtimes have as one operator, so they are not expanded.
 _WHOLE = frozenset({"max_windows"})
 # Functions that are not inlined, because other runtimes generate random numbers themselves.

@@ -18,8 +18,8 @@ from meshflow.deployment.equations import DimSize, Equation, Program, Value, wit
 from meshflow.deployment.gathering import as_slice
 
 __all__ = [
-    "Pattern",
     "Makers",
+    "Pattern",
     "is_near",
     "number_of",
     "same_value",
@@ -47,9 +47,9 @@ def with_idioms(program: Program, patterns: Sequence[Pattern] = ()) -> Program:
 
 
 def _found(program: Program, pattern: Pattern) -> Program:
-    makers, equations = Makers(program), []
+    g, equations = Makers(program), []
     for equation in program.equations:
-        fused = pattern(makers, equation)
+        fused = pattern(g, equation)
         if fused is not None:
             fused.outputs, fused.scope = equation.outputs, equation.scope
         equations.append(fused or equation)
@@ -81,7 +81,7 @@ class Makers:
 Pattern: TypeAlias = Callable[[Makers, Equation], Equation | None]
 
 
-def _sliced(makers: Makers, equation: Equation) -> Equation | None:
+def _sliced(g: Makers, equation: Equation) -> Equation | None:
     """Match a gather at evenly spaced indices."""
     return as_slice(equation)
 
@@ -118,11 +118,11 @@ def with_constant(equation: Equation) -> tuple[Value, Value] | None:
 _REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_mean")
 
 
-def _kept(makers: Makers, equation: Equation) -> Equation | None:
+def _kept(g: Makers, equation: Equation) -> Equation | None:
     """Match a reduction and a reshape that restores the reduced dimensions."""
     if equation.name != "reshape":
         return None
-    reduction = makers.by(equation.inputs[0], *_REDUCTIONS)
+    reduction = g.by(equation.inputs[0], *_REDUCTIONS)
     if reduction is None or reduction.params.get("keepdims"):
         return None
     source, axes = reduction.inputs[0], reduction.params["axes"]
@@ -132,16 +132,16 @@ def _kept(makers: Makers, equation: Equation) -> Equation | None:
     return Equation(reduction.name, [source], [], {"axes": axes, "keepdims": True})
 
 
-def _mean(makers: Makers, equation: Equation) -> Equation | None:
+def _mean(g: Makers, equation: Equation) -> Equation | None:
     """Match a sum that is divided by the number of its elements."""
     if equation.name not in ("div", "mul"):
         return None
-    total = makers.by(equation.inputs[0], "reduce_sum")
+    total = g.by(equation.inputs[0], "reduce_sum")
     divisor = number_of(equation.inputs[1])
     if total is None or total.outputs[0].dtype.kind != "f":
         return None
     sizes = [total.inputs[0].shape[a] for a in total.params["axes"]]
-    if equation.name == "div" and _is_size(makers, equation.inputs[1], math.prod(sizes)):
+    if equation.name == "div" and _is_size(g, equation.inputs[1], math.prod(sizes)):
         return Equation("reduce_mean", total.inputs, [], dict(total.params))
     if not divisor or not all(isinstance(d, int) for d in sizes):
         return None
@@ -153,26 +153,23 @@ def _mean(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("reduce_mean", total.inputs, [], dict(total.params))
 
 
-def _is_size(makers: Makers, value: Value, size: DimSize) -> bool:
+def _is_size(g: Makers, value: Value, size: DimSize) -> bool:
     """Check whether a value is a symbolic size, converted to another dtype."""
-    cast = makers.by(value, "convert_element_type")
-    known = makers.by(cast.inputs[0], "dim_as_value") if cast else None
+    cast = g.by(value, "convert_element_type")
+    known = g.by(cast.inputs[0], "dim_as_value") if cast else None
     return known is not None and not isinstance(size, int) and known.params["dim"] == size
 
 
-def _softmax(makers: Makers, equation: Equation) -> Equation | None:
+def _softmax(g: Makers, equation: Equation) -> Equation | None:
     if equation.name != "div":
         return None
-    powers, total = (
-        makers.by(equation.inputs[0], "exp"),
-        makers.by(equation.inputs[1], "reduce_sum"),
-    )
+    powers, total = (g.by(equation.inputs[0], "exp"), g.by(equation.inputs[1], "reduce_sum"))
     if powers is None or total is None or total.inputs[0].least is not powers.outputs[0]:
         return None
-    difference = makers.by(powers.inputs[0], "sub")
+    difference = g.by(powers.inputs[0], "sub")
     if difference is None or len(total.params["axes"]) != 1:
         return None
-    source, greatest = difference.inputs[0], makers.by(difference.inputs[1], "reduce_max")
+    source, greatest = difference.inputs[0], g.by(difference.inputs[1], "reduce_max")
     if greatest is None or greatest.inputs[0].least is not source:
         return None
     if greatest.params["axes"] != total.params["axes"]:
@@ -180,19 +177,19 @@ def _softmax(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("softmax", [source], [], {"axis": total.params["axes"][0]})
 
 
-def _log_softmax(makers: Makers, equation: Equation) -> Equation | None:
+def _log_softmax(g: Makers, equation: Equation) -> Equation | None:
     if equation.name != "sub":
         return None
-    logarithm = makers.by(equation.inputs[1], "log")
-    total = makers.by(logarithm.inputs[0], "reduce_sum") if logarithm else None
-    powers = makers.by(total.inputs[0], "exp") if total else None
+    logarithm = g.by(equation.inputs[1], "log")
+    total = g.by(logarithm.inputs[0], "reduce_sum") if logarithm else None
+    powers = g.by(total.inputs[0], "exp") if total else None
     if total is None or powers is None or len(total.params["axes"]) != 1:
         return None
     shifted = powers.inputs[0]
-    difference = makers.by(shifted, "sub")
+    difference = g.by(shifted, "sub")
     if difference is None or equation.inputs[0].least is not shifted.least:
         return None
-    source, greatest = difference.inputs[0], makers.by(difference.inputs[1], "reduce_max")
+    source, greatest = difference.inputs[0], g.by(difference.inputs[1], "reduce_max")
     if greatest is None or greatest.inputs[0].least is not source.least:
         return None
     if greatest.params["axes"] != total.params["axes"]:
@@ -203,12 +200,12 @@ def _log_softmax(makers: Makers, equation: Equation) -> Equation | None:
 # ---- elementwise ---------------------------------------------------------------------------
 
 
-def _clipped(makers: Makers, equation: Equation) -> Equation | None:
+def _clipped(g: Makers, equation: Equation) -> Equation | None:
     """Match a selection between a value and a bound by a comparison of the two."""
     if equation.name != "select_n" or len(equation.inputs) != 3:
         return None
     condition, otherwise, chosen = equation.inputs
-    test = makers.by(condition, "le", "lt", "ge", "gt")
+    test = g.by(condition, "le", "lt", "ge", "gt")
     bound = None if test is None else number_of(test.inputs[1])
     if test is None or bound is None:
         return None
@@ -218,33 +215,33 @@ def _clipped(makers: Makers, equation: Equation) -> Equation | None:
     return None
 
 
-def _positive_or(makers: Makers, equation: Equation) -> tuple[Value, Value] | None:
+def _positive_or(g: Makers, equation: Equation) -> tuple[Value, Value] | None:
     """Return a value and its replacement where it is not positive."""
     if equation.name != "select_n" or len(equation.inputs) != 3:
         return None
     condition, otherwise, chosen = equation.inputs
-    test = makers.by(condition, "ge", "gt")
+    test = g.by(condition, "ge", "gt")
     if test is None or test.inputs[0].least is not chosen.least or not is_near(test.inputs[1], 0):
         return None
     return chosen, otherwise
 
 
-def _elu(makers: Makers, equation: Equation) -> Equation | None:
-    parts = _positive_or(makers, equation)
-    power = makers.by(parts[1], "expm1") if parts else None
+def _elu(g: Makers, equation: Equation) -> Equation | None:
+    parts = _positive_or(g, equation)
+    power = g.by(parts[1], "expm1") if parts else None
     if parts is None or power is None:
         return None
     source, exponent = parts[0].least, power.inputs[0]
-    negative = makers.by(exponent, "min")
+    negative = g.by(exponent, "min")
     bound = with_constant(negative) if negative else None
     if bound is not None and is_near(bound[1], 0):
         exponent = bound[0]
     return Equation("elu", [parts[0]], [], {}) if exponent.least is source else None
 
 
-def _leaky(makers: Makers, equation: Equation) -> Equation | None:
-    parts = _positive_or(makers, equation)
-    product = makers.by(parts[1], "mul") if parts else None
+def _leaky(g: Makers, equation: Equation) -> Equation | None:
+    parts = _positive_or(g, equation)
+    product = g.by(parts[1], "mul") if parts else None
     scaled = with_constant(product) if product else None
     if parts is None or scaled is None or scaled[0].least is not parts[0].least:
         return None
@@ -254,7 +251,7 @@ def _leaky(makers: Makers, equation: Equation) -> Equation | None:
     return Equation("leaky_relu", [parts[0]], [], {"alpha": slope})
 
 
-def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
+def _hard_swish(g: Makers, equation: Equation) -> Equation | None:
     """Match x * min(max(x + 3, 0), 6) / 6 in any order of the factors."""
     if equation.name not in ("mul", "div"):
         return None
@@ -265,7 +262,7 @@ def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
         product = pending.pop()
         scaled = any(number_of(v) for v in product.inputs)
         for position, value in enumerate(product.inputs):
-            number, inner = number_of(value), makers.by(value, "mul", "div")
+            number, inner = number_of(value), g.by(value, "mul", "div")
             # A product without constants may be the operand itself.
             is_factor = inner is not None and (scaled or any(number_of(v) for v in inner.inputs))
             if number:
@@ -279,15 +276,15 @@ def _hard_swish(makers: Makers, equation: Equation) -> Equation | None:
     if len(factors) != 2 or not math.isclose(scale, 1 / 6, rel_tol=1e-5):
         return None
     for source, gate in (factors, factors[::-1]):
-        if _is_hard_gate(makers, gate, source):
+        if _is_hard_gate(g, gate, source):
             return Equation("hard_swish", [source], [], {})
     return None
 
 
-def _is_hard_gate(makers: Makers, gate: Value, source: Value) -> bool:
+def _is_hard_gate(g: Makers, gate: Value, source: Value) -> bool:
     """Check whether a value is min(max(x + 3, 0), 6)."""
     for name, number in (("min", 6), ("max", 0), ("add", 3)):
-        producer = makers.by(gate, name)
+        producer = g.by(gate, name)
         parts = with_constant(producer) if producer else None
         if parts is None or not is_near(parts[1], number):
             return False
@@ -295,88 +292,84 @@ def _is_hard_gate(makers: Makers, gate: Value, source: Value) -> bool:
     return gate.least is source.least
 
 
-def _magnitude(makers: Makers, equation: Equation) -> Equation | None:
+def _magnitude(g: Makers, equation: Equation) -> Equation | None:
     """Match the product of a value and its sign."""
     if equation.name != "mul" or equation.outputs[0].dtype.kind != "f":
         return None
     for value, factor in (equation.inputs, equation.inputs[::-1]):
-        sign = makers.by(factor, "sign")
+        sign = g.by(factor, "sign")
         if sign is not None and sign.inputs[0].least is value.least:
             return Equation("abs", [value], [], {})
     return None
 
 
-def _squared(makers: Makers, equation: Equation) -> Equation | None:
+def _squared(g: Makers, equation: Equation) -> Equation | None:
     """Match the square of an absolute value."""
     is_square = equation.name == "square" or (
         equation.name == "integer_pow" and equation.params["y"] == 2
     )
-    size = makers.by(equation.inputs[0], "abs") if is_square else None
+    size = g.by(equation.inputs[0], "abs") if is_square else None
     if size is None or size.inputs[0].dtype.kind != "f":
         return None
     return Equation("square", [size.inputs[0]], [], {})
 
 
-def _gelu(makers: Makers, equation: Equation) -> Equation | None:
+def _gelu(g: Makers, equation: Equation) -> Equation | None:
     if equation.name != "mul" or equation.outputs[0].dtype.kind != "f":
         return None
     for half, gate in (equation.inputs, equation.inputs[::-1]):
-        product = makers.by(half, "mul")
+        product = g.by(half, "mul")
         scaled = with_constant(product) if product else None
         if scaled is not None and is_near(scaled[1], 0.5):
             source = scaled[0]
-            if _is_exact_gate(makers, gate, source):
+            if _is_exact_gate(g, gate, source):
                 return Equation("gelu", [source], [], {"approximate": False})
         # x * (0.5 * (1 + tanh(...)))
-        product = makers.by(gate, "mul")
+        product = g.by(gate, "mul")
         scaled = with_constant(product) if product else None
-        if (
-            scaled is not None
-            and is_near(scaled[1], 0.5)
-            and _is_tanh_gate(makers, scaled[0], half)
-        ):
+        if scaled is not None and is_near(scaled[1], 0.5) and _is_tanh_gate(g, scaled[0], half):
             return Equation("gelu", [half], [], {"approximate": True})
     return None
 
 
-def _is_exact_gate(makers: Makers, gate: Value, source: Value) -> bool:
+def _is_exact_gate(g: Makers, gate: Value, source: Value) -> bool:
     """Check whether a value is erfc(-x / sqrt(2))."""
-    error = makers.by(gate, "erfc")
-    product = makers.by(error.inputs[0], "mul") if error else None
+    error = g.by(gate, "erfc")
+    product = g.by(error.inputs[0], "mul") if error else None
     scaled = with_constant(product) if product else None
     if scaled is None or not is_near(scaled[1], math.sqrt(0.5)):
         return False
-    negated = makers.by(scaled[0], "neg")
+    negated = g.by(scaled[0], "neg")
     return negated is not None and negated.inputs[0].least is source.least
 
 
-def _is_tanh_gate(makers: Makers, gate: Value, source: Value) -> bool:
+def _is_tanh_gate(g: Makers, gate: Value, source: Value) -> bool:
     """Check whether a value is 1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
-    total = makers.by(gate, "add")
+    total = g.by(gate, "add")
     one = with_constant(total) if total else None
-    activation = makers.by(one[0], "tanh") if one and is_near(one[1], 1) else None
-    product = makers.by(activation.inputs[0], "mul") if activation else None
+    activation = g.by(one[0], "tanh") if one and is_near(one[1], 1) else None
+    product = g.by(activation.inputs[0], "mul") if activation else None
     scaled = with_constant(product) if product else None
     if scaled is None or not is_near(scaled[1], math.sqrt(2 / math.pi)):
         return False
-    total = makers.by(scaled[0], "add")
+    total = g.by(scaled[0], "add")
     if total is None or total.inputs[0].least is not source.least:
         return False
-    product = makers.by(total.inputs[1], "mul")
+    product = g.by(total.inputs[1], "mul")
     scaled = with_constant(product) if product else None
-    cube = makers.by(scaled[0], "integer_pow") if scaled and is_near(scaled[1], 0.044715) else None
+    cube = g.by(scaled[0], "integer_pow") if scaled and is_near(scaled[1], 0.044715) else None
     return cube is not None and cube.params["y"] == 3 and cube.inputs[0].least is source.least
 
 
 # ---- pooling -------------------------------------------------------------------------------
 
 
-def _windows(makers: Makers, equation: Equation) -> Equation | None:
+def _windows(g: Makers, equation: Equation) -> Equation | None:
     """Match the maximum or sum of strided slices that are the elements of a window."""
     if equation.name not in ("max", "add"):
         return None
-    parts = _chain(makers, equation)
-    slices = [makers.by(p, "slice") for p in parts]
+    parts = _chain(g, equation)
+    slices = [g.by(p, "slice") for p in parts]
     if len(parts) < 2 or any(s is None for s in slices):
         return None
     matches = [s for s in slices if s is not None]
@@ -400,23 +393,23 @@ def _windows(makers: Makers, equation: Equation) -> Equation | None:
     )
     if window_counts != tuple(shape):
         return None
-    return _pooled(makers, "max" if equation.name == "max" else "sum", source, size, strides)
+    return _pooled(g, "max" if equation.name == "max" else "sum", source, size, strides)
 
 
-def _chain(makers: Makers, equation: Equation) -> list[Value]:
+def _chain(g: Makers, equation: Equation) -> list[Value]:
     """Return the operands of a left-leaning chain of one operation."""
     parts: list[Value] = []
     last: Equation | None = equation
     while last is not None and last.name == equation.name:
         parts.append(last.inputs[1])
         first = last.inputs[0]
-        last = makers.by(first, equation.name)
+        last = g.by(first, equation.name)
         if last is None:
             parts.append(first)
     return parts[::-1]
 
 
-def _reduced(makers: Makers, equation: Equation) -> Equation | None:
+def _reduced(g: Makers, equation: Equation) -> Equation | None:
     """Match the primitives that reduce windows."""
     params = equation.params
     if equation.name == "max_windows":
@@ -432,26 +425,24 @@ def _reduced(makers: Makers, equation: Equation) -> Equation | None:
         return None
     source = equation.inputs[0]
     if not any(is_symbolic_dim(n) or n for pair in pads for n in pair):
-        source, pads = _unpadded(makers, reduction, source)
+        source, pads = _unpadded(g, reduction, source)
     window = {"kind": reduction, "size": size, "strides": strides, "dilations": dilations}
     return Equation("pool", [source], [], {**window, "pads": tuple(pads)})
 
 
 def _pooled(
-    makers: Makers, kind: str, source: Value, size: Sequence[int], strides: Sequence[int]
+    g: Makers, kind: str, source: Value, size: Sequence[int], strides: Sequence[int]
 ) -> Equation:
     """Return a pooling that includes the padding of its operand."""
-    source, pads = _unpadded(makers, kind, source)
+    source, pads = _unpadded(g, kind, source)
     ones = (1,) * len(size)
     window = {"kind": kind, "size": tuple(size), "strides": tuple(strides), "dilations": ones}
     return Equation("pool", [source], [], {**window, "pads": pads})
 
 
-def _unpadded(
-    makers: Makers, kind: str, source: Value
-) -> tuple[Value, Sequence[tuple[DimSize, ...]]]:
+def _unpadded(g: Makers, kind: str, source: Value) -> tuple[Value, Sequence[tuple[DimSize, ...]]]:
     """Split an operand into an unpadded value and padding that does not change the pooling."""
-    pad = makers.by(source, "pad")
+    pad = g.by(source, "pad")
     if pad is not None:
         config = [tuple(map(as_size, p)) for p in pad.params["padding_config"]]
         value = number_of(pad.inputs[1])
@@ -462,14 +453,14 @@ def _unpadded(
     return source, ((0, 0),) * len(source.shape)
 
 
-def _average(makers: Makers, equation: Equation) -> Equation | None:
+def _average(g: Makers, equation: Equation) -> Equation | None:
     """Match a sum of windows that is divided by the number of their elements outside the padding."""
     if equation.name not in ("div", "mul"):
         return None
-    total = makers.by(equation.inputs[0], "pool")
+    total = g.by(equation.inputs[0], "pool")
     if total is None or total.params["kind"] != "sum":
         return None
-    ones = makers.by(equation.inputs[1], "pool")
+    ones = g.by(equation.inputs[1], "pool")
     if equation.name == "div" and ones is not None:
         # For symbolic sizes, the elements are counted by summing ones.
         is_count = ones.params == total.params and is_near(ones.inputs[0], 1.0)

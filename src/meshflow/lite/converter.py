@@ -112,10 +112,7 @@ class TFLiteConverter:
 
     @classmethod
     def from_saved_model(
-        cls,
-        saved_model_dir: Any,
-        signature_keys: Sequence[str] | None = None,
-        tags: Any = None,
+        cls, saved_model_dir: Any, signature_keys: Sequence[str] | None = None, tags: Any = None
     ) -> TFLiteConverter:
         """A converter of signatures of a saved model.
 

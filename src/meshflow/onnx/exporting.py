@@ -22,10 +22,7 @@ _LARGEST = 1 << 31
 
 
 def export(
-    source: Any,
-    filepath: Any,
-    signature: str = "serving_default",
-    opset_version: int | None = None,
+    source: Any, filepath: Any, signature: str = "serving_default", opset_version: int | None = None
 ) -> None:
     """Writes what a model or a function computes as an ONNX file; sizes that are left open stay open.
 
