@@ -495,10 +495,8 @@ def _counts(pool: Equation) -> np.ndarray | None:
             counts = counts * k
             continue
         indices = np.arange(m)[:, None] * s - low + np.arange(k) * d
-        counts_along_axis = ((indices >= 0) & (indices < n)).sum(1)
-        counts = counts * counts_along_axis.reshape(
-            [m if j == i else 1 for j in range(counts.ndim)]
-        )
+        axis_counts = ((indices >= 0) & (indices < n)).sum(1)
+        counts = counts * axis_counts.reshape([m if j == i else 1 for j in range(counts.ndim)])
     return counts
 
 

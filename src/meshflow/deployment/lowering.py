@@ -21,7 +21,7 @@ from meshflow.environment.types import ArrayLike
 __all__ = ["Lowering", "Pads", "Refused", "Rule", "holder", "is_number", "same_pads"]
 
 # Padding before and after each dimension; symbolic where it depends on symbolic sizes.
-Pads: TypeAlias = Sequence[tuple[DimSize, DimSize]]
+Pads: TypeAlias = Sequence[tuple[DimSize, ...]]
 
 
 class LoweredTensor(Protocol):

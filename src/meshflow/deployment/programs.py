@@ -221,6 +221,7 @@ def of_saved_signatures(folder: StrPath, names: Sequence[str] | None = None) -> 
       OSError: if the folder contains no saved model.
       ValueError: if it has no signatures, or none of a given name.
     """
+    folder = os.fspath(folder)
     if names is None or not list(names):
         # A model in a file has only its prediction.
         names = (

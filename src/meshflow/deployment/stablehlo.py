@@ -106,7 +106,7 @@ def jaxpr_of(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
     return jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
 
-def as_array(value: Operand) -> Array:
+def as_array(value: Operand) -> Any:
     """Return an operand as an array of the traced program."""
     return value.as_array() if isinstance(value, Known) else value
 
@@ -200,7 +200,7 @@ def static_shape(value: Any) -> tuple[int, ...] | None:
     return tuple(tensor_type.shape) if tensor_type.has_static_shape else None
 
 
-def sizes(value: Operand) -> list[Any]:
+def sizes(value: Operand | None) -> list[Any]:
     """Return the sizes in a static operand.
 
     Raises:
@@ -324,7 +324,7 @@ _KNOWN: dict[str, Callable[..., Any]] = {
 def _while(reader: Reader, operation: Any, operands: list[Any], outer: _Environment) -> list[Any]:
     condition, body = (region.blocks[0] for region in operation.regions)
 
-    def run(block: Any) -> Callable[[list[Array]], list[Array]]:
+    def run(block: Any) -> Callable[[Any], list[Any]]:
         return lambda carry: [as_array(v) for v in reader.block(block, carry, outer)]
 
     carried = [as_array(v) for v in operands]

@@ -242,15 +242,11 @@ def _softmax(l: Lowering, e: Equation) -> Tensor:
     value, axis = l.full(e.inputs[0]), e.params["axis"]
     rank = len(value.shape)
     order = [i for i in range(rank) if i != axis] + [axis]
-    transposed = l.transpose(value, order)
+    y = l.transpose(value, order)
     if e.name == "softmax":
-        result = l.emit(
-            "SOFTMAX", [transposed], transposed.shape, value.dtype, "SoftmaxOptions", beta=1.0
-        )
+        result = l.emit("SOFTMAX", [y], y.shape, value.dtype, "SoftmaxOptions", beta=1.0)
     else:
-        result = l.emit(
-            "LOG_SOFTMAX", [transposed], transposed.shape, value.dtype, "LogSoftmaxOptions"
-        )
+        result = l.emit("LOG_SOFTMAX", [y], y.shape, value.dtype, "LogSoftmaxOptions")
     return l.transpose(result, np.argsort(order).tolist())
 
 

@@ -133,24 +133,16 @@ def _unpacked(program: Program) -> Program:
         if part is not None and axis is not None:
             start = int(part.params["start_indices"][axis])
             slices.setdefault((part.inputs[0].least, axis), {})[start] = equation
-    replacements: dict[Equation, Equation] = {}
+    fused: dict[Equation, Equation] = {}
     removed: set[Equation] = set()
     for (source, axis), parts in slices.items():
         if len(parts) > 1 and len(parts) == source.shape[axis]:
             results = [parts[i].outputs[0] for i in range(len(parts))]
-            earliest = min(parts.values(), key=program.equations.index)
-            replacements[earliest] = Equation(
-                "unpack", [source], results, {"axis": axis}, earliest.scope
-            )
+            first = min(parts.values(), key=program.equations.index)
+            fused[first] = Equation("unpack", [source], results, {"axis": axis}, first.scope)
             removed.update(parts.values())
-    equations = [
-        replacements.get(e, e) for e in program.equations if e in replacements or e not in removed
-    ]
-    return (
-        without_unused(Program(program.inputs, program.outputs, equations))
-        if replacements
-        else program
-    )
+    equations = [fused.get(e, e) for e in program.equations if e in fused or e not in removed]
+    return without_unused(Program(program.inputs, program.outputs, equations)) if fused else program
 
 
 def _axis_of_one(part: Equation, shape: Shape) -> int | None:

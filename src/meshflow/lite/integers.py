@@ -394,12 +394,12 @@ def _opened(
     if any(tensor in o.inputs for o in subgraph.operators):
         tensor.name += "/numbers"
         # LiteRT has DEQUANTIZE of int8 on all devices, but not of uint8.
-        int8_result = result
+        source = result
         if dtype == np.uint8:
-            int8_result = _bytes(quantizations[tensor], tensor, np.dtype(np.int8))
-        subgraph.operators.insert(0, Operator("DEQUANTIZE", [int8_result], [tensor], {}, 2))
-        if int8_result is not result:
-            subgraph.operators.insert(0, Operator("QUANTIZE", [result], [int8_result], {}, 2))
+            source = _bytes(quantizations[tensor], tensor, np.dtype(np.int8))
+        subgraph.operators.insert(0, Operator("DEQUANTIZE", [source], [tensor], {}, 2))
+        if source is not result:
+            subgraph.operators.insert(0, Operator("QUANTIZE", [result], [source], {}, 2))
     return result
 
 

@@ -151,10 +151,8 @@ class Lowering(lowering.Lowering[Tensor]):
         large_axes = [i for i in order if tensor.shape[i] != 1]
         if large_axes == sorted(large_axes) and sum(not is_number(d) for d in shape) <= 1:
             return self.reshape(tensor, shape)
-        permutation = self.constant(np.asarray(order, np.int32))
-        return self.emit(
-            "TRANSPOSE", [tensor, permutation], shape, tensor.dtype, "TransposeOptions"
-        )
+        perm = self.constant(np.asarray(order, np.int32))
+        return self.emit("TRANSPOSE", [tensor, perm], shape, tensor.dtype, "TransposeOptions")
 
     def reverse(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
         """Reverse the elements of a tensor along some dimensions."""

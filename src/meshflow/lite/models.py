@@ -42,7 +42,7 @@ def model_of(signatures: Sequence[Deployable]) -> Graph:
 
 
 def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable, variables: Variables) -> None:
-    program, read_variables, written_variables = variables.program(signature)
+    program, reads, writes = variables.program(signature)
     for name, value in zip(signature.inputs, program.inputs, strict=False):
         if value.dtype.name in ("float64", "bfloat16", "complex128"):
             raise UnimplementedError(
@@ -51,7 +51,7 @@ def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable, variables: Va
         tensor = Tensor(value.shape, value.dtype, f"{signature.name}_{name}:0")
         subgraph.inputs.append(tensor)
     lowering = Lowering(graph, subgraph)
-    values = variables.read(lowering, read_variables)
+    values = variables.read(lowering, reads)
     inputs = [*(lowering.cast(t, t.dtype) for t in subgraph.inputs), *values]
     tensors = lowering.run(program, inputs)
     results, new_values = tensors[: len(signature.outputs)], tensors[len(signature.outputs) :]
@@ -62,8 +62,6 @@ def _fill(graph: Graph, subgraph: Subgraph, signature: Deployable, variables: Va
             tensor = lowering.copy(tensor)
         tensor.name = f"{signature.name}_{name}"
         subgraph.outputs.append(tensor)
-    variables.write(lowering, written_variables, new_values)
-    if not (subgraph.outputs or written_variables) or np.any(
-        [t.dtype == object for t in subgraph.outputs]
-    ):
+    variables.write(lowering, writes, new_values)
+    if not (subgraph.outputs or writes) or np.any([t.dtype == object for t in subgraph.outputs]):
         raise UnimplementedError(f"tf.lite: signature {signature.name} returns no tensors.")

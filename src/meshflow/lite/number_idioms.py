@@ -136,10 +136,8 @@ def _floor_div(g: Makers, equation: Equation) -> Equation | None:
         if not _equal(remainder.inputs[1], divisor) or not _has_rest(g, condition, remainder):
             return None
         return Equation("floor_div", [exact.inputs[0], divisor], [], {})
-    remainders = [
-        r for r in g.readers(dividend) if r.name == "rem" and _equal(r.inputs[1], divisor)
-    ]
-    if not any(_has_rest(g, condition, r) for r in remainders):
+    rests = [r for r in g.readers(dividend) if r.name == "rem" and _equal(r.inputs[1], divisor)]
+    if not any(_has_rest(g, condition, r) for r in rests):
         return None
     return Equation("floor_div", [dividend, divisor], [], {})
 
@@ -245,11 +243,5 @@ def _turned_sums(g: Makers, equation: Equation) -> Equation | None:
 
 
 FINDERS = (
-    _fake_quant,
-    _floor_mod,
-    _floor_div,
-    _l2_normalized,
-    _inverse_root,
-    _exclusive,
-    _turned_sums,
-)
+    _fake_quant, _floor_mod, _floor_div, _l2_normalized, _inverse_root, _exclusive, _turned_sums,
+)  # fmt: skip

@@ -50,9 +50,7 @@ def _replaced(l: Lowering, target: Tensor, indices: Tensor, rows: Tensor, depth:
     """Replace rows of a tensor; of several updates of a row, the last one is written."""
     shape, count = target.shape[:depth], indices.shape[:-1]
     if not all(map(is_number, (*shape, *count))) or math.prod(shape) * math.prod(count) > _MOST:
-        raise Refused(
-            f"LiteRT cannot replace {list(shape)} rows by {list(count)} updates: unknown or too many"
-        )
+        raise Refused(f"LiteRT cannot replace {list(shape)} rows by {list(count)} updates")
     m, n = math.prod(count), math.prod(shape)
     steps = np.asarray([math.prod(shape[i + 1 :]) for i in range(depth)], np.int32)
     flat = l.binary("MUL", l.reshape(indices, (m, depth)), l.constant(steps))

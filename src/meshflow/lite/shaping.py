@@ -104,7 +104,7 @@ def _top_k(l: Lowering, e: Equation) -> list[Tensor]:
     value = l.full(e.inputs[0])
     if e.params.get("axis", len(value.shape) - 1) != len(value.shape) - 1:
         raise Refused("LiteRT's TOPK_V2 works on the last dimension only")
-    results = [l.new(v.shape, d, "topk") for v, d in zip(e.outputs, (value.dtype, np.int32), strict=True)]  # fmt: skip
+    results = [l.new(v.shape, d, "topk") for v, d in zip(e.outputs, (value.dtype, np.dtype(np.int32)), strict=True)]  # fmt: skip
     l.add("TOPK_V2", [value, l.constant(np.int32(e.params["k"]))], results, "TopKV2Options")
     return results
 
@@ -123,11 +123,9 @@ def _gather(l: Lowering, e: Equation) -> Tensor:
     row_indices = l.cast(indices, np.int32)
     if len(form.axes) == 1:
         axis = form.axes[0]
-        index_tensor = l.reshape(row_indices, indices.shape[:-1])
-        shape = [*value.shape[:axis], *index_tensor.shape, *value.shape[axis + 1 :]]
-        result = l.emit(
-            "GATHER", [value, index_tensor], shape, value.dtype, "GatherOptions", axis=axis
-        )
+        vector = l.reshape(row_indices, indices.shape[:-1])
+        shape = [*value.shape[:axis], *vector.shape, *value.shape[axis + 1 :]]
+        result = l.emit("GATHER", [value, vector], shape, value.dtype, "GatherOptions", axis=axis)
     else:
         other_axes = [i for i in range(len(value.shape)) if i not in form.axes]
         value, axis = l.transpose(value, [*form.axes, *other_axes]), 0
