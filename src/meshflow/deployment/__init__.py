@@ -1,3 +1,1 @@
-"""Conversion of traced models for other runtimes: flat lists of equations, pattern fusion and
-lowering.
-"""
+"""Conversion of traced models for other runtimes: flat programs, pattern fusion and lowering."""

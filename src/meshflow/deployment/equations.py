@@ -25,16 +25,9 @@ from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
 
 __all__ = [
-    "ELEMENTWISE",
-    "DimSize",
-    "Equation",
-    "Program",
-    "Shape",
-    "Value",
-    "broadcast_shapes",
-    "flattened",
-    "without_unused",
-]
+    "ELEMENTWISE", "DimSize", "Equation", "Program", "Shape", "Value", "broadcast_shapes",
+    "flattened", "without_unused",
+]  # fmt: skip
 
 # The size of a dimension: an int, or a symbolic size of `jax.export`.
 DimSize: TypeAlias = Any
@@ -200,9 +193,7 @@ class _Flat:
         return [read(a) for a in jaxpr.outvars]
 
     def full(self, value: Value) -> Value:
-        """Return the value with its broadcast as an explicit equation, for equations that do not
-        broadcast.
-        """
+        """Return a value with its broadcast as an explicit equation."""
         if value.narrow is None or value.narrow.known is not None:
             return value
         if value not in self._made:

@@ -18,14 +18,8 @@ from meshflow.deployment.equations import DimSize, Equation, Program, Value, wit
 from meshflow.deployment.gathering import as_slice
 
 __all__ = [
-    "Makers",
-    "Pattern",
-    "is_near",
-    "number_of",
-    "same_value",
-    "with_constant",
-    "with_idioms",
-]
+    "Makers", "Pattern", "is_near", "number_of", "same_value", "with_constant", "with_idioms",
+]  # fmt: skip
 
 
 def with_idioms(program: Program, patterns: Sequence[Pattern] = ()) -> Program:
@@ -480,9 +474,7 @@ def _average(g: Makers, equation: Equation) -> Equation | None:
 
 
 def _counts(pool: Equation) -> np.ndarray | None:
-    """Return the number of elements of each window outside the padding, of size 1 in other
-    dimensions.
-    """
+    """Count the elements of each window outside the padding; other dimensions have size 1."""
     counts = np.ones((1,) * len(pool.params["size"]))
     keys = ("size", "strides", "pads", "dilations")
     for i, (k, s, (low, _), d) in enumerate(zip(*(pool.params[x] for x in keys), strict=True)):

@@ -30,14 +30,9 @@ if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
 __all__ = [
-    "Deployable",
-    "of_anything",
-    "of_concrete_function",
-    "of_jax_function",
-    "of_model",
-    "of_saved_model",
-    "of_saved_signatures",
-]
+    "Deployable", "of_anything", "of_concrete_function", "of_jax_function", "of_model",
+    "of_saved_model", "of_saved_signatures",
+]  # fmt: skip
 
 
 @dataclasses.dataclass

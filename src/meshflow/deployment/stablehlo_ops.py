@@ -91,9 +91,7 @@ def _constant(op: _Op, inputs: list[Any]) -> Array:
 
 
 def _written(text: str, dtype: np.dtype) -> np.ndarray:
-    """Parse the elements of a constant of a dtype that NumPy lacks, printed as numbers or as hex
-    bits.
-    """
+    """Parse printed elements, numbers or hex bits, of a dtype that NumPy lacks."""
     elements = text[text.index("<") + 1 : text.rindex("> :")]
 
     def format_bits(match: re.Match[str]) -> str:

@@ -42,7 +42,8 @@ class Calibrated:
         """Quantize the graph in place.
 
         Args:
-          inputs, outputs: dtypes of the inputs and outputs: float32 or integers.
+          inputs: dtype of the inputs, float32 or integers.
+          outputs: dtype of the outputs, float32 or integers.
           denied: operators that remain in float32.
 
         Returns:
@@ -71,7 +72,7 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
         experimental_op_resolver_type=module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
         experimental_preserve_all_tensors=True,
     )
-    ranges_by_tensor: dict[Tensor, tuple[float, float]] = {}
+    result: dict[Tensor, tuple[float, float]] = {}
     count = 0
     for sample in samples():
         index, arrays = _arrays(graph, sample)
@@ -81,29 +82,24 @@ def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, t
         for position, tensor in enumerate(subgraph.tensors()):
             if tensor.dtype == np.float32 and tensor.data is None and tensor not in unread:
                 values = interpreter.get_tensor(position, index)
-                low, high = ranges_by_tensor.get(tensor, (0.0, 0.0))
+                low, high = result.get(tensor, (0.0, 0.0))
                 if np.isinf(values).any():
                     raise ValueError(
                         f"representative_dataset: a sample makes {tensor.name} infinite, so that it has no range."
                     )
                 if values.size:
-                    ranges_by_tensor[tensor] = (
-                        min(low, float(values.min())),
-                        max(high, float(values.max())),
-                    )
+                    result[tensor] = (min(low, float(values.min())), max(high, float(values.max())))
         count += 1
     if not count:
         raise ValueError(
             "representative_dataset gave no samples: it must be a function that returns at least one, such as "
             "lambda: ([x[None]] for x in images[:100])."
         )
-    return ranges_by_tensor
+    return result
 
 
 def _idle(subgraph: Subgraph) -> set[Tensor]:
-    """Return the results of loops and branches without consumers: LiteRT allocates no memory for
-    them.
-    """
+    """Return unread results of loops and branches, for which LiteRT allocates no memory."""
     results = {t for o in subgraph.operators if o.code in ("WHILE", "IF") for t in o.outputs}
     return results.difference(subgraph.outputs, *(o.inputs for o in subgraph.operators))
 

@@ -197,8 +197,8 @@ class TFLiteConverter:
             )
         dtypes = self._ends(quantized, kind)
         if quantized:
-            ranges_by_tensor = ({} if samples is None else ranges(graph, samples)) | trained
-            remaining = Calibrated(graph, ranges_by_tensor, kind).quantize(*dtypes)
+            result = ({} if samples is None else ranges(graph, samples)) | trained
+            remaining = Calibrated(graph, result, kind).quantize(*dtypes)
             if strict and remaining:
                 # TensorFlow's converter leaves them in float32 too, although its documentation
                 # excludes it.
@@ -243,9 +243,7 @@ class TFLiteConverter:
         return [as_dtype(t).name for t in self.target_spec.supported_types]
 
     def _settings(self) -> tuple[Callable[[], Any] | None, bool, Integers]:
-        """Return the samples or None, whether all operators must be quantized, and the integer
-        types.
-        """
+        """Return the samples, whether all operators must be quantized, and the integer types."""
         ops = set(self.target_spec.supported_ops)
         has_int16 = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 in ops
         has_integers = has_int16 or OpsSet.TFLITE_BUILTINS_INT8 in ops

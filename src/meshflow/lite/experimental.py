@@ -13,13 +13,9 @@ from meshflow.lite.interpreter import interpreter_module
 from meshflow.profiler.deployed import DeployedProfile, profile_model
 
 __all__ = [
-    "Analyzer",
-    "QuantizationDebugOptions",
-    "QuantizationDebugger",
-    "authoring",
-    "load_delegate",
-    "profile",
-]
+    "Analyzer", "QuantizationDebugOptions", "QuantizationDebugger", "authoring",
+    "load_delegate", "profile",
+]  # fmt: skip
 
 
 def profile(

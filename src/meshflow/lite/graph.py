@@ -14,16 +14,9 @@ from meshflow.deployment.equations import DimSize
 from meshflow.environment import extras
 
 __all__ = [
-    "RESOURCE",
-    "Graph",
-    "Operator",
-    "Quantization",
-    "Subgraph",
-    "Tensor",
-    "copied",
-    "schema",
+    "RESOURCE", "Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copied", "schema",
     "written",
-]
+]  # fmt: skip
 
 # Element type of the handle of a variable.
 RESOURCE = np.dtype(object)

@@ -42,9 +42,7 @@ def with_operators(program: Program, states: Collection[Value] = ()) -> Program:
 
 
 def _wrapped(g: Makers, equation: Equation) -> Equation | None:
-    """Match the wrapping of negative indices, which LiteRT's lookups, like TensorFlow's, do not
-    take.
-    """
+    """Match the wrapping of negative indices, which LiteRT's lookups do not take."""
     if equation.name != "select_n" or len(equation.inputs) != 3:
         return None
     condition, index, wrapped = equation.inputs
@@ -155,9 +153,7 @@ def _axis_of_one(part: Equation, shape: Shape) -> int | None:
 
 
 def _descending(g: Makers, equation: Equation) -> Equation | None:
-    """Match the reverse of an ascending sort; for its indices, that of the sort of a reversed
-    operand.
-    """
+    """Match the reverse of an ascending sort, of values or of their reversed indices."""
     sort = g.by(equation.inputs[0], "sort") if equation.name == "rev" else None
     if sort is None or tuple(equation.params["dimensions"]) != (sort.params["dimension"],):
         return None

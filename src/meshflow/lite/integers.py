@@ -347,7 +347,8 @@ def with_integer_ends(
     Args:
       graph: a model after `quantize_graph`.
       ranges: minimum and maximum of the tensors of the float model.
-      inputs, outputs: float32 (unchanged), the dtype of the activations, or uint8 for int8.
+      inputs: dtype of inputs: float32 (unchanged), that of the activations, or uint8 for int8.
+      outputs: dtype of outputs, one of the same.
       kind: the integer types of the model.
     """
     for _, index, _, _ in graph.signatures:

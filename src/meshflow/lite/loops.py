@@ -26,9 +26,7 @@ def _number(l: Lowering) -> int:
 
 
 def _finished(l: Lowering, results: Sequence[Tensor]) -> int:
-    """Set the outputs of a subgraph and return its index; constants and repeated outputs are
-    copied.
-    """
+    """Set the outputs of a subgraph, copying constants and duplicates, and return its index."""
     outputs: list[Tensor] = []
     for tensor in results:
         if tensor.data is not None or tensor in outputs:

@@ -72,7 +72,8 @@ class Lowering(lowering.Lowering[Tensor]):
         Args:
           code: name of the operator.
           inputs: its operands.
-          shape, dtype: shape and dtype of the result.
+          shape: shape of the result.
+          dtype: dtype of the result.
           table: name of the FlatBuffers table of its options.
           version: version of the operator.
           **fields: its options.

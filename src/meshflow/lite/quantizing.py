@@ -40,9 +40,7 @@ def by_channel(
 
 
 def _greatest_steps(data: np.ndarray, largest: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Return the integer of the largest value: 127, or less if training rounded the weights to
-    fewer.
-    """
+    """Return the integer of the largest value: 127, or less if training rounded to fewer."""
     rows = np.moveaxis(data, axes, range(-len(axes), 0)).reshape(largest.size, -1)
     ratios = rows / np.where(largest > 0, largest, 1.0).reshape(-1, 1)
     num_steps = np.full(largest.size, 127.0)
@@ -109,22 +107,18 @@ def _table(subgraph: Subgraph, operator: Operator) -> None:
 
 
 def float16_weights(graph: Graph) -> None:
-    """Convert constants to float16; LiteRT converts them back, or computes with float16 where it
-    can.
-    """
+    """Convert constants to float16; LiteRT may convert them back before it computes."""
     for subgraph in graph.subgraphs:
-        float32_tensors: dict[Tensor, Tensor] = {}
-        dequantize_operators: list[Operator] = []
+        restored: dict[Tensor, Tensor] = {}
+        dequantizers: list[Operator] = []
         for operator in subgraph.operators:
             for position, tensor in enumerate(operator.inputs):
                 if tensor is None or tensor.data is None or tensor.dtype != np.float32 or tensor.data.size < 2:  # fmt: skip
                     continue
-                if tensor not in float32_tensors:
+                if tensor not in restored:
                     data = tensor.data.astype(np.float16)
                     half = Tensor(tensor.shape, data.dtype, f"{tensor.name}/float16", data)
-                    float32_tensors[tensor] = Tensor(tensor.shape, tensor.dtype, tensor.name)
-                    dequantize_operators.append(
-                        Operator("DEQUANTIZE", [half], [float32_tensors[tensor]], {}, 3)
-                    )
-                operator.inputs[position] = float32_tensors[tensor]
-        subgraph.operators[:0] = dequantize_operators
+                    restored[tensor] = Tensor(tensor.shape, tensor.dtype, tensor.name)
+                    dequantizers.append(Operator("DEQUANTIZE", [half], [restored[tensor]], {}, 3))
+                operator.inputs[position] = restored[tensor]
+        subgraph.operators[:0] = dequantizers

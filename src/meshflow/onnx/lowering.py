@@ -18,17 +18,9 @@ from meshflow.deployment.lowering import Pads, Refused, Rule, holder, is_number,
 from meshflow.environment import extras
 
 __all__ = [
-    "OPSET",
-    "Lowering",
-    "Names",
-    "Refused",
-    "Tensor",
-    "is_number",
-    "kept_dtype",
-    "lowers",
-    "onnx",
-    "same_pads",
-]
+    "OPSET", "Lowering", "Names", "Refused", "Tensor", "is_number", "kept_dtype", "lowers",
+    "onnx", "same_pads",
+]  # fmt: skip
 
 # Default version of ONNX's operators.
 OPSET = 18
@@ -133,7 +125,8 @@ class Lowering(lowering.Lowering[Tensor]):
         Args:
           code: name of the operator.
           inputs: its operands.
-          shape, dtype: shape and dtype of the result.
+          shape: shape of the result.
+          dtype: dtype of the result.
           **attributes: attributes of the node.
         """
         result = self.new(shape, dtype, code)
