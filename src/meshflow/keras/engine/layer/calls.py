@@ -28,7 +28,7 @@ class LayerGraph:
     _input_spec: Any
     _build_input_shape: Any
     _inbound_nodes: list[Node]
-    _foreseen_losses: list[KerasTensor]
+    _symbolic_losses: list[KerasTensor]
     _activity_regularizer: Any
     built: bool
 
@@ -65,13 +65,13 @@ class LayerGraph:
         quick = self._quick_output_spec(inputs, args, kwargs)
         if quick is not None:
             if self._activity_regularizer is not None:
-                self._foreseen_losses = [*self._foreseen_losses, _scalar(self)]
+                self._symbolic_losses = [*self._symbolic_losses, _scalar(self)]
             return quick
         foreseen: dict[int, tuple[Any, list[KerasTensor]]] = {}
 
         def run(inputs: Any, *args: Any, **kwargs: Any) -> Any:
             saved = [
-                (layer, list(layer._losses), layer._foreseen_losses, list(layer._own_metrics))
+                (layer, list(layer._losses), layer._symbolic_losses, list(layer._own_metrics))
                 for layer in self._flatten_layers()
             ]
             layers, trainings = list(call_state.layers), list(call_state.training)
@@ -86,14 +86,14 @@ class LayerGraph:
                     added = [_scalar(layer) for loss in layer._losses if not callable(loss)]
                     foreseen[id(layer)] = (layer, [*before, *added])
                     layer._losses, layer._own_metrics = losses, metrics
-                    layer._foreseen_losses = before
+                    layer._symbolic_losses = before
 
         says = overrides(self, "compute_output_shape", LayerGraph)
         declared = functools.partial(self._declared_outputs, inputs) if says else None
         outputs = shape_inference.infer(run, (inputs, *args), kwargs, declared)
         for layer, losses in foreseen.values():
-            if len(losses) > len(layer._foreseen_losses):
-                layer._foreseen_losses = losses
+            if len(losses) > len(layer._symbolic_losses):
+                layer._symbolic_losses = losses
         return outputs
 
     def _declared_outputs(self, inputs: Any) -> Any:

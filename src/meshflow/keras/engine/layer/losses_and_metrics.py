@@ -20,7 +20,7 @@ class LayerLosses:
 
     _losses: list[Any]
     # Stand for what calls on symbolic tensors would have added, until there is a call on others.
-    _foreseen_losses: list[KerasTensor]
+    _symbolic_losses: list[KerasTensor]
     _own_metrics: list[Any]
 
     if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LayerLosses:
         collected: list[Any] = []
         for layer in self._unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
-            collected += layer._foreseen_losses
+            collected += layer._symbolic_losses
             collected += [loss() for loss in layer._losses if callable(loss)]
             collected += [penalty(regularize, v) for v, regularize in layer._regularized]
         return collected
@@ -114,8 +114,8 @@ class LayerLosses:
     def _clear_losses(self) -> None:
         """Drops losses that depend on inputs, before the outermost call makes new ones."""
         for layer in self._flatten_layers():
-            if layer._foreseen_losses:
-                layer._foreseen_losses = []
+            if layer._symbolic_losses:
+                layer._symbolic_losses = []
             if layer._losses:
                 layer._losses = [loss for loss in layer._losses if callable(loss)]
 

@@ -31,7 +31,7 @@ def remember(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """
     cls = type(layer)
     if _is_users(cls) and is_default(cls.get_config) and _is_plain((args, kwargs)):
-        object.__setattr__(layer, "_made_with", (args, kwargs))
+        object.__setattr__(layer, "_init_arguments", (args, kwargs))
 
 
 def noting_shape(build: F) -> F:
@@ -71,9 +71,9 @@ def arguments(layer: Any) -> dict[str, Any] | None:
     """
     if not _is_users(type(layer)):
         return {}
-    if "_made_with" not in layer.__dict__:
+    if "_init_arguments" not in layer.__dict__:
         return None
-    args, kwargs = layer._made_with
+    args, kwargs = layer._init_arguments
     return {**dict(zip(_names(layer), args, strict=False)), **kwargs}
 
 

@@ -20,7 +20,7 @@ _SKIPPED = frozenset(
             "_own_weights",
             "_regularized",
             "_losses",
-            "_foreseen_losses",
+            "_symbolic_losses",
             "_own_metrics",
             "_inbound_nodes",
             "_dtype_policy",

@@ -150,7 +150,7 @@ class LayerWeights(WeightValues, Tracks):
             variable._layout = layout
         # Of a table in shards, the layer's weights are the shards.
         if dims is not None:
-            variable._axes_named = dims  # type: ignore[union-attr]
+            variable._dimension_names = dims  # type: ignore[union-attr]
         for part in getattr(variable, "variables", [variable]):
             part._autocast = autocast and kind.is_floating
             self._own_weights.append(part)
@@ -165,7 +165,7 @@ class LayerWeights(WeightValues, Tracks):
         """The layer's own weights whose axes have names that rules may use, and these names."""
         found = []
         for weight in self._own_weights:
-            given = getattr(weight, "_axes_named", None)
+            given = getattr(weight, "_dimension_names", None)
             name = weight._shared_name.rsplit("/", 1)[-1]
             dims = dimensions_of_weight(self, name, weight._shape, given)
             if dims is not None:

@@ -135,7 +135,7 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
     return {
         "args": [encode(a) for a in args],
         "kwargs": {k: encode(v) for k, v in kwargs.items()},
-        **({"said": {"name": said[0]}} if (said := getattr(node.layer, "_said", ())) else {}),
+        **({"said": {"name": said[0]}} if (said := getattr(node.layer, "_call_name", ())) else {}),
     }
 
 
