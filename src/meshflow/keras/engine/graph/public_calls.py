@@ -56,9 +56,7 @@ _Call = tuple[str, dict[str, Any]]
 
 
 def _namesake(op: str, **arguments: Any) -> _Call | None:
-    """Return the call of the public function that has the name and the parameters of the op, or
-    None.
-    """
+    """Return a call of the public function with the op's name and parameters, or None."""
     symbol = _with_parameters(op.rpartition(".")[2].strip("_"), frozenset(arguments))
     return None if symbol is None else (symbol, arguments)
 
