@@ -1,9 +1,8 @@
 """Table of the op names that configurations may contain.
 
 The names are TensorFlow's public names. The table is built from this module and from the op
-definitions
-(`meshflow.core.dispatch.op_names`), independently of any file: a name that is not in the table is
-rejected.
+definitions (`meshflow.core.dispatch.op_names`), independently of any file: a name that is not in
+the table is rejected.
 """
 
 from __future__ import annotations

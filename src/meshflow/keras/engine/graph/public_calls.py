@@ -1,8 +1,7 @@
 """Translation of calls of internal ops to calls of the public functions that contain them.
 
 `tf.cast` checks its arguments and calls an internal op, and the internal op is dispatched on
-symbolic tensors.
-Model files store `cast` and its arguments, which every version of Keras 2 reads.
+symbolic tensors. Model files store `cast` and its arguments, which every version of Keras 2 reads.
 """
 
 from __future__ import annotations

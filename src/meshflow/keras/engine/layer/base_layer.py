@@ -1,14 +1,11 @@
 """`Layer`: the base class of all Keras objects that have weights or compute tensors.
 
 A layer creates its weights in `build`, which runs before the first call, and computes in `call`.
-`__call__`
-adds the common steps: symbolic inputs, building, input checks, casts to the compute dtype, the
-`training`
-argument, masks, and losses.
+`__call__` adds the common steps: symbolic inputs, building, input checks, casts to the compute
+dtype, the `training` argument, masks, and losses.
 
 Weights and sublayers are found by a walk over the attributes of the layer whenever they are needed,
-so lists and
-dictionaries of layers may change at any time.
+so lists and dictionaries of layers may change at any time.
 """
 
 from __future__ import annotations
