@@ -136,7 +136,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         self._own_weights: list[Variable] = []
         self._regularized: list[tuple[Variable, Any]] = []
         self._losses: list[Any] = []
-        self._symbolic_losses: list[Any] = []
+        self._inferred_losses: list[Any] = []
         self._own_metrics: list[Any] = []
         self._inbound_nodes: list[Node] = []
         self._initial_weights = kwargs.get("weights")

@@ -29,7 +29,7 @@ class LayerGraph:
     _input_spec: Any
     _build_input_shape: Any
     _inbound_nodes: list[Node]
-    _symbolic_losses: list[KerasTensor]
+    _inferred_losses: list[KerasTensor]
     _activity_regularizer: Any
     built: bool
 
@@ -75,13 +75,13 @@ class LayerGraph:
         computed = self._quick_output_spec(inputs, args, kwargs)
         if computed is not None:
             if self._activity_regularizer is not None:
-                self._symbolic_losses = [*self._symbolic_losses, _scalar(self)]
+                self._inferred_losses = [*self._inferred_losses, _scalar(self)]
             return computed
         losses_by_layer: dict[int, tuple[Any, list[KerasTensor]]] = {}
 
         def run(inputs: Any, *args: Any, **kwargs: Any) -> Any:
             saved = [
-                (layer, list(layer._losses), layer._symbolic_losses, list(layer._own_metrics))
+                (layer, list(layer._losses), layer._inferred_losses, list(layer._own_metrics))
                 for layer in self._flatten_layers()
             ]
             layers, trainings = list(call_state.layers), list(call_state.training)
@@ -96,14 +96,14 @@ class LayerGraph:
                     added = [_scalar(layer) for loss in layer._losses if not callable(loss)]
                     losses_by_layer[id(layer)] = (layer, [*before, *added])
                     layer._losses, layer._own_metrics = losses, metrics
-                    layer._symbolic_losses = before
+                    layer._inferred_losses = before
 
         has_own_rule = overrides(self, "compute_output_shape", LayerGraph)
         declared = functools.partial(self._declared_outputs, inputs) if has_own_rule else None
         outputs = shape_inference.infer(run, (inputs, *args), kwargs, declared)
         for layer, losses in losses_by_layer.values():
-            if len(losses) > len(layer._symbolic_losses):
-                layer._symbolic_losses = losses
+            if len(losses) > len(layer._inferred_losses):
+                layer._inferred_losses = losses
         return outputs
 
     def _declared_outputs(self, inputs: PyTree) -> PyTree:

@@ -6,7 +6,7 @@
   another: 2D; 2.5D if the batch is sharded over two dimensions ("batch:depth+rows, in:rows,
   out:cols").
 * A kernel with the first axis sharded over two mesh dimensions ("in:rows+depth, out:cols"): 3D; the
-  next layer must exchange rows and cols, for which `dims=` gives its axes other names.
+  next layer must exchange rows and cols, for which `dims=` renames its axes.
 """
 
 from __future__ import annotations

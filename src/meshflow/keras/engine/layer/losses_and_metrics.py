@@ -22,7 +22,7 @@ class LayerLosses:
 
     _losses: list[Any]
     # Placeholders of losses that symbolic calls would add; the first call on tensors removes them.
-    _symbolic_losses: list[KerasTensor]
+    _inferred_losses: list[KerasTensor]
     _own_metrics: list[Any]
 
     if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LayerLosses:
         collected: list[Any] = []
         for layer in self._unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
-            collected += layer._symbolic_losses
+            collected += layer._inferred_losses
             collected += [loss() for loss in layer._losses if callable(loss)]
             collected += [penalty(regularize, v) for v, regularize in layer._regularized]
         return collected
@@ -116,8 +116,8 @@ class LayerLosses:
     def _clear_losses(self) -> None:
         """Remove losses that depend on inputs, before the outermost call adds new ones."""
         for layer in self._flatten_layers():
-            if layer._symbolic_losses:
-                layer._symbolic_losses = []
+            if layer._inferred_losses:
+                layer._inferred_losses = []
             if layer._losses:
                 layer._losses = [loss for loss in layer._losses if callable(loss)]
 

@@ -21,7 +21,7 @@ _SKIPPED = frozenset(
             "_own_weights",
             "_regularized",
             "_losses",
-            "_symbolic_losses",
+            "_inferred_losses",
             "_own_metrics",
             "_inbound_nodes",
             "_dtype_policy",
