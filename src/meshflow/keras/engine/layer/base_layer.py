@@ -289,7 +289,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             )
 
     def _resolve_training(
-        self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, signature: CallSignature, args: tuple, kwargs: dict
     ) -> Tensor | bool | int | None:
         """Choose the value of `training`: argument, enclosing call, learning phase, or default."""
         if not signature.takes_training:
@@ -342,9 +342,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         finally:
             context.autocast = saved
 
-    def _maybe_build(
-        self, inputs: PyTree, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if self.built:
             return
         if self._dtype_policy.compute_dtype is None:

@@ -43,15 +43,13 @@ class LayerGraph:
         def build(self, input_shape: PyTree) -> None: ...
         def _calling(self, training: Any, named: bool = True) -> AbstractContextManager[None]: ...
         def _maybe_build(
-            self, inputs: PyTree, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+            self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None
         ) -> None: ...
         def _flatten_layers(
             self, recursive: bool = True, include_self: bool = True
         ) -> Iterator[Any]: ...
 
-    def _symbolic_call(
-        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PyTree:
+    def _symbolic_call(self, inputs: PyTree, args: tuple, kwargs: dict) -> PyTree:
         assert_input_compatibility(self._input_spec, inputs, self._name)
         # Names in a graph of layers do not depend on name scopes that are open while the graph is
         # built.
@@ -63,15 +61,11 @@ class LayerGraph:
         Node(self, (inputs, *args), kwargs, outputs)
         return outputs
 
-    def _build_symbolic(
-        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _build_symbolic(self, inputs: PyTree, args: tuple, kwargs: dict) -> None:
         with self._calling(None):
             self._maybe_build(inputs, args, kwargs)
 
-    def _infer_outputs(
-        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PyTree:
+    def _infer_outputs(self, inputs: PyTree, args: tuple, kwargs: dict) -> PyTree:
         computed = self._quick_output_spec(inputs, args, kwargs)
         if computed is not None:
             if self._activity_regularizer is not None:
@@ -112,9 +106,7 @@ class LayerGraph:
         dtype = self.compute_dtype or settings.floatx()
         return shape_inference.map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), shapes)
 
-    def _quick_output_spec(
-        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> KerasTensor | None:
+    def _quick_output_spec(self, inputs: PyTree, args: tuple, kwargs: dict) -> KerasTensor | None:
         """Compute the output by `compute_output_shape`, if a built-in layer has one float input.
 
         This saves the trace of `call`, which takes most of the time of building a model.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,11 +14,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.call_signature import call_signature
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
 from meshflow.ops.math import cast
+
+# A Keras object such as an initializer or activation function, its name, or its configuration.
+Identifier: TypeAlias = Callable[..., Any] | Config | str | None
 
 _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD
 

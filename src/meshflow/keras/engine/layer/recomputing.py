@@ -17,11 +17,7 @@ __all__ = ["run_call"]
 
 
 def run_call(
-    layer: Any,
-    call: Callable[..., Any],
-    inputs: PyTree,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
 ) -> PyTree:
     """Run the `call` method of a layer, rematerialized if the strategy requests it."""
     shares = current_shares()
@@ -58,12 +54,7 @@ def _is_unit(layer: Any) -> bool:
 
 
 def _recomputed(
-    layer: Any,
-    shares: Shares,
-    call: Callable[..., Any],
-    inputs: PyTree,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    layer: Any, shares: Shares, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
 ) -> PyTree:
     masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
     parts = list(layer._flatten_layers())

@@ -56,7 +56,7 @@ def infer(
         return declared()
 
 
-def infer_op(call: Callable[..., PyTree], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+def infer_op(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
     """Return the result structure of an op, where an unknown size may have to equal a known one.
 
     For example, `[None, 3]` and `[2, None]` are added as `[2, 3]`.

@@ -311,9 +311,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """Return whether `build` creates all weights; a user's `build` may defer some to calls."""
         return type(self).build is Model.build
 
-    def _maybe_build(
-        self, inputs: PyTree, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
             self._save_spec = _specs_of(inputs)
             self._more_specs = _specs_of_others(args, kwargs or {})
@@ -535,7 +533,7 @@ def _specs_of(inputs: PyTree) -> PyTree:
     return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
 
 
-def _specs_of_others(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[PyTree, PyTree]:
+def _specs_of_others(args: tuple, kwargs: dict) -> tuple[PyTree, PyTree]:
     """Return the specs of the further arguments of a call; keywords without tensors are omitted."""
 
     def spec(x: Any) -> TensorSpec | None:

@@ -153,9 +153,7 @@ class Sequential(Model):
         )
         self.built = True
 
-    def _maybe_build(
-        self, inputs: PyTree, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> None:
+    def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if self.built:
             return
         if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
