@@ -214,7 +214,7 @@ class Softmax(_Elementwise):
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.axis = axis
+        self.axis: Any = axis
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the probabilities."""
@@ -274,7 +274,7 @@ class PReLU(_Elementwise):
         self.alpha_regularizer = regularizers.get(alpha_regularizer)
         self.alpha_constraint = constraints.get(alpha_constraint)
         if isinstance(shared_axes, (list, tuple)):
-            self.shared_axes: list[int] | None = list(shared_axes)
+            self.shared_axes: list[Any] | None = list(shared_axes)
         else:
             self.shared_axes = None if shared_axes is None else [shared_axes]
 

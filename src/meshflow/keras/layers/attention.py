@@ -1,8 +1,8 @@
 """Attention layers.
 
 Letters in the equations: b batch, t query positions, s key positions, d features of a query, n
-heads, h features of a head, o features of the output; capital letters stand for further axes of
-inputs and outputs.
+heads, h features of a head, o features of the output; capital letters denote further axes of inputs
+and outputs.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class MultiHeadAttention(Layer):
         is_single_axis = attention_axes is not None and not isinstance(
             attention_axes, (list, tuple)
         )
-        self.attention_axes = (attention_axes,) if is_single_axis else attention_axes
+        self.attention_axes: Any = (attention_axes,) if is_single_axis else attention_axes
         self.kernel_initializer = initializers.get(kernel_initializer)
         self.bias_initializer = initializers.get(bias_initializer)
         names = ("query_shape", "key_shape", "value_shape")

@@ -48,7 +48,7 @@ class Bidirectional(Wrapper):
 
     Raises:
       ValueError: For an object that is not a layer, an unknown `merge_mode`, or two layers that
-        have the same direction or differ in their kinds of outputs.
+        have the same direction or return different outputs.
 
     Example:
       >>> import meshflow as tf
@@ -178,7 +178,7 @@ class Bidirectional(Wrapper):
         inputs: Tensor,
         mask: Tensor | None = None,
         training: Any = None,
-        initial_state: Sequence[Tensor] | None = None,
+        initial_state: PyTree = None,
         constants: Sequence[Tensor] | None = None,
     ) -> PyTree:
         """Compute the merged outputs, and with `return_state` the states of both layers.

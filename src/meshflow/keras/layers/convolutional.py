@@ -231,7 +231,7 @@ class Conv1D(Conv):
 
     Input shape:
       (batch, steps, channels); more dimensions may follow the batch. With 'channels_first' the
-      channels come second.
+      channels are the second axis.
 
     Output shape:
       (batch, new_steps, filters), with the same order of dimensions.
@@ -275,7 +275,7 @@ class Conv2D(Conv):
 
     Input shape:
       (batch, height, width, channels); more dimensions may follow the batch. With 'channels_first'
-      the channels come second.
+      the channels are the second axis.
 
     Output shape:
       (batch, new_height, new_width, filters), with the same order of dimensions.
@@ -319,7 +319,7 @@ class Conv3D(Conv):
 
     Input shape:
       (batch, depth, height, width, channels); more dimensions may follow the batch. With
-      'channels_first' the channels come second.
+      'channels_first' the channels are the second axis.
 
     Output shape:
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.

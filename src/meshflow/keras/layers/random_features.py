@@ -23,7 +23,7 @@ __all__ = ["RandomFourierFeatures"]
 
 
 class Cauchy(initializers.Initializer):
-    """Initializer of the Cauchy distribution, whose Fourier transform is the Laplacian kernel."""
+    """Initializer of the Cauchy distribution; its Fourier transform is the Laplacian kernel."""
 
     _floating = True
 
@@ -80,8 +80,7 @@ class RandomFourierFeatures(Layer):
     ) -> None:
         if output_dim <= 0:
             raise ValueError(f"`output_dim` should be a positive integer. Received: {output_dim}")
-        is_name = isinstance(kernel_initializer, str)
-        if is_name and kernel_initializer.lower() not in KERNELS:
+        if isinstance(kernel_initializer, str) and kernel_initializer.lower() not in KERNELS:
             raise ValueError(
                 f"Unsupported `kernel_initializer`: {kernel_initializer}. Expected one of {sorted(KERNELS)} "
                 f"or an initializer."
@@ -93,7 +92,9 @@ class RandomFourierFeatures(Layer):
         super().__init__(trainable=trainable, name=name, **kwargs)
         self.output_dim, self.scale = output_dim, scale
         self.kernel_initializer = (
-            kernel_initializer if is_name else initializers.get(kernel_initializer)
+            kernel_initializer
+            if isinstance(kernel_initializer, str)
+            else initializers.get(kernel_initializer)
         )
 
     def build(self, input_shape: ShapeLike) -> None:

@@ -24,7 +24,7 @@ from meshflow.ops import array
 __all__ = ["AbstractRNNCell", "StackedRNNCells"]
 
 
-def zero_states(state_size: PyTree, batch_size: Any, dtype: DTypeLike) -> PyTree:
+def zero_states(state_size: PyTree, batch_size: Any, dtype: DTypeLike | None) -> PyTree:
     """Return zeros for each integer or shape (without the batch axis) in a nested `state_size`."""
     if isinstance(state_size, (list, tuple)):
         return [zero_states(size, batch_size, dtype) for size in state_size]
@@ -242,7 +242,9 @@ def output_size(cell: Any) -> ShapeLike:
     return states[0] if isinstance(states, (list, tuple)) else states
 
 
-def initial_state(cell: Any, inputs: Tensor | None, batch_size: Any, dtype: DTypeLike) -> PyTree:
+def initial_state(
+    cell: Any, inputs: Tensor | None, batch_size: Any, dtype: DTypeLike | None
+) -> PyTree:
     """Return the initial states that a cell defines, or zeros."""
     make_states = getattr(cell, "get_initial_state", None)
     if make_states is not None:

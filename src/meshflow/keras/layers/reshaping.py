@@ -86,7 +86,7 @@ class Reshape(Layer):
         """Reshape the inputs."""
         return array.reshape(inputs, [inputs.shape[0], *self._sizes(inputs.shape.as_list()[1:])])
 
-    def _sizes(self, sizes: list[int | None]) -> list[int | None]:
+    def _sizes(self, sizes: list[Any]) -> list[int | None]:
         if None in sizes:
             return [None if s == -1 else s for s in self.target_shape]
         total = int(np.prod(sizes, dtype=np.int64))

@@ -89,7 +89,7 @@ class Tracker:
             if name not in _SKIPPED:
                 yield self._leaves(value, 0)
 
-    def _leaves(self, value: object, depth: int) -> Iterator[Any]:
+    def _leaves(self, value: Any, depth: int) -> Iterator[Any]:
         if isinstance(value, (Variable, Module)) or getattr(value, "_is_metric", False):
             yield value
         elif getattr(value, "_is_sharded", False):

@@ -289,7 +289,7 @@ class LayerWeights(WeightValues, Tracks):
 
 def _weight_shape(
     layer: str, name: str | None, shape: ShapeLike, initialize: object
-) -> tuple[int | None, ...]:
+) -> tuple[Any, ...]:
     sizes = TensorShape(() if shape is None else shape).as_list()
     if None in sizes and isinstance(initialize, initializers.Initializer):
         raise ValueError(
