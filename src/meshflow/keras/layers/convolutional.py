@@ -28,11 +28,7 @@ __all__ = [
 
 
 def sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
-    """Return one positive size per axis.
-
-    Raises:
-      ValueError: If `value` is neither a positive integer nor `rank` positive integers.
-    """
+    """Return one positive size per axis."""
     result = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
     if len(result) != rank or any(v <= 0 for v in result):
         raise ValueError(

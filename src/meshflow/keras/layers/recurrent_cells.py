@@ -53,29 +53,17 @@ class AbstractRNNCell(Layer):
     """
 
     def call(self, inputs: PyTree, states: PyTree) -> Any:
-        """Compute the output and the next states; subclasses override this method.
-
-        Raises:
-          NotImplementedError: If a subclass does not define it.
-        """
+        """Compute the output and the next states; subclasses override this method."""
         raise NotImplementedError(f"{type(self).__name__} must define `call(inputs, states)`.")
 
     @property
     def state_size(self) -> PyTree:
-        """Return the sizes of the states: an integer, a shape, or a list of them.
-
-        Raises:
-          NotImplementedError: If a subclass does not define it.
-        """
+        """Return the sizes of the states: an integer, a shape, or a list of them."""
         raise NotImplementedError(f"{type(self).__name__} must define `state_size`.")
 
     @property
     def output_size(self) -> ShapeLike:
-        """Return the size of the output.
-
-        Raises:
-          NotImplementedError: If a subclass does not define it.
-        """
+        """Return the size of the output."""
         raise NotImplementedError(f"{type(self).__name__} must define `output_size`.")
 
     def get_initial_state(

@@ -181,11 +181,7 @@ class Graph:
                 values[id(symbolic)] = result
 
     def flatten_inputs(self, inputs: PyTree) -> list[Any]:
-        """Flatten inputs in the order of the graph's inputs; dictionaries are matched by name.
-
-        Raises:
-          ValueError: If a name is missing or the number of inputs differs.
-        """
+        """Flatten inputs in the order of the graph's inputs; dictionaries are matched by name."""
         if isinstance(inputs, dict):
             if isinstance(self.inputs, dict):
                 names = [n for n, _ in sorted(self.inputs.items())]

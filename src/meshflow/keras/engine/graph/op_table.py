@@ -121,11 +121,7 @@ def _public_names() -> dict[int, str]:
 
 @functools.cache
 def ops_of(space: str) -> dict[str, Callable[..., Any]]:
-    """Return the ops of a namespace that files may name.
-
-    Args:
-      space: One of `NAMESPACES`.
-    """
+    """Return the ops of a namespace that files may name."""
     allowed = set(_MADE_OF_OPS.get(space, "").split())
     members = _members(space).items()
     return {n: f for n, f in members if n in allowed or op_names.is_entered(f)}
@@ -179,21 +175,13 @@ def is_public(function: Callable[..., Any]) -> bool:
 
 
 def public_like(plain: str) -> dict[str, Callable[..., Any]]:
-    """Return the ops with a given last name component that files may name, by public name.
-
-    Args:
-      plain: Name without the namespace.
-    """
+    """Return the ops with a given last name component that files may name, by public name."""
     spaces = {space: ops_of(space) for space in _NAMING_SPACES}
     return {f"{s}.{plain}" if s else plain: ops[plain] for s, ops in spaces.items() if plain in ops}
 
 
 def operator_name(symbol: str) -> str | None:
-    """Return the name of a Python operator, for example '__operators__.add', or None.
-
-    Args:
-      symbol: Public name of the op that the operator calls.
-    """
+    """Return the name of a Python operator, for example '__operators__.add', or None."""
     return f"__operators__.{_OPERATORS[symbol]}" if symbol in _OPERATORS else None
 
 

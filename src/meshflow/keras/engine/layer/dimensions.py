@@ -44,14 +44,7 @@ _LETTERS = {"d": "embed", "n": "heads", "h": "key"}
 
 
 def renames(dims: Mapping[str, str] | str) -> dict[str, str]:
-    """Parse the `dims` argument of a layer: new names of axes by their old names.
-
-    Args:
-      dims: Mapping, or a string such as "in:embed, out:hidden".
-
-    Raises:
-      ValueError: If `dims` has another form.
-    """
+    """Parse the `dims` argument of a layer: new names of axes by their old names."""
     if isinstance(dims, Mapping):
         return {str(name): str(new) for name, new in dims.items()}
     if isinstance(dims, str):

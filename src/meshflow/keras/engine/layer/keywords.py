@@ -20,10 +20,6 @@ def take_layouts(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
     Built-in classes list their weights in `_weights_with_layouts`. Classes of users need not: all
     layouts are accepted, and `check_layouts` verifies them after the layer is built.
 
-    Args:
-      cls: Class of the layer.
-      kwargs: Keyword arguments, which are modified.
-
     Raises:
       TypeError: If the class has no such weight.
     """
@@ -85,15 +81,7 @@ def check_layouts(layer: Any) -> None:
 
 
 def for_cell(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a recurrent layer passes on to its cell, with layouts.
-
-    Args:
-      cls: Class of the layer.
-      kwargs: Keyword arguments of the layer, from which the layouts are removed.
-
-    Raises:
-      TypeError: If a layout belongs to a weight that the class does not have.
-    """
+    """Return the arguments that a recurrent layer's cell shares; pop layouts from `kwargs`."""
     shared = {key: value for key, value in kwargs.items() if key in ("dtype", "trainable")}
     return {**shared, **take_layouts(cls, kwargs)}
 

@@ -71,11 +71,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         return next((pattern for pattern in self._layouts if re.match(pattern, key)), None)
 
     def of_weight(self, key: str) -> Layout | None:
-        """Return the layout for a new weight, or None; mark the matching key as used.
-
-        Args:
-          key: Name of the weight.
-        """
+        """Return the layout for a new weight, or None; mark the matching key as used."""
         pattern = self._matching(key)
         if pattern is None:
             return None
@@ -94,12 +90,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the layout for a name: of an equal key, or of the first matching expression.
-
-        Args:
-          key: Name of the weight.
-          default: Value to return if no key matches.
-        """
+        """Return the layout for a name: of an equal key, or of the first matching expression."""
         layout = self[key]
         return default if layout is None else layout
 

@@ -169,10 +169,5 @@ class LayerLosses:
 
 
 def penalty(regularize: Callable[..., Any], value: Any) -> Tensor:
-    """Compute a regularization loss; the regularizer may return a Python number.
-
-    Args:
-      regularize: The regularizer.
-      value: Weight or output.
-    """
+    """Compute a regularization loss; the regularizer may return a Python number."""
     return convert_to_tensor(regularize(value), dtype_hint=settings.floatx())

@@ -24,24 +24,14 @@ def is_default(method: object) -> bool:
 
 
 def remember(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Store the constructor arguments of a layer, if its configuration will be created from them.
-
-    Args:
-      layer: The layer, before its constructor runs.
-      args: Positional arguments of the constructor.
-      kwargs: Keyword arguments of the constructor.
-    """
+    """Store the constructor arguments of a layer, if its configuration will be created from them."""
     cls = type(layer)
     if _is_users(cls) and is_default(cls.get_config) and _is_plain((args, kwargs)):
         object.__setattr__(layer, "_init_arguments", (args, kwargs))
 
 
 def noting_shape(build: F) -> F:
-    """Wrap a `build` method so that it stores its input shape for the build configuration.
-
-    Args:
-      build: Method of a class.
-    """
+    """Wrap a `build` method so that it stores its input shape for the build configuration."""
 
     @functools.wraps(build)
     def build_and_record(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,11 +56,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def arguments(layer: Any) -> Config | None:
-    """Return the constructor arguments of a layer by name, or None if a file cannot hold them.
-
-    Args:
-      layer: Layer of a class without a `get_config` of its own.
-    """
+    """Return the constructor arguments of a layer by name, or None if a file cannot hold them."""
     if not _is_users(type(layer)):
         return {}
     if "_init_arguments" not in layer.__dict__:
@@ -80,13 +66,7 @@ def arguments(layer: Any) -> Config | None:
 
 
 def accepted(layer: Any, config: Config, init_arguments: Config) -> Config:
-    """Merge two configurations, without base class entries that the constructor does not accept.
-
-    Args:
-      layer: The layer.
-      config: Configuration of the base class.
-      init_arguments: Result of `get_init_arguments`; all of it is part of the result.
-    """
+    """Merge two configurations, without base class entries that the constructor does not accept."""
     merged = config | init_arguments
     if not _is_users(type(layer)) or "kwargs" in inspect.signature(type(layer).__init__).parameters:
         return merged

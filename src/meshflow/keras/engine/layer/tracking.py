@@ -102,11 +102,7 @@ class Tracker:
                 yield from self._leaves(item, depth + 1)
 
     def is_current(self, owner: Tracks) -> bool:
-        """Check whether a new walk would find the same objects, if no attribute was set.
-
-        Args:
-          owner: The layer; a copy has to be walked again.
-        """
+        """Check whether a new walk would find the same objects, if no attribute was set."""
         if self._modules or self._owner != id(owner):
             # Variables of modules that are not layers can change without notice.
             return False

@@ -184,11 +184,7 @@ def _plain_constant(value: Any) -> Json:
 def graph_from_config(
     config: Config, custom_objects: dict[str, Any] | None = None
 ) -> tuple[PyTree, PyTree]:
-    """Create the graph of a configuration and return its symbolic inputs and outputs.
-
-    Raises:
-      ValueError: If the configuration refers to calls that do not exist.
-    """
+    """Create the graph of a configuration and return its symbolic inputs and outputs."""
     layers: dict[str, Any] = {}
     results: dict[tuple[str, int], list[KerasTensor]] = {}
     pending: list[tuple[str, int, dict[str, Any]]] = []

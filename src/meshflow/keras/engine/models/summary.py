@@ -97,11 +97,7 @@ def _memory(weights: list[Variable]) -> str:
 
 
 def chosen_layers(model: LayerStack, layer_range: Sequence[str] | None) -> list[Layer]:
-    """Return the layers between two named ones, or all for None.
-
-    Raises:
-      ValueError: If there are no such layers.
-    """
+    """Return the layers between two named ones, or all for None."""
     layers = model.layers
     if layer_range is None:
         return layers

@@ -147,12 +147,7 @@ def _check(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
 
 
 def sizes_agree(expected: list[int | None], sizes: list[int | None]) -> bool:
-    """Check whether no known sizes differ, as in Keras: for any ranks, without last sizes of 1.
-
-    Args:
-      expected: Sizes; None matches any.
-      sizes: Sizes; None matches any.
-    """
+    """Check whether no known sizes differ, as in Keras: for any ranks, without last sizes of 1."""
     trimmed = [s[:-1] if s and s[-1] == 1 else s for s in (expected, sizes)]
     return all(e is None or s is None or e == s for e, s in zip(*trimmed, strict=False))
 
