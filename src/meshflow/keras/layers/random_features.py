@@ -145,7 +145,7 @@ class RandomFourierFeatures(Layer):
 
     def get_config(self) -> Config:
         """Return the configuration: the constructor arguments as Python values."""
-        kernel = self.kernel_initializer
+        kernel: Any = self.kernel_initializer
         kernel = kernel if isinstance(kernel, str) else initializers.serialize(kernel)
         config = {**super().get_config(), "output_dim": self.output_dim}
         return config | {"kernel_initializer": kernel, "scale": self.scale}
