@@ -1,10 +1,11 @@
-"""Small functions around layers: names, shapes, masks and casts."""
+"""Helpers for layers: names, shapes, masks and casts."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,37 +14,42 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.call_signature import call_signature
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
 from meshflow.ops.math import cast
 
+# A Keras object such as an initializer or activation function, its name, or its configuration.
+Identifier: TypeAlias = Callable[..., Any] | Config | str | None
+
 _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def overrides(layer: Any, method: str, base: type) -> bool:
+def overrides(layer: object, method: str, base: type) -> bool:
+    """Check whether the class of a layer overrides a method of a base class."""
     return getattr(type(layer), method) is not getattr(base, method)
 
 
 def unique_layer_name(cls: type) -> str:
-    """The class name in snake case, numbered when used before."""
+    """Return the class name in snake case, with an index if it is already in use."""
     return settings.unique_name(snake_case(cls.__name__))
 
 
 def snake_case(name: str) -> str:
-    """`BatchNormalization` -> `batch_normalization`, `ConvLSTM2D` -> `conv_lstm2d`."""
+    """Convert a class name to snake case, for example `ConvLSTM2D` to `conv_lstm2d`."""
     spaced = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     result = re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()
     return result if not result.startswith("_") else "private" + result
 
 
 def unique(items: list[Any]) -> list[Any]:
-    """Items without later repetitions of the same object."""
+    """Return the items without later occurrences of the same object."""
     return list({id(item): item for item in items}.values())
 
 
-def as_tuples(shape: Any) -> Any:
-    """Shapes as plain tuples."""
+def as_tuples(shape: PyTree) -> PyTree:
+    """Convert shapes to tuples."""
     if isinstance(shape, TensorShape):
         return tuple(shape.as_list()) if shape.rank is not None else None
     if isinstance(shape, dict):
@@ -54,27 +60,24 @@ def as_tuples(shape: Any) -> Any:
 
 
 def shapes_by_name(
-    layer: Any, shape: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    layer: Any, shape: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """What a layer's `build` takes that asks for the shapes of several arguments of `call`, else None.
+    """Return the keyword arguments of a `build` method with one shape for each argument of `call`.
 
-    Args:
-      layer: the layer, with `build(self, x_shape, y_shape)` for `call(self, x, y)`, as Keras 3's may have.
-      shape: of the first argument.
-      args, kwargs: the other arguments.
+    Keras 3 allows `build(self, x_shape, y_shape)` for `call(self, x, y)`. None for a single shape.
     """
     parameters = inspect.signature(layer.build).parameters.values()
-    wanted = [p.name for p in parameters if p.default is p.empty and p.kind is _NAMED]
-    if len(wanted) < 2 or not all(name.endswith("_shape") for name in wanted):
+    required = [p.name for p in parameters if p.default is p.empty and p.kind is _NAMED]
+    if len(required) < 2 or not all(name.endswith("_shape") for name in required):
         return None
     first, *others = call_signature(type(layer)).names
-    given = dict(zip(others, args, strict=False)) | kwargs
-    found = {f"{name}_shape": shape_of(value) for name, value in given.items()}
-    return {f"{first}_shape": shape} | {name: found[name] for name in wanted if name in found}
+    arguments = dict(zip(others, args, strict=False)) | kwargs
+    shapes = {f"{name}_shape": shape_of(value) for name, value in arguments.items()}
+    return {f"{first}_shape": shape} | {name: shapes[name] for name in required if name in shapes}
 
 
 def cast_floating(value: Any, dtype: dtypes.DType) -> Any:
-    """A floating tensor cast to `dtype`; anything else unchanged."""
+    """Cast a floating-point tensor to `dtype`; return other values unchanged."""
     if not isinstance(value, Tensor) or not value.dtype.is_floating or value.dtype is dtype:
         return value
 
@@ -85,8 +88,8 @@ def cast_floating(value: Any, dtype: dtypes.DType) -> Any:
     return result
 
 
-def masks_of(inputs: Any) -> Any:
-    """Masks of a structure of tensors, or None when none has a mask."""
+def masks_of(inputs: PyTree) -> PyTree:
+    """Return the masks of a structure of tensors, or None if there is no mask."""
     if isinstance(inputs, Tensor):
         return getattr(inputs, "_keras_mask", None)
     masks = nest.map_structure(lambda t: getattr(t, "_keras_mask", None), inputs)
@@ -94,6 +97,7 @@ def masks_of(inputs: Any) -> Any:
 
 
 def as_tensor_like(value: Any) -> Any:
+    """Convert numbers, arrays and variables to tensors; return other values unchanged."""
     if isinstance(value, (np.ndarray, float, int)) and not isinstance(value, bool):
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
             return convert_to_tensor(value, dtype=settings.floatx())
@@ -103,14 +107,15 @@ def as_tensor_like(value: Any) -> Any:
     return value
 
 
-def has_keras_tensor(inputs: Any, args: Any, kwargs: Any) -> bool:
+def has_keras_tensor(inputs: PyTree, args: PyTree, kwargs: PyTree) -> bool:
+    """Check whether an argument contains a symbolic tensor."""
     if type(inputs) is Tensor and not args and not kwargs:
         return False
     return any(isinstance(v, KerasTensor) for v in nest.flatten((inputs, args, kwargs)))
 
 
 def declared_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
-    """The batch input shape from `input_shape` and its relatives."""
+    """Return the batch input shape that `input_shape` and related arguments declare, or None."""
     if kwargs.get("input_dim") is not None and kwargs.get("input_shape") is None:
         kwargs = {**kwargs, "input_shape": (kwargs["input_dim"],)}
     if kwargs.get("batch_input_shape") is not None:
