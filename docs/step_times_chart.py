@@ -77,13 +77,13 @@ def draw_panel(title: str, groups: list[Group], top: int) -> tuple[list[str], in
     for name, bars in groups:
         parts.append(f'<text x="20" y="{y + 13}">{name}</text>')
         for program, ratio in sorted(bars, key=lambda bar: bar[0] != "Meshflow"):
-            width = 90 * min(ratio, limit)
+            width = 84 * min(ratio, limit)
             parts.append(
-                f'<rect x="170" y="{y}" width="{width:.0f}" height="14" rx="2" fill="{COLORS[program]}"/>'
+                f'<rect x="196" y="{y}" width="{width:.0f}" height="14" rx="2" fill="{COLORS[program]}"/>'
             )
             suffix = " →" if ratio > limit else ""
             parts.append(
-                f'<text x="{176 + width:.0f}" y="{y + 12}" class="small">{program} {ratio:.2f}{suffix}</text>'
+                f'<text x="{202 + width:.0f}" y="{y + 12}" class="small">{program} {ratio:.2f}{suffix}</text>'
             )
             y += 18
         y += 10
