@@ -150,13 +150,13 @@ _by_cudnn = Op(
 
 def _attend(
     static: tuple[Attend, Sequences | None],
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    queries: Array | None,
-    key: Array | None,
-) -> Array:
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    queries: jax.Array | None,
+    key: jax.Array | None,
+) -> jax.Array:
     options, sequences = static
     return sequence.attention(options, q, k, v, mask, queries, key, sequences)
 
